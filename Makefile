@@ -1,0 +1,49 @@
+# What people type. Each target does its own set-up; ARGS passes further arguments on:
+#   make run ARGS="--config tidegate.toml"      make test ARGS="tests/gateway -x"
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format demo bench crash soak fuzz clean
+
+help:  ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup:  ## bootstrap uv, install every room into .venv (nothing to do when that is current)
+	@$(PYTHON) scripts/bootstrap.py
+
+run: setup  ## start the gateway; without --config on its embedded default
+	@exec $(BIN)/tidegate run $(ARGS)
+
+test: setup  ## run the tests
+	@exec $(BIN)/pytest $(ARGS)
+
+lint: setup  ## ruff, pyright and codespell
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/codespell
+
+format: setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+demo: setup  ## real input to a real table; KILL=1 also kills the gateway on the way
+	@exec $(BIN)/python examples/demo/demo.py $(if $(KILL),--kill) $(ARGS)
+
+bench: setup  ## messages a second beside the peers that are found
+	@exec $(BIN)/python benchmarks/bench.py $(ARGS)
+
+crash: setup  ## kill real gateways under load, by seed
+	@exec $(BIN)/pytest -m crash --timeout 900 $(ARGS)
+
+soak: setup  ## minutes of sustained load
+	@exec $(BIN)/pytest -m soak --timeout 1800 $(ARGS)
+
+fuzz: setup  ## long property runs
+	@exec $(BIN)/pytest -m fuzz --timeout 900 $(ARGS)
+
+clean:  ## remove what set-up and tools made; never data
+	rm -rf .venv .uv-env .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +

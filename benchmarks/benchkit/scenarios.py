@@ -1,0 +1,137 @@
+"""The loads that every broker is put under, and the figures that Tidegate has to reach in them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from benchkit.brokers import BrokerSpec, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One load.
+
+    `window` is the most unconfirmed sends of each producer. With `topic` set, STOMP uses a topic
+    and each consumer gets every message; MQTT always does. `clean` gives MQTT consumers clean
+    sessions, for which a broker may keep messages in memory alone.
+    """
+
+    name: str
+    title: str
+    protocol: Protocol
+    producers: int = 1
+    consumers: int = 1
+    window: int = 256
+    destinations: int = 1
+    size_bytes: int = 256
+    qos: int = 1
+    clean: bool = False
+    topic: bool = False
+    default: bool = True
+
+    def arguments(self, spec: BrokerSpec) -> list[str]:
+        """Return the load generator's options for this load on that broker."""
+        form = "bench/{}/{}" if self.protocol == "mqtt" else "/queue/bench.{}.{}"
+        if self.topic and self.protocol == "stomp":
+            form = "/topic/bench.{}.{}"
+        names = ",".join(form.format(self.name, n) for n in range(self.destinations))
+        arguments = [
+            f"-protocol={self.protocol}",
+            f"-producers={self.producers}",
+            f"-consumers={self.consumers}",
+            f"-window={self.window}",
+            f"-size={self.size_bytes}",
+            f"-destination={names}",
+        ]
+        if self.protocol == "mqtt":
+            return [*arguments, f"-qos={self.qos}", f"-clean={str(self.clean).lower()}"]
+        send = spec.topic_send if self.topic else spec.queue_send
+        subscribe = spec.topic_subscribe if self.topic else spec.queue_subscribe
+        arguments += [f"-ack=client-individual", f"-fanout={str(self.topic).lower()}"]
+        arguments += [f"-send-header={header}" for header in send]
+        return arguments + [f"-subscribe-header={header}" for header in subscribe]
+
+
+SCENARIOS: Final[dict[str, Scenario]] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("stomp-1x1", "STOMP, 1 producer (window 256) to 1 consumer", "stomp"),
+        Scenario("stomp-window1", "STOMP, one message at a time", "stomp", window=1),
+        Scenario(
+            "stomp-4x4-4q",
+            "STOMP, 4 producers to 4 consumers over 4 queues",
+            "stomp",
+            producers=4,
+            consumers=4,
+            destinations=4,
+        ),
+        Scenario(
+            "stomp-4x4-1q",
+            "STOMP, 4 producers to 4 consumers on 1 queue",
+            "stomp",
+            producers=4,
+            consumers=4,
+        ),
+        Scenario("mqtt-qos1-1x1", "MQTT QoS 1, 1 publisher to 1 subscriber", "mqtt"),
+        Scenario(
+            "mqtt-qos1-4x1",
+            "MQTT QoS 1, 4 publishers (64 in flight each) to 1 subscriber",
+            "mqtt",
+            producers=4,
+            window=64,
+        ),
+        Scenario(
+            "mqtt-qos1-4x1-clean",
+            "the same to a clean session, whose messages a broker may keep in memory alone",
+            "mqtt",
+            producers=4,
+            window=64,
+            clean=True,
+        ),
+        Scenario(
+            "mqtt-window1", "MQTT QoS 1, one message at a time", "mqtt", window=1, default=False
+        ),
+        Scenario(
+            "mqtt-qos2-1x1", "MQTT QoS 2, 1 publisher to 1 subscriber", "mqtt", qos=2, default=False
+        ),
+        Scenario(
+            "stomp-topic-1x4",
+            "STOMP topic, 1 producer to 4 subscribers",
+            "stomp",
+            consumers=4,
+            topic=True,
+            default=False,
+        ),
+        Scenario(
+            "stomp-1x1-16k",
+            "STOMP, 1 producer to 1 consumer, 16 KiB bodies",
+            "stomp",
+            size_bytes=16384,
+            default=False,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RateGoal:
+    """Tidegate's messages a second are at least `factor` times the peer's."""
+
+    scenario: str
+    peer: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGoal:
+    """Tidegate's median confirm takes at most `factor` times the raw write and sync."""
+
+    scenario: str
+    factor: float
+
+
+GOALS: Final[tuple[RateGoal | SyncGoal, ...]] = (
+    RateGoal("stomp-1x1", "artemis", 1.3),
+    RateGoal("stomp-1x1", "classic", 8.0),
+    SyncGoal("stomp-window1", 4.0),
+    RateGoal("mqtt-qos1-4x1", "artemis", 1.0),
+)

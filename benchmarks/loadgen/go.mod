@@ -1,0 +1,3 @@
+module tidegate/loadgen
+
+go 1.23

@@ -1,0 +1,56 @@
+// Command loadgen loads a STOMP 1.2 or MQTT 3.1.1 broker and checks, message by message, what
+// comes out. It is built to cost far less than the broker: frames are made once and patched,
+// everything that one read brings is answered by one write, nothing is allocated per message, and
+// one thread serves all connections with an epoll loop of its own. It needs Linux.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+)
+
+func main() {
+	o, err := parseOptions(os.Args[1:], flag.NewFlagSet("loadgen", flag.ContinueOnError))
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(exitFine)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "loadgen:", err)
+		os.Exit(exitUsage)
+	}
+	// One thread does everything, as its own event loop (see loop.go).
+	runtime.GOMAXPROCS(1)
+	runtime.LockOSThread()
+	debug.SetGCPercent(1000)
+	o.run = uint64(time.Now().UnixNano()) ^ uint64(os.Getpid())<<48
+	if o.idle > 0 {
+		r := runIdle(o)
+		if o.json {
+			json.NewEncoder(os.Stdout).Encode(r)
+		} else {
+			fmt.Printf("%d of %d opened in %.3f s (%.0f/s), %d open at the end %s\n",
+				r.Opened, o.idle, r.OpenSeconds, r.ConnectsPerS, r.Survived, r.Error)
+		}
+		if r.Survived < o.idle {
+			os.Exit(exitFailed)
+		}
+		return
+	}
+	load, err := newLoad(o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "loadgen:", err)
+		os.Exit(exitFailed)
+	}
+	r := load.run()
+	if err := r.print(os.Stdout, o.json); err != nil {
+		fmt.Fprintln(os.Stderr, "loadgen:", err)
+		os.Exit(exitFailed)
+	}
+	os.Exit(r.exitCode())
+}

@@ -1,0 +1,1 @@
+"""Tidegate: a plugin-based messaging gateway. The host; imports no plugin and no protocol."""

@@ -1,0 +1,705 @@
+"""The broker's side of one client connection: see :class:`tidegate.spi.BrokerConnection`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tidegate.broker._consumer import AUTOMATIC_TURN_COUNT, Consumer, InFlight
+from tidegate.broker._transactions import Outcome, Published, Settled, Transaction
+from tidegate.spi import (
+    Acknowledge,
+    AddMessage,
+    ClientPeer,
+    ConnectionEndedError,
+    ConnectRequest,
+    GatewayError,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    PutInflight,
+    RecordDelivery,
+    RemoveInflight,
+    RequestError,
+    RetainHandling,
+    StoredMessage,
+    SubscribeRequest,
+    Subscription,
+    Token,
+    names,
+)
+
+if TYPE_CHECKING:
+    from tidegate.broker._core import BrokerCore
+    from tidegate.broker._pending_list import PendingList
+    from tidegate.broker._router import Route
+    from tidegate.broker._sessions import SessionState
+
+_log = logging.getLogger("tidegate.broker.connection")
+
+#: Throttle reason: bodies accepted but not yet durable are over the limit.
+UNWRITTEN: Final = "unwritten"
+
+
+class Connection:
+    """One connected client. Made by :meth:`BrokerCore.connect`.
+
+    Attributes:
+        is_writable: the socket takes more and the handshake is finished.
+    """
+
+    def __init__(
+        self, core: BrokerCore, request: ConnectRequest, peer: ClientPeer, principal: str
+    ) -> None:
+        self.client_id = request.client_id
+        self.protocol = request.protocol
+        self.address = request.peer
+        self.session: SessionState | None = None
+        self.is_writable = False
+        self.is_closed = False
+        self._core = core
+        self._writer = core.writer
+        self._peer = peer
+        self._principal = principal
+        self._request = request
+        self._will = request.will
+        self._socket_writable = True
+        self._resumed = False
+        self._consumers: dict[str, Consumer] = {}
+        self._transactions: dict[str, Transaction] = {}
+        self._throttled: set[object] = set()
+
+    def __repr__(self) -> str:
+        return f"<{self.protocol} {self.address} client_id={self.client_id!r}>"
+
+    @property
+    def principal(self) -> str:
+        return self._principal
+
+    # --- what the writer and the lists call ------------------------------------------------
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        if not self.is_closed:
+            self._peer.confirmed(tokens)
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        if not self.is_closed:
+            self._peer.failed(token, error)
+
+    def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
+        try:
+            self._peer.deliver(consumer.key, messages)
+        except Exception:  # the contract forbids it; one client must not stop the others
+            _log.exception("peer=%s: front-end failed to deliver", self.address)
+            self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
+
+    def throttle(self, reason: object) -> None:
+        """Stop reading from this client until :meth:`unthrottle` with the same reason."""
+        if not self._throttled:
+            self._peer.throttle(True)
+        self._throttled.add(reason)
+
+    def unthrottle(self, reason: object) -> None:
+        if reason in self._throttled:
+            self._throttled.discard(reason)
+            if not self._throttled and not self.is_closed:
+                self._peer.throttle(False)
+
+    def end(self, error: GatewayError) -> None:
+        """The broker ends the connection and tells the front-end."""
+        if not self.is_closed:
+            self.disconnect(graceful=False)
+            self._peer.closed(error)
+
+    def has_in_flight(self) -> bool:
+        """Messages are out to this client and wait for its acknowledgement."""
+        return any(consumer.in_flight for consumer in self._consumers.values())
+
+    # --- BrokerConnection: producing -------------------------------------------------------
+
+    def publish(
+        self,
+        message: Message,
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+    ) -> None:
+        core = self._core
+        if (
+            transaction is not None
+            or inflight is not None
+            or message.retain
+            or core.checks_publish
+            or self.is_closed
+        ):
+            self._publish_with_care(message, token, transaction, inflight)
+            return
+        route = core.routes.get(message.destination)
+        if route is None:
+            route = core.resolve(message.destination)
+        writer = self._writer
+        if writer.error is not None or writer.full_until:
+            writer.check_writable()
+        if message.qos == 0:
+            route = route.without_storing()
+        if route.has_no_local:
+            route = route.without_local(self.client_id)
+        sequence = core.next_sequence
+        core.next_sequence = sequence + 1
+        turn = writer.turn
+        if route.ids:
+            operations = turn.operations
+            turn.units.append((len(operations), 1, self, token, None))
+            operations.append(AddMessage(sequence, message, route.ids))
+            turn.synced = True
+            turn.body_bytes += len(message.body)
+            if turn.body_bytes > core.turn_bytes_max:
+                core.throttle_unwritten(self)
+        elif token is not None:
+            turn.units.append((0, 0, self, token, None))
+        added = turn.added
+        if route in added:
+            added[route].append(StoredMessage(sequence, message))
+        else:
+            added[route] = [StoredMessage(sequence, message)]
+        if not writer.scheduled:
+            writer.schedule()
+        if core.full_lists:
+            core.throttle_full(self, route)
+
+    def _publish_with_care(
+        self,
+        message: Message,
+        token: Token,
+        transaction: str | None,
+        inflight: InflightRecord | None,
+    ) -> None:
+        """Everything about a publish that most publishes do not need."""
+        self._check_open()
+        core = self._core
+        message = core.check_publish(self, message)
+        if transaction is not None:
+            held = self._transaction(transaction)
+            held.check_room(1)
+            core.resolve(message.destination)  # a bad name must fail now, not at COMMIT
+            held.add(Published(message, inflight), 1)
+            if token is not None:
+                self._wait_for_turn(token)
+            return
+        self._writer.check_writable()
+        core.resolve(message.destination)  # a new queue is not part of this unit
+        turn = self._writer.turn
+        first = len(turn.operations)
+        undo = None
+        if message.retain:
+            core.retain(message)
+            message = msgspec.structs.replace(message, retain=False)
+        route = self._add(message)
+        if inflight is not None and self.session is not None:
+            self._put_inflight(inflight)
+            undo = self._undo_inflight(self.session, inflight)
+        turn.units.append((first, len(turn.operations) - first, self, token, undo))
+        turn.synced = True
+        if turn.body_bytes > core.turn_bytes_max:
+            core.throttle_unwritten(self)
+        core.schedule()
+        if core.full_lists:
+            core.throttle_full(self, route)
+
+    @staticmethod
+    def _undo_inflight(session: SessionState, record: InflightRecord) -> Callable[[], None]:
+        """A publish that was dropped must not leave its packet id behind: the client's next try
+        with the same id would be taken for a duplicate and the message lost."""
+
+        def undo() -> None:
+            session.inflight.pop((record.direction, record.packet_id), None)
+
+        return undo
+
+    def _add(self, message: Message) -> Route:
+        """Number the message and add it to the filling turn; the caller makes the unit."""
+        core = self._core
+        route = core.resolve(message.destination)
+        if message.qos == 0:
+            route = route.without_storing()
+        if route.has_no_local:
+            route = route.without_local(self.client_id)
+        core.add_message(message, route)
+        return route
+
+    # --- BrokerConnection: consuming -------------------------------------------------------
+
+    def resume(self) -> None:
+        self._resumed = True
+        self._set_writable()
+
+    def writable(self, value: bool) -> None:
+        self._socket_writable = value
+        self._set_writable()
+
+    def _set_writable(self) -> None:
+        was = self.is_writable
+        self.is_writable = self._socket_writable and self._resumed and not self.is_closed
+        if self.is_writable and not was:
+            for consumer in self._consumers.values():
+                for pending_list in consumer.lists:
+                    self._core.mark_ready(pending_list)
+
+    def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
+        self._check_open()
+        core = self._core
+        if self._writer.error is not None:
+            self._writer.check_writable()
+        core.check_subscribe(self, request)
+        existing = self._consumers.get(request.key)
+        if existing is not None:
+            if self.protocol == "stomp" or request.destination not in {
+                item.destination for item in existing.lists
+            }:
+                raise RequestError(
+                    f"subscription {request.key!r} already exists on this connection;"
+                    " unsubscribe it first or use another id"
+                )
+            self._drop_consumer(existing)
+        if names.is_queue(request.destination):
+            consumer, taken_up, is_new = self._subscribe_queue(request), False, True
+        else:
+            consumer, taken_up, is_new = self._subscribe_topic(request)
+        self._consumers[request.key] = consumer
+        if token is not None:
+            self._wait_for_turn(token)
+        handling = request.retain_handling
+        if names.is_topic(request.destination) and (
+            handling is RetainHandling.SEND
+            or (handling is RetainHandling.SEND_IF_NEW and is_new and existing is None)
+        ):
+            core.deliver_retained(self, consumer.lists[0])
+        for pending_list in consumer.lists:
+            core.mark_ready(pending_list)
+        return taken_up
+
+    def _make_consumer(self, request: SubscribeRequest, *, acknowledge: bool) -> Consumer:
+        policy = self._core.policy(request.destination)
+        default = policy.prefetch_count if acknowledge else AUTOMATIC_TURN_COUNT
+        return Consumer(
+            self,
+            request.key,
+            subscription_name=request.durable_name or request.key,
+            acknowledge=acknowledge,
+            prefetch_count=request.prefetch_count or default,
+            prefetch_bytes=request.prefetch_bytes or policy.prefetch_bytes,
+        )
+
+    def _subscribe_queue(self, request: SubscribeRequest) -> Consumer:
+        consumer = self._make_consumer(request, acknowledge=request.acknowledge)
+        if names.is_filter(request.destination):
+            self._core.watch_queues(names.name_of(request.destination), consumer)
+        else:
+            self._core.queue_list(request.destination).attach(consumer)
+        return consumer
+
+    def _subscribe_topic(self, request: SubscribeRequest) -> tuple[Consumer, bool, bool]:
+        core = self._core
+        acknowledge = request.acknowledge and request.qos > 0
+        consumer = self._make_consumer(request, acknowledge=acknowledge)
+        durable = bool(request.durable_name and self.client_id)
+        if durable:
+            key = (self.protocol, self.client_id, request.durable_name)
+            found = core.durable.get(key)
+            if found is not None:
+                if found.consumers:
+                    raise RequestError(
+                        f"durable subscription {request.durable_name!r} of client"
+                        f" {self.client_id!r} is in use by another connection"
+                    )
+                if found.destination == request.destination:
+                    core.update_subscription(found, request)
+                    found.attach(consumer)
+                    return consumer, True, False
+                # Another filter under the same name: the old subscription ends (JMS 2.0, 8.3.3).
+                core.remove_subscription(found)
+        elif request.share_group:
+            found = core.shared.get((request.share_group, request.destination))
+            if found is not None:
+                found.attach(consumer)
+                return consumer, True, False
+        pending_list = core.add_subscription(
+            self, request, is_stored=durable or acknowledge, durable=durable
+        )
+        pending_list.attach(consumer)
+        return consumer, False, True
+
+    def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
+        self._check_open()
+        consumer = self._consumers.pop(key, None)
+        if consumer is not None:
+            forget = forget or self.session is not None
+            self._drop_consumer(consumer, forget=forget)
+        if token is not None:
+            self._wait_for_turn(token)
+        return consumer is not None
+
+    def _drop_consumer(self, consumer: Consumer, *, forget: bool = False) -> None:
+        """Stop serving; what is in flight goes back, lists that end with it are removed."""
+        self._consumers.pop(consumer.key, None)
+        core = self._core
+        core.unwatch_queues(consumer)
+        self._return(list(consumer.in_flight.values()))
+        consumer.in_flight.clear()
+        consumer.in_flight_bytes = 0
+        for pending_list in list(consumer.lists):
+            pending_list.detach(consumer)
+            if pending_list.is_queue:
+                continue
+            subscription = pending_list.subscription
+            durable = subscription is not None and subscription.durable
+            if not pending_list.consumers and (forget or not durable):
+                core.remove_subscription(pending_list)
+
+    def _return(self, entries: Sequence[InFlight]) -> None:
+        """Delivered messages go back to their lists, marked as redelivered."""
+        by_list: dict[PendingList, list[StoredMessage]] = {}
+        for message, pending_list, _ in entries:
+            again = StoredMessage(message.sequence, message.message, message.delivery_count + 1)
+            by_list.setdefault(pending_list, []).append(again)
+        for pending_list, messages in by_list.items():
+            if pending_list.is_removed:
+                continue
+            if pending_list.is_stored:
+                self._core.add_operation(
+                    RecordDelivery(
+                        pending_list.id,
+                        tuple(m.sequence for m in messages),
+                        tuple(m.delivery_count for m in messages),
+                    ),
+                    synced=False,
+                )
+            pending_list.put_back(messages)
+
+    def acknowledge(
+        self,
+        key: str,
+        sequences: Sequence[int],
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+    ) -> None:
+        consumer = self._consumers.get(key)
+        if consumer is None:
+            raise RequestError(f"there is no subscription {key!r} on this connection")
+        entries = self._take_in_flight(consumer, sequences)
+        if transaction is not None:
+            self._hold(consumer, entries, Outcome.ACKNOWLEDGED, transaction, token)
+            return
+        writer = self._writer
+        turn = writer.turn
+        core = self._core
+        acknowledged = turn.acknowledged
+        for message, pending_list, delivered_at in entries:
+            group = acknowledged.get((consumer, pending_list))
+            if group is None:
+                group = acknowledged[consumer, pending_list] = ([], [])
+                core.ready[pending_list] = None
+            group[0].append(message.sequence)
+            group[1].append(delivered_at)
+        if inflight is not None and self.session is not None:
+            self._put_inflight(inflight)
+            turn.synced = True
+        if token is not None:
+            turn.units.append((0, 0, self, token, None))
+            turn.synced = True
+        if not writer.scheduled:
+            writer.schedule()
+
+    def _take_in_flight(self, consumer: Consumer, sequences: Sequence[int]) -> list[InFlight]:
+        """Remove and return the entries, all or none. Raises: RequestError."""
+        in_flight = consumer.in_flight
+        entries: list[InFlight] = []
+        size = 0
+        try:
+            for sequence in sequences:
+                entry = in_flight.pop(sequence)
+                entries.append(entry)
+                size += len(entry[0].message.body)
+        except KeyError as error:
+            for entry in entries:
+                in_flight[entry[0].sequence] = entry
+            raise RequestError(
+                f"message {error.args[0]} is not in flight on subscription {consumer.key!r};"
+                " it was acknowledged already or never delivered there"
+            ) from None
+        consumer.in_flight_bytes -= size
+        return entries
+
+    def _restore_in_flight(self, settled: Settled) -> None:
+        """Messages that a transaction held are in flight again (or go back, if nobody is there)."""
+        consumer = settled.consumer
+        if self.is_closed or self._consumers.get(consumer.key) is not consumer:
+            self._return(settled.entries)
+            return
+        for entry in settled.entries:
+            consumer.in_flight[entry[0].sequence] = entry
+            consumer.in_flight_bytes += len(entry[0].message.body)
+
+    def reject(
+        self,
+        key: str,
+        sequences: Sequence[int],
+        token: Token = None,
+        transaction: str | None = None,
+    ) -> None:
+        consumer = self._consumers.get(key)
+        if consumer is None:
+            raise RequestError(f"there is no subscription {key!r} on this connection")
+        entries = self._take_in_flight(consumer, sequences)
+        if transaction is not None:
+            self._hold(consumer, entries, Outcome.REJECTED, transaction, token)
+            return
+        again, moves = self._sort_rejected(entries)
+        turn = self._writer.turn
+        first = len(turn.operations)
+        self._move(moves)
+        count = len(turn.operations) - first
+        undo = (lambda: self._return([entry for entry, _ in moves])) if moves else None
+        turn.units.append((first, count, self, token, undo))
+        turn.synced = turn.synced or bool(moves) or token is not None
+        self._return(again)
+        self._core.schedule()
+
+    def _sort_rejected(
+        self, entries: Sequence[InFlight]
+    ) -> tuple[list[InFlight], list[tuple[InFlight, PendingList]]]:
+        """What is to be redelivered, and what goes to which dead-letter queue.
+
+        Dead-letter queues are made here, outside of any unit: a unit that is dropped because the
+        store is full must not take the queue's AddDestination with it.
+        """
+        again: list[InFlight] = []
+        moves: list[tuple[InFlight, PendingList]] = []
+        for entry in entries:
+            target = self._core.dead_letter_list(entry[0], entry[1])
+            if target is None:
+                again.append(entry)
+            else:
+                moves.append((entry, target))
+        return again, moves
+
+    def _move(self, moves: Sequence[tuple[InFlight, PendingList]]) -> None:
+        for (message, pending_list, _), target in moves:
+            self._core.dead_letter(message, pending_list, target)
+            self._core.mark_ready(pending_list)
+
+    # --- BrokerConnection: transactions ----------------------------------------------------
+
+    def begin(self, transaction: str) -> None:
+        self._check_open()
+        if transaction in self._transactions:
+            raise RequestError(f"transaction {transaction!r} is already open")
+        limits = self._core.config
+        if len(self._transactions) >= limits.transactions_open_max:
+            raise RequestError(
+                f"{len(self._transactions)} transactions are open;"
+                " that is the limit (broker.transactions_open_max)"
+            )
+        self._transactions[transaction] = Transaction(limits.transaction_operations_max)
+
+    def commit(self, transaction: str, token: Token = None) -> None:
+        held = self._transaction(transaction)
+        self._writer.check_writable()
+        del self._transactions[transaction]
+        core = self._core
+        moved: list[InFlight] = []
+        again: list[InFlight] = []
+        moves: list[tuple[InFlight, PendingList]] = []
+        for step in held.settled():
+            if step.outcome is Outcome.REJECTED:
+                to_redeliver, to_move = self._sort_rejected(step.entries)
+                again += to_redeliver
+                moves += to_move
+                moved += [entry for entry, _ in to_move]
+        turn = self._writer.turn
+        first = len(turn.operations)
+        now = core.now()
+        for step in held.steps:
+            if isinstance(step, Published):
+                message = step.message
+                if message.retain:
+                    core.retain(message)
+                    message = msgspec.structs.replace(message, retain=False)
+                self._add(message)
+                if step.inflight is not None and self.session is not None:
+                    self._put_inflight(step.inflight)
+            elif step.outcome is Outcome.ACKNOWLEDGED:
+                self._acknowledge_now(step, now)
+        self._move(moves)
+        acknowledged = [s for s in held.settled() if s.outcome is Outcome.ACKNOWLEDGED]
+
+        def undo() -> None:
+            self._return(moved)
+            for step in acknowledged:
+                self._restore_in_flight(step)
+
+        turn.units.append((first, len(turn.operations) - first, self, token, undo))
+        turn.synced = True
+        self._return(again)
+        core.schedule()
+
+    def _acknowledge_now(self, step: Settled, now: int) -> None:
+        """Add the Acknowledge operations of one transactional step to the filling turn."""
+        by_list: dict[PendingList, list[InFlight]] = {}
+        for entry in step.entries:
+            by_list.setdefault(entry[1], []).append(entry)
+        for pending_list, entries in by_list.items():
+            self._core.mark_ready(pending_list)
+            if pending_list.is_removed:
+                continue
+            self._writer.turn.operations.append(
+                Acknowledge(
+                    pending_list.id,
+                    tuple(entry[0].sequence for entry in entries),
+                    tuple(entry[2] for entry in entries),
+                    now,
+                    self.client_id,
+                    step.consumer.subscription_name,
+                    self.protocol,
+                )
+            )
+
+    def abort(self, transaction: str, token: Token = None) -> None:
+        held = self._transaction(transaction)
+        del self._transactions[transaction]
+        for step in held.settled():
+            self._restore_in_flight(step)
+        if token is not None:
+            self._wait_for_turn(token)
+
+    def _transaction(self, transaction: str) -> Transaction:
+        held = self._transactions.get(transaction)
+        if held is None:
+            raise RequestError(f"there is no open transaction {transaction!r}; BEGIN it first")
+        return held
+
+    def _hold(
+        self,
+        consumer: Consumer,
+        entries: list[InFlight],
+        outcome: Outcome,
+        transaction: str,
+        token: Token,
+    ) -> None:
+        settled = Settled(consumer, entries, outcome)
+        try:
+            held = self._transaction(transaction)
+            held.check_room(len(entries))
+        except GatewayError:
+            self._restore_in_flight(settled)
+            raise
+        held.add(settled, len(entries))
+        if token is not None:
+            self._wait_for_turn(token)
+
+    # --- BrokerConnection: the rest --------------------------------------------------------
+
+    def record_inflight(
+        self,
+        put: Sequence[InflightRecord] = (),
+        remove: Sequence[tuple[InflightDirection, int]] = (),
+        token: Token = None,
+    ) -> None:
+        self._check_open()
+        session = self.session
+        if session is not None:
+            for record in put:
+                self._put_inflight(record)
+            for key in remove:
+                if session.inflight.pop(key, None) is not None:
+                    self._core.add_operation(RemoveInflight(session.client_id, *key))
+        if token is not None:
+            self._wait_for_turn(token)
+
+    def _put_inflight(self, record: InflightRecord) -> None:
+        session = self.session
+        assert session is not None
+        session.inflight[record.direction, record.packet_id] = record
+        self._core.add_operation(PutInflight(record))
+
+    def synchronize(self, token: Token) -> None:
+        self._wait_for_turn(token)
+
+    def _wait_for_turn(self, token: Token) -> None:
+        """Confirm *token* when this turn is durable, and with it all before."""
+        turn = self._writer.turn
+        turn.units.append((0, 0, self, token, None))
+        turn.synced = True
+        self._core.schedule()
+
+    def disconnect(
+        self, *, graceful: bool, detached: Sequence[InflightRecord] = (), publish_will: bool = False
+    ) -> None:
+        if self.is_closed:
+            return
+        core = self._core
+        for transaction in list(self._transactions):
+            self.abort(transaction)
+        self.is_closed = True
+        self.is_writable = False
+        session = self.session
+        for consumer in list(self._consumers.values()):
+            self._drop_consumer(consumer)
+        will = self._will
+        if will is not None and (publish_will or not graceful):
+            core.publish_will(self, will)
+        if session is not None:
+            session.detached = list(detached)
+            core.end_session_connection(session)
+        core.forget_connection(self)
+
+    def restore(self, session: SessionState) -> list[Subscription]:
+        """Take up the durable subscriptions of a session; they are served after ``resume()``."""
+        self.session = session
+        session.connection = self
+        restored: list[Subscription] = []
+        for name, pending_list in session.lists.items():
+            subscription = pending_list.subscription
+            assert subscription is not None
+            consumer = self._make_consumer(
+                SubscribeRequest(
+                    key=name,
+                    destination=pending_list.destination,
+                    durable_name=name,
+                    prefetch_count=self._request.prefetch_count,
+                ),
+                acknowledge=subscription.qos > 0,
+            )
+            self._consumers[name] = consumer
+            pending_list.attach(consumer)
+            restored.append(subscription)
+        return restored
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise RequestError("the connection is closed")
+
+
+def subscription_of(
+    list_id: int, connection: Connection, request: SubscribeRequest, *, durable: bool
+) -> Subscription:
+    """What the store keeps of *request*."""
+    return Subscription(
+        pending_list=list_id,
+        client_id="" if request.share_group else connection.client_id,
+        name=request.durable_name or request.key,
+        filter=request.destination,
+        durable=durable,
+        qos=request.qos,
+        no_local=request.no_local,
+        protocol=connection.protocol,
+        share_group=request.share_group,
+        options=request.options,
+    )
+
+
+__all__ = ["UNWRITTEN", "Connection", "subscription_of"]

@@ -1,0 +1,77 @@
+"""One subscription of one connection: what is out, and how much more may go out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tidegate.spi import StoredMessage
+
+if TYPE_CHECKING:
+    from tidegate.broker._connection import Connection
+    from tidegate.broker._pending_list import PendingList
+
+#: (message, its list, microseconds since the epoch when it was handed out)
+InFlight = tuple[StoredMessage, "PendingList", int]
+
+#: What an automatically acknowledged consumer is given in one turn at most when it states no
+#: prefetch: the socket's own flow control only acts between turns.
+AUTOMATIC_TURN_COUNT: Final = 1000
+
+
+class Consumer:
+    """A subscription that is being served.
+
+    Attributes:
+        in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
+        in_flight_bytes: bytes of their bodies.
+        lists: what it consumes from; several for a queue filter.
+        paused: deliveries wait for ``resume()`` of the connection.
+    """
+
+    __slots__ = (
+        "acknowledge",
+        "connection",
+        "in_flight",
+        "in_flight_bytes",
+        "key",
+        "lists",
+        "prefetch_bytes",
+        "prefetch_count",
+        "resting",
+        "subscription_name",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        key: str,
+        *,
+        subscription_name: str,
+        acknowledge: bool,
+        prefetch_count: int,
+        prefetch_bytes: int,
+    ) -> None:
+        self.connection = connection
+        self.key = key
+        self.subscription_name = subscription_name
+        self.acknowledge = acknowledge
+        self.prefetch_count = prefetch_count
+        self.prefetch_bytes = prefetch_bytes
+        self.in_flight: dict[int, InFlight] = {}
+        self.in_flight_bytes = 0
+        self.lists: list[PendingList] = []
+        self.resting = False
+
+    def room(self) -> int:
+        """How many messages may be handed out now; 0 when none."""
+        if not self.connection.is_writable or self.resting:
+            return 0
+        if not self.acknowledge:
+            return self.prefetch_count
+        if self.in_flight_bytes >= self.prefetch_bytes:
+            return 0
+        return self.prefetch_count - len(self.in_flight)
+
+    def room_bytes(self) -> int:
+        """How many bytes of bodies may be handed out now; meaningful when ``room()`` is not 0."""
+        return max(1, self.prefetch_bytes - self.in_flight_bytes)

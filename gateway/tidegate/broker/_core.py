@@ -1,0 +1,731 @@
+"""The broker core: owns destinations, lists, sessions and the one writer.
+
+One instance per gateway, all of it on one event loop. Front-ends reach it through
+:meth:`BrokerCore.connect` and the :class:`Connection` it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tidegate.broker._acknowledged import AcknowledgedLog
+from tidegate.broker._connection import UNWRITTEN, Connection, subscription_of
+from tidegate.broker._pending_list import PendingList
+from tidegate.broker._router import Route, Router
+from tidegate.broker._sessions import Sessions, SessionState
+from tidegate.broker._writer import TurnWriter
+from tidegate.config import (
+    CURSOR_UNSTORED_DEFAULT,
+    BrokerConfig,
+    DestinationPolicy,
+    policy_for,
+)
+from tidegate.spi import (
+    AccessError,
+    Action,
+    AddDestination,
+    AddMessage,
+    Authenticator,
+    Authorizer,
+    ClearRetained,
+    ClientPeer,
+    ConnectionEndedError,
+    ConnectRequest,
+    ConnectResult,
+    Credentials,
+    CursorContext,
+    CursorFactory,
+    FlowControlError,
+    Interceptor,
+    Message,
+    MessageStore,
+    Move,
+    Operation,
+    PendingCursor,
+    PutSubscription,
+    RecoveredState,
+    RemoveSubscription,
+    RequestError,
+    SetRetained,
+    StoredMessage,
+    StoreIOError,
+    SubscribeRequest,
+    Subscription,
+    names,
+)
+
+if TYPE_CHECKING:
+    from tidegate.broker._consumer import Consumer
+
+_log = logging.getLogger("tidegate.broker")
+
+#: A client could otherwise fill memory and store with queues by publishing to new names.
+DESTINATIONS_MAX: Final = 100_000
+
+#: How often sessions are expired and the limits of the acknowledged log enforced.
+MAINTENANCE_INTERVAL_S: Final = 1.0
+
+#: Headers that a dead-lettered message carries besides its own.
+DEAD_LETTER_FROM: Final = "original-destination"
+DEAD_LETTER_REASON: Final = "dead-letter-reason"
+
+
+class BrokerCore:
+    """See the module's docstring.
+
+    Args:
+        config: the ``[broker]`` table.
+        store: not yet open.
+        cursors: cursor factories by the name that policies use.
+        policies: destination policies in file order; the first that covers a destination wins.
+        extensions: authenticators, authorizers, interceptors in configured order.
+        temporary_directory: for cursors that spool; exists and is empty.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        *,
+        cursors: Mapping[str, CursorFactory],
+        policies: Sequence[DestinationPolicy],
+        extensions: Sequence[Authenticator | Authorizer | Interceptor] = (),
+        temporary_directory: Path,
+        version: str,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.durable: dict[tuple[str, str, str], PendingList] = {}
+        self.shared: dict[tuple[str, str], PendingList] = {}
+        self.queues: dict[str, PendingList] = {}
+        self.retained: dict[str, Message] = {}
+        self.connections: set[Connection] = set()
+        self.sessions = Sessions(self)
+        self.ready: dict[PendingList, None] = {}
+        self.full_lists: set[PendingList] = set()
+        self.next_sequence = 1
+        self.turn_bytes_max = config.pending_write_limit
+        self.checks_publish = False
+        self.dropped = 0
+        self._version = version
+        self._cursors = cursors
+        self._policies = tuple(policies)
+        self._temporary_directory = temporary_directory
+        self._authenticators = [e for e in extensions if isinstance(e, Authenticator)]
+        self._authorizers = [e for e in extensions if isinstance(e, Authorizer)]
+        self._interceptors = [e for e in extensions if isinstance(e, Interceptor)]
+        self._router = Router(self.queue_list)
+        self.routes = self._router.routes
+        self._by_client: dict[tuple[str, str], Connection] = {}
+        self._queue_watchers: list[tuple[str, Consumer]] = []
+        self._resting: list[Consumer] = []
+        self._throttled: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next_list = 1
+        self._next_unstored = -1
+        self._closing = False
+        self._store_id = ""
+        self.writer: TurnWriter
+        self.acknowledged_log: AcknowledgedLog
+
+    # --- tidegate.spi.Broker ---------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def store_id(self) -> str:
+        return self._store_id
+
+    @property
+    def version(self) -> str:
+        return self._version
+
+    async def connect(self, request: ConnectRequest, peer: ClientPeer) -> ConnectResult:
+        if self._closing:
+            raise ConnectionEndedError("shutdown", "the gateway is shutting down")
+        if self.writer.error is not None:
+            raise StoreIOError(f"the message store is read-only: {self.writer.error}")
+        if len(self.connections) >= self.config.connections_max:
+            raise FlowControlError(
+                f"{len(self.connections)} clients are connected; that is the limit"
+                " (broker.connections_max)"
+            )
+        principal = await self._authenticate(request)
+        if self._closing:
+            raise ConnectionEndedError("shutdown", "the gateway is shutting down")
+        key = (request.protocol, request.client_id)
+        if request.client_id:
+            older = self._by_client.get(key)
+            if older is not None:
+                older.end(
+                    ConnectionEndedError(
+                        "taken-over",
+                        f"another connection with client id {request.client_id!r} took over",
+                    )
+                )
+        connection = Connection(self, request, peer, principal)
+        session = self.sessions.get(*key) if request.client_id else None
+        if session is not None and request.clean_start:
+            self.sessions.remove(session)
+            session = None
+        present = session is not None
+        subscriptions: Sequence[Subscription] = ()
+        if request.client_id and request.session_expiry > 0:
+            session = self.sessions.begin(
+                request.protocol, request.client_id, request.session_expiry
+            )
+            subscriptions = connection.restore(session)
+        elif session is not None:  # taken up, but it will end with this connection
+            session = self.sessions.begin(request.protocol, request.client_id, 0)
+            subscriptions = connection.restore(session)
+        self.connections.add(connection)
+        if request.client_id:
+            self._by_client[key] = connection
+        return ConnectResult(
+            connection, present, subscriptions, session.records() if session else ()
+        )
+
+    async def _authenticate(self, request: ConnectRequest) -> str:
+        credentials = Credentials(
+            request.username,
+            request.password,
+            request.client_id,
+            request.protocol,
+            request.peer,
+            request.listener,
+        )
+        for authenticator in self._authenticators:
+            try:
+                principal = await authenticator.authenticate(credentials)
+            except AccessError:
+                raise
+            except Exception:
+                _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
+                raise AccessError("authentication failed", principal=request.username) from None
+            if principal is not None:
+                return principal
+        if request.anonymous_allowed:
+            return request.username or "anonymous"
+        raise AccessError("a user name and a password are required", principal=request.username)
+
+    # --- start and stop --------------------------------------------------------------------
+
+    async def start(self) -> RecoveredState:
+        """Open the store and take up what it knows. Raises: StoreError."""
+        state = await self.store.open()
+        self._store_id = state.store_id
+        self.next_sequence = state.last_sequence + 1
+        self._next_list = state.last_pending_list + 1
+        self.writer = TurnWriter(self.store, self.now, self._end_of_turn, self._on_write)
+        self.acknowledged_log = AcknowledgedLog(self.store, state.store_id, self.config)
+        for found in state.destinations:
+            if found.pending_list:
+                count = state.pending.get(found.pending_list)
+                self._make_queue(
+                    found.destination, found.pending_list, count.messages if count else 0
+                )
+        self.sessions.recover(state, self.now())
+        for subscription in state.subscriptions:
+            count = state.pending.get(subscription.pending_list)
+            self._restore_subscription(subscription, count.messages if count else 0)
+        self.retained = {message.destination: message for message in state.retained}
+        self.checks_publish = bool(self._authorizers or self._interceptors)
+        self.spawn(self._maintain(), "maintenance")
+        return state
+
+    async def stop(self) -> None:
+        """End every connection, make everything durable, close the store. Idempotent."""
+        if self._closing:
+            return
+        await self.end_connections()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.writer.close()
+        for pending_list in [*self.queues.values(), *self.durable.values()]:
+            await pending_list.cursor.close()
+        await self.store.close()
+
+    async def end_connections(self) -> None:
+        """No new work; confirm what was accepted; tell the clients."""
+        self._closing = True
+        await self.writer.drained()
+        for connection in list(self.connections):
+            connection.end(ConnectionEndedError("shutdown", "the gateway is shutting down"))
+        await self.writer.drained()
+
+    async def _maintain(self) -> None:
+        while not self._closing:
+            await asyncio.sleep(MAINTENANCE_INTERVAL_S)
+            now = self.now()
+            self.sessions.expire(now)
+            await self.acknowledged_log.enforce_limits(now, lambda: self._closing)
+            self.checks_publish = bool(
+                self._authorizers or self._interceptors or self.acknowledged_log.refusing
+            )
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        """Run *work* as a task of the broker's; its failure is logged."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("task=%r failed", task.get_name(), exc_info=task.exception())
+
+    # --- the turn --------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """Microseconds since the Unix epoch."""
+        return time.time_ns() // 1000
+
+    def schedule(self) -> None:
+        if not self.writer.scheduled:
+            self.writer.schedule()
+
+    def add_operation(self, operation: Operation, *, synced: bool = True) -> None:
+        """Put an operation that belongs to no unit into the filling turn."""
+        turn = self.writer.turn
+        turn.operations.append(operation)
+        turn.synced = turn.synced or synced
+        self.schedule()
+
+    def mark_ready(self, pending_list: PendingList) -> None:
+        """The list may have something to hand out at the end of this turn."""
+        self.ready[pending_list] = None
+        self.schedule()
+
+    def _end_of_turn(self) -> None:
+        ready = self.ready
+        if ready:
+            self.ready = {}
+            for pending_list in ready:
+                pending_list.dispatch()
+
+    def _on_write(self, unwritten_bytes: int) -> None:
+        self.acknowledged_log.notify()
+        if self._throttled and unwritten_bytes <= self.turn_bytes_max // 2:
+            throttled, self._throttled = self._throttled, set()
+            for connection in throttled:
+                connection.unthrottle(UNWRITTEN)
+
+    def rest(self, consumer: Consumer) -> None:
+        """Serve *consumer* again once the sockets have been written."""
+        if not self._resting:
+            asyncio.get_running_loop().call_soon(self._wake_resting)
+        self._resting.append(consumer)
+
+    def _wake_resting(self) -> None:
+        resting, self._resting = self._resting, []
+        for consumer in resting:
+            consumer.resting = False
+            for pending_list in consumer.lists:
+                if pending_list.cursor.size:
+                    self.mark_ready(pending_list)
+
+    def acknowledge_automatically(
+        self,
+        consumer: Consumer,
+        pending_list: PendingList,
+        messages: Sequence[StoredMessage],
+        now: int,
+    ) -> None:
+        """Handing out is acknowledging for this consumer."""
+        acknowledged = self.writer.turn.acknowledged
+        group = acknowledged.setdefault((consumer, pending_list), ([], []))
+        group[0].extend([message.sequence for message in messages])
+        group[1].extend([now] * len(messages))
+        self.schedule()
+
+    # --- flow control ----------------------------------------------------------------------
+
+    def throttle_unwritten(self, connection: Connection) -> None:
+        """The filling turn is large enough: this producer waits until it is written."""
+        self._throttled.add(connection)
+        connection.throttle(UNWRITTEN)
+
+    def throttle_full(self, connection: Connection, route: Route) -> None:
+        """A list of *route* may be full: its producer waits until consumers made room.
+
+        A producer that also has messages in flight is not stopped: with its socket paused its
+        acknowledgements would never be read, and nothing would ever make room.
+        """
+        if connection.has_in_flight():
+            return
+        for pending_list in (*route.stored, *route.direct):
+            if pending_list in self.full_lists:
+                pending_list.blocked.add(connection)
+                connection.throttle(pending_list)
+
+    def count_dropped(self, pending_list: PendingList, count: int) -> None:
+        """Unstored messages were dropped because a subscriber does not keep up."""
+        if self.dropped == 0:
+            _log.warning(
+                "destination=%s dropped=%d: a subscriber without storage does not keep up"
+                " (further drops are only counted)",
+                pending_list.destination,
+                count,
+            )
+        self.dropped += count
+
+    # --- destinations ----------------------------------------------------------------------
+
+    def policy(self, destination: str) -> DestinationPolicy:
+        """The policy of a canonical destination or filter: the first one that matches."""
+        return policy_for(self._policies, destination)
+
+    def resolve(self, destination: str) -> Route:
+        """The route of *destination*, created on first use. Raises: RequestError."""
+        route = self.routes.get(destination)
+        if route is None:
+            if not (names.is_queue(destination) or names.is_topic(destination)):
+                raise RequestError(f"{destination!r} is neither a queue nor a topic")
+            try:
+                names.check_name(names.name_of(destination))
+            except ValueError as error:
+                raise RequestError(str(error)) from None
+            route = self._router.resolve(destination)
+        return route
+
+    def queue_list(self, destination: str) -> PendingList:
+        """The pending list of a queue, created (durably, with this turn) on first use."""
+        found = self.queues.get(destination)
+        if found is not None:
+            return found
+        if len(self.queues) >= DESTINATIONS_MAX:
+            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
+        list_id = self._take_list_id()
+        self.add_operation(AddDestination(destination, list_id))
+        return self._make_queue(destination, list_id, 0)
+
+    def _make_queue(self, destination: str, list_id: int, count: int) -> PendingList:
+        policy = self.policy(destination)
+        made = PendingList(
+            self,
+            list_id,
+            destination,
+            self._make_cursor(policy.cursor, policy, destination, list_id, count),
+            is_queue=True,
+            is_stored=True,
+        )
+        self.queues[destination] = made
+        name = names.name_of(destination)
+        for filter_name, consumer in self._queue_watchers:
+            if names.matches(filter_name, name):
+                made.attach(consumer)
+        return made
+
+    def watch_queues(self, filter_name: str, consumer: Consumer) -> None:
+        """Attach *consumer* to every queue that the filter covers, now and later."""
+        self._queue_watchers.append((filter_name, consumer))
+        for destination, pending_list in self.queues.items():
+            if names.matches(filter_name, names.name_of(destination)):
+                pending_list.attach(consumer)
+
+    def unwatch_queues(self, consumer: Consumer) -> None:
+        self._queue_watchers = [item for item in self._queue_watchers if item[1] is not consumer]
+
+    def _take_list_id(self) -> int:
+        list_id = self._next_list
+        self._next_list = list_id + 1
+        return list_id
+
+    def _make_cursor(
+        self, cursor: str, policy: DestinationPolicy, destination: str, list_id: int, count: int
+    ) -> PendingCursor:
+        store = self.store
+
+        async def read_page(after: int, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+            return await store.page_in(list_id, after, limit, bytes_max)
+
+        return self._cursors[cursor].create(
+            CursorContext(
+                destination=destination,
+                read_page=read_page if list_id > 0 else None,
+                recovered_count=count,
+                memory_limit_bytes=policy.memory_limit,
+                page_count=policy.page_count,
+                temporary_directory=self._temporary_directory,
+                temporary_limit_bytes=policy.temporary_limit,
+            )
+        )
+
+    # --- subscriptions ---------------------------------------------------------------------
+
+    def check_subscribe(self, connection: Connection, request: SubscribeRequest) -> None:
+        """Raises: RequestError for a bad name, AccessError when refused."""
+        destination = request.destination
+        if not (names.is_queue(destination) or names.is_topic(destination)):
+            raise RequestError(f"{destination!r} is neither a queue nor a topic")
+        try:
+            names.check_filter(names.name_of(destination))
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        self._authorize(connection.principal, Action.SUBSCRIBE, destination)
+
+    def add_subscription(
+        self, connection: Connection, request: SubscribeRequest, *, is_stored: bool, durable: bool
+    ) -> PendingList:
+        """A new topic subscription with a list of its own."""
+        if is_stored:
+            list_id = self._take_list_id()
+            subscription = subscription_of(list_id, connection, request, durable=durable)
+            self.add_operation(PutSubscription(subscription))
+            return self._restore_subscription(subscription, 0)
+        list_id = self._next_unstored
+        self._next_unstored -= 1
+        policy = self.policy(request.destination)
+        cursor = policy.subscriber_cursor or policy.cursor
+        if self._cursors[cursor].needs_store:
+            cursor = CURSOR_UNSTORED_DEFAULT
+        made = PendingList(
+            self,
+            list_id,
+            request.destination,
+            self._make_cursor(cursor, policy, request.destination, list_id, 0),
+            is_queue=False,
+            is_stored=False,
+            qos=request.qos,
+            no_local=request.no_local,
+            client_id=connection.client_id,
+            overlap_key=_overlap_key(connection.protocol, connection.client_id, request),
+        )
+        if request.share_group:
+            self.shared[request.share_group, request.destination] = made
+        self._router.add_filter(made)
+        return made
+
+    def _restore_subscription(self, subscription: Subscription, count: int) -> PendingList:
+        policy = self.policy(subscription.filter)
+        cursor = policy.durable_cursor or policy.cursor
+        made = PendingList(
+            self,
+            subscription.pending_list,
+            subscription.filter,
+            self._make_cursor(
+                cursor, policy, subscription.filter, subscription.pending_list, count
+            ),
+            is_queue=False,
+            is_stored=True,
+            subscription=subscription,
+            qos=subscription.qos,
+            no_local=subscription.no_local,
+            client_id=subscription.client_id,
+            overlap_key=_overlap_key(subscription.protocol, subscription.client_id, subscription),
+        )
+        if subscription.share_group:
+            self.shared[subscription.share_group, subscription.filter] = made
+        elif subscription.durable:
+            self.durable[subscription.protocol, subscription.client_id, subscription.name] = made
+            session = self.sessions.get(subscription.protocol, subscription.client_id)
+            if session is not None:
+                session.lists[subscription.name] = made
+        self._router.add_filter(made)
+        return made
+
+    def update_subscription(self, pending_list: PendingList, request: SubscribeRequest) -> None:
+        """The same durable subscription with other options."""
+        old = pending_list.subscription
+        assert old is not None
+        new = msgspec.structs.replace(
+            old, qos=request.qos, no_local=request.no_local, options=request.options
+        )
+        if new != old:
+            pending_list.subscription = new
+            pending_list.qos = new.qos
+            pending_list.no_local = new.no_local
+            self.add_operation(PutSubscription(new))
+            self._router.remove_filter(pending_list)
+            self._router.add_filter(pending_list)
+
+    def remove_subscription(self, pending_list: PendingList) -> None:
+        """The subscription ends with all that is pending in it."""
+        if pending_list.is_removed:
+            return
+        pending_list.is_removed = True
+        self._router.remove_filter(pending_list)
+        self.ready.pop(pending_list, None)
+        self.full_lists.discard(pending_list)
+        for connection in pending_list.blocked:
+            connection.unthrottle(pending_list)
+        subscription = pending_list.subscription
+        if subscription is not None:
+            key = (subscription.protocol, subscription.client_id, subscription.name)
+            if self.durable.get(key) is pending_list:
+                del self.durable[key]
+            session = self.sessions.get(subscription.protocol, subscription.client_id)
+            if session is not None and session.lists.get(subscription.name) is pending_list:
+                del session.lists[subscription.name]
+            self.add_operation(RemoveSubscription(pending_list.id))
+        for shared_key, item in list(self.shared.items()):
+            if item is pending_list:
+                del self.shared[shared_key]
+        self.spawn(pending_list.cursor.close(), f"close cursor {pending_list.destination}")
+
+    # --- publishing ------------------------------------------------------------------------
+
+    def check_publish(self, connection: Connection, message: Message) -> Message:
+        """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
+        if self.acknowledged_log.refusing:
+            raise FlowControlError(
+                "publishes are refused: the sinks do not keep up and the acknowledged log is at"
+                " its limit (broker.acknowledged_limit)"
+            )
+        self._authorize(connection.principal, Action.PUBLISH, message.destination)
+        for interceptor in self._interceptors:
+            message = interceptor.intercept(message, connection.principal)
+        return message
+
+    def _authorize(self, principal: str, action: Action, destination: str) -> None:
+        for authorizer in self._authorizers:
+            if not authorizer.authorize(principal, action, destination):
+                raise AccessError(
+                    f"{action.value} is not allowed",
+                    principal=principal,
+                    destination=destination,
+                )
+
+    def add_message(self, message: Message, route: Route) -> None:
+        """Number *message* and put it into the filling turn; the caller makes the unit."""
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        turn = self.writer.turn
+        if route.ids:
+            turn.operations.append(AddMessage(sequence, message, route.ids))
+            turn.synced = True
+            turn.body_bytes += len(message.body)
+        turn.added.setdefault(route, []).append(StoredMessage(sequence, message))
+
+    def retain(self, message: Message) -> None:
+        """Replace or clear the retained message of its destination [MQTT-3.3.1-5, -10]."""
+        if not names.is_topic(message.destination):
+            return
+        operations = self.writer.turn.operations
+        if message.body:
+            self.retained[message.destination] = message
+            operations.append(SetRetained(message))
+        elif self.retained.pop(message.destination, None) is not None:
+            operations.append(ClearRetained(message.destination))
+
+    def deliver_retained(self, connection: Connection, pending_list: PendingList) -> None:
+        """Give a new subscription the retained messages that its filter covers."""
+        filter_name = names.name_of(pending_list.destination)
+        if names.is_filter(filter_name):
+            found = [
+                message
+                for destination, message in self.retained.items()
+                if names.matches(filter_name, names.name_of(destination))
+            ]
+        else:
+            message = self.retained.get(pending_list.destination)
+            found = [message] if message is not None else []
+        is_kept = pending_list.is_stored and pending_list.qos > 0
+        now = self.now()
+        for message in found:
+            if 0 < message.expires_at <= now:
+                continue
+            stored = is_kept and message.qos > 0
+            route = Route((pending_list,), ()) if stored else Route((), (pending_list,))
+            turn = self.writer.turn
+            first = len(turn.operations)
+            self.add_message(message, route)
+            turn.units.append((first, len(turn.operations) - first, connection, None, None))
+        self.schedule()
+
+    def publish_will(self, connection: Connection, will: Message) -> None:
+        """Publish the will of a connection that ended without saying goodbye."""
+        will = msgspec.structs.replace(will, received_at=self.now())
+        try:
+            self.writer.check_writable()
+            will = self.check_publish(connection, will)
+            self.resolve(will.destination)
+            turn = self.writer.turn
+            first = len(turn.operations)
+            if will.retain:
+                self.retain(will)
+                will = msgspec.structs.replace(will, retain=False)
+            route = self.resolve(will.destination)
+            self.add_message(will, route.without_storing() if will.qos == 0 else route)
+            turn.units.append((first, len(turn.operations) - first, connection, None, None))
+            turn.synced = True
+            self.schedule()
+        except Exception as error:
+            _log.error("peer=%s will=lost: %s", connection.address, error)
+
+    # --- dead letters ----------------------------------------------------------------------
+
+    def dead_letter_list(
+        self, message: StoredMessage, pending_list: PendingList
+    ) -> PendingList | None:
+        """Where a rejected message goes; None while it may be redelivered."""
+        if not pending_list.is_stored or pending_list.is_removed:
+            return None
+        policy = self.policy(message.message.destination)
+        limit = policy.max_deliveries
+        if not limit or message.delivery_count + 1 < limit:
+            return None
+        if any(key == DEAD_LETTER_FROM for key, _ in message.message.headers):
+            return None  # it is a dead letter already: whoever reads that queue decides
+        return self.queue_list(policy.dead_letter_queue(message.message.destination))
+
+    def dead_letter(
+        self, stored: StoredMessage, pending_list: PendingList, target: PendingList
+    ) -> None:
+        """Add the Move to the filling turn; the caller makes the unit."""
+        message = stored.message
+        moved = msgspec.structs.replace(
+            message,
+            destination=target.destination,
+            headers=(
+                *message.headers,
+                (DEAD_LETTER_FROM, message.destination),
+                (DEAD_LETTER_REASON, f"rejected after {stored.delivery_count + 1} deliveries"),
+            ),
+        )
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        turn = self.writer.turn
+        turn.operations.append(Move(pending_list.id, stored.sequence, target.id, sequence, moved))
+        turn.added.setdefault(self.resolve(target.destination), []).append(
+            StoredMessage(sequence, moved)
+        )
+        turn.synced = True
+
+    # --- connections -----------------------------------------------------------------------
+
+    def forget_connection(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._throttled.discard(connection)
+        for pending_list in self.full_lists:
+            pending_list.blocked.discard(connection)
+        key = (connection.protocol, connection.client_id)
+        if self._by_client.get(key) is connection:
+            del self._by_client[key]
+
+    def end_session_connection(self, session: SessionState) -> None:
+        """The session's connection is gone: keep it, or remove it if it was not to outlive it."""
+        if session.stored.expiry_interval == 0:
+            session.connection = None
+            self.sessions.remove(session)
+        else:
+            self.sessions.end_connection(session, self.now())
+
+
+def _overlap_key(
+    protocol: str, client_id: str, item: SubscribeRequest | Subscription
+) -> tuple[str, str] | None:
+    """Subscriptions with the same key that overlap deliver a message once (MQTT sessions)."""
+    if protocol == "mqtt" and client_id and not item.share_group:
+        return (protocol, client_id)
+    return None

@@ -1,0 +1,228 @@
+"""A pending list: the one structure behind queues and topic subscriptions (design, section 2.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from tidegate.spi import (
+    Discard,
+    DiscardReason,
+    PendingCursor,
+    StoredMessage,
+    Subscription,
+)
+
+if TYPE_CHECKING:
+    from tidegate.broker._connection import Connection
+    from tidegate.broker._consumer import Consumer
+    from tidegate.broker._core import BrokerCore
+
+#: With several consumers on one list, how many messages one gets before the next one's turn.
+SHARE_COUNT_MAX: Final = 64
+
+
+class PendingList:
+    """Messages that wait for consumers, in sequence order.
+
+    Attributes:
+        id: the store's name for it; a negative number when it is not stored.
+        destination: queue, or topic filter.
+        subscription: what the store keeps of a stored topic subscription, else None.
+        consumers: being served, in order of subscription.
+        blocked: producers whose sockets wait for room here.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_dispatching",
+        "_next_consumer",
+        "_paging",
+        "blocked",
+        "client_id",
+        "consumers",
+        "cursor",
+        "destination",
+        "id",
+        "is_queue",
+        "is_removed",
+        "is_stored",
+        "no_local",
+        "overlap_key",
+        "qos",
+        "subscription",
+    )
+
+    def __init__(
+        self,
+        broker: BrokerCore,
+        list_id: int,
+        destination: str,
+        cursor: PendingCursor,
+        *,
+        is_queue: bool,
+        is_stored: bool,
+        subscription: Subscription | None = None,
+        qos: int = 2,
+        no_local: bool = False,
+        client_id: str = "",
+        overlap_key: tuple[str, str] | None = None,
+    ) -> None:
+        self._broker = broker
+        self.id = list_id
+        self.destination = destination
+        self.cursor = cursor
+        self.is_queue = is_queue
+        self.is_stored = is_stored
+        self.subscription = subscription
+        self.qos = qos
+        self.no_local = no_local
+        self.client_id = client_id
+        self.overlap_key = overlap_key
+        self.consumers: list[Consumer] = []
+        self.blocked: set[Connection] = set()
+        self.is_removed = False
+        self._next_consumer = 0
+        self._paging = False
+        self._dispatching = False
+
+    def attach(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        consumer.lists.append(self)
+
+    def detach(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            consumer.lists.remove(self)
+
+    def offer(self, messages: Sequence[StoredMessage]) -> None:
+        """New durable messages at the end."""
+        if self.is_removed:
+            return
+        self.cursor.offer(messages)
+        if self.consumers:
+            self.dispatch()
+        if self.cursor.is_full:
+            self._broker.full_lists.add(self)
+
+    def offer_direct(self, messages: Sequence[StoredMessage]) -> None:
+        """Messages that are not stored for this list.
+
+        An unstored list queues them in its cursor. A stored one (QoS 0 message, QoS 1
+        subscription) hands them out now or never: they have no place in its stored order, and at
+        most once is all that was asked (MQTT 3.1.1 section 4.3.1).
+        """
+        if self.is_removed:
+            return
+        if not self.is_stored:
+            dropped = self.cursor.offer(messages)
+            if dropped:
+                self._broker.count_dropped(self, len(dropped))
+            if self.consumers:
+                self.dispatch()
+            if self.cursor.is_full:
+                self._broker.full_lists.add(self)
+            return
+        for consumer in self.consumers[:1]:
+            if consumer.connection.is_writable:
+                consumer.connection.deliver(consumer, messages)
+            else:
+                self._broker.count_dropped(self, len(messages))
+
+    def put_back(self, messages: Sequence[StoredMessage]) -> None:
+        """Messages that were out return to their place."""
+        if messages and not self.is_removed:
+            self.cursor.put_back(messages)
+            self._broker.mark_ready(self)
+
+    def dispatch(self) -> None:
+        """Hand out messages while consumers have room."""
+        if self._dispatching or self.is_removed:
+            return  # a front-end that unsubscribed from within deliver()
+        self._dispatching = True
+        try:
+            self._dispatch()
+        finally:
+            self._dispatching = False
+        if self in self._broker.full_lists and not self.cursor.is_full:
+            self._unblock()
+
+    def _dispatch(self) -> None:
+        cursor = self.cursor
+        while True:
+            found = self._consumer_with_room()
+            if found is None:
+                return
+            consumer, room = found
+            messages = cursor.take(room, consumer.room_bytes())
+            if not messages:
+                if cursor.needs_page and not self._paging:
+                    self._paging = True
+                    self._broker.spawn(self._page_in(), f"page-in {self.destination}")
+                return
+            now = self._broker.now()
+            for message in messages:
+                if message.message.expires_at:
+                    messages = self._without_expired(messages, now)
+                    break
+            if messages:
+                self._hand_over(consumer, messages, now)
+
+    def _consumer_with_room(self) -> tuple[Consumer, int] | None:
+        consumers = self.consumers
+        count = len(consumers)
+        if count == 1:
+            room = consumers[0].room()
+            return (consumers[0], room) if room > 0 else None
+        start = self._next_consumer
+        for step in range(count):
+            index = (start + step) % count
+            room = consumers[index].room()
+            if room > 0:
+                self._next_consumer = (index + 1) % count
+                share = self.cursor.size // count + 1
+                return consumers[index], min(room, share, SHARE_COUNT_MAX)
+        return None
+
+    def _hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
+        if consumer.acknowledge:
+            in_flight = consumer.in_flight
+            size = 0
+            for message in messages:
+                in_flight[message.sequence] = (message, self, now)
+                size += len(message.message.body)
+            consumer.in_flight_bytes += size
+        else:
+            if self.is_stored:
+                self._broker.acknowledge_automatically(consumer, self, messages, now)
+            consumer.resting = True
+        consumer.connection.deliver(consumer, messages)
+        if consumer.resting:
+            # The socket's flow control acts only when its buffer is written at the end of the
+            # turn, which deliver() has scheduled: rest until behind that.
+            self._broker.rest(consumer)
+
+    def _without_expired(
+        self, messages: Sequence[StoredMessage], now: int
+    ) -> Sequence[StoredMessage]:
+        expired = [m.sequence for m in messages if 0 < m.message.expires_at <= now]
+        if not expired:
+            return messages
+        if self.is_stored:
+            self._broker.add_operation(Discard(self.id, tuple(expired), DiscardReason.EXPIRED))
+        return [m for m in messages if not 0 < m.message.expires_at <= now]
+
+    async def _page_in(self) -> None:
+        try:
+            if not self.is_removed:
+                await self.cursor.page_in()
+        finally:
+            self._paging = False
+        if not self.is_removed:
+            self.dispatch()
+
+    def _unblock(self) -> None:
+        self._broker.full_lists.discard(self)
+        blocked, self.blocked = self.blocked, set()
+        for connection in blocked:
+            connection.unthrottle(self)

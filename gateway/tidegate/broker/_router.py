@@ -1,0 +1,182 @@
+"""From a destination to the pending lists its messages go to.
+
+Topic filters live in a trie of levels; what a concrete destination resolves to is cached as a
+:class:`Route` until a subscription comes or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from tidegate.spi import StoredMessage, names
+
+if TYPE_CHECKING:
+    from tidegate.broker._pending_list import PendingList
+
+#: Routes kept for topics that nobody subscribes to would grow with every topic ever published
+#: to; past this many the cache is emptied and refills with what is in use.
+ROUTES_CACHED_MAX: Final = 100_000
+
+
+class Route:
+    """Where messages of one destination go.
+
+    Attributes:
+        stored: lists that the message is stored for, and their ids.
+        direct: lists that get it without storing (unstored subscriptions).
+        has_no_local: some list refuses messages of its own client.
+    """
+
+    __slots__ = ("direct", "has_no_local", "ids", "stored", "volatile")
+
+    def __init__(self, stored: Iterable[PendingList], direct: Iterable[PendingList]) -> None:
+        self.stored: tuple[PendingList, ...] = tuple(stored)
+        self.direct: tuple[PendingList, ...] = tuple(direct)
+        self.ids: tuple[int, ...] = tuple(pending_list.id for pending_list in self.stored)
+        self.has_no_local = any(
+            pending_list.no_local for pending_list in (*self.stored, *self.direct)
+        )
+        self.volatile: Route | None = None
+
+    def without_storing(self) -> Route:
+        """The same for a QoS 0 message: only queues store it; subscriptions get it directly."""
+        if self.volatile is None:
+            stored = [item for item in self.stored if item.is_queue]
+            rest = [item for item in self.stored if not item.is_queue]
+            self.volatile = Route(stored, (*rest, *self.direct)) if rest else self
+        return self.volatile
+
+    def without_local(self, client_id: str) -> Route:
+        """The same without the lists that do not want messages of *client_id*."""
+
+        def wanted(item: PendingList) -> bool:
+            return not (item.no_local and item.client_id == client_id)
+
+        return Route(filter(wanted, self.stored), filter(wanted, self.direct))
+
+    def hand_out(self, messages: list[StoredMessage]) -> None:
+        """Durable *messages* go to every list."""
+        for pending_list in self.stored:
+            pending_list.offer(messages)
+        for pending_list in self.direct:
+            pending_list.offer_direct(messages)
+
+
+class _Node:
+    __slots__ = ("children", "lists")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.lists: dict[PendingList, None] = {}
+
+
+class FilterTree:
+    """Topic filters by level, for matching a name against many filters at once."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def add(self, filter_name: str, pending_list: PendingList) -> None:
+        node = self._root
+        for level in filter_name.split("."):
+            node = node.children.setdefault(level, _Node())
+        node.lists[pending_list] = None
+
+    def remove(self, filter_name: str, pending_list: PendingList) -> None:
+        """Forget the list; branches that hold nothing any more are pruned."""
+        levels = filter_name.split(".")
+        path = [self._root]
+        for level in levels:
+            child = path[-1].children.get(level)
+            if child is None:
+                return
+            path.append(child)
+        path[-1].lists.pop(pending_list, None)
+        for parent, child, level in reversed(list(zip(path, path[1:], levels, strict=False))):
+            if child.children or child.lists:
+                break
+            del parent.children[level]
+
+    def match(self, name: str) -> Iterator[PendingList]:
+        """Every list whose filter covers *name*; the rules of :func:`names.matches`."""
+        levels = name.split(".")
+        nodes = [self._root]
+        for position, level in enumerate(levels):
+            reached: list[_Node] = []
+            wild = position > 0 or not name.startswith("$")  # [MQTT-4.7.2-1]
+            for node in nodes:
+                children = node.children
+                if not children:
+                    continue
+                if wild:
+                    rest = children.get(">")
+                    if rest is not None:
+                        yield from rest.lists
+                    one = children.get("*")
+                    if one is not None:
+                        reached.append(one)
+                exact = children.get(level)
+                if exact is not None:
+                    reached.append(exact)
+            nodes = reached
+            if not nodes:
+                return
+        for node in nodes:
+            yield from node.lists
+            rest = node.children.get(">")  # "a.>" covers "a" itself
+            if rest is not None:
+                yield from rest.lists
+
+
+class Router:
+    """Resolves destinations. *queue_list* finds or makes the list of a queue."""
+
+    def __init__(self, queue_list: Callable[[str], PendingList]) -> None:
+        self.routes: dict[str, Route] = {}
+        self._queue_list = queue_list
+        self._filters = FilterTree()
+
+    def resolve(self, destination: str) -> Route:
+        """The route of a canonical, wildcard-free destination, from now on in ``routes``."""
+        if names.is_queue(destination):
+            route = Route((self._queue_list(destination),), ())
+        else:
+            lists = _one_per_client(self._filters.match(names.name_of(destination)))
+            route = Route(
+                (item for item in lists if item.is_stored and item.qos > 0),
+                (item for item in lists if not (item.is_stored and item.qos > 0)),
+            )
+        if len(self.routes) >= ROUTES_CACHED_MAX:
+            self.routes.clear()
+        self.routes[destination] = route
+        return route
+
+    def add_filter(self, pending_list: PendingList) -> None:
+        self._filters.add(names.name_of(pending_list.destination), pending_list)
+        self._forget(pending_list.destination)
+
+    def remove_filter(self, pending_list: PendingList) -> None:
+        self._filters.remove(names.name_of(pending_list.destination), pending_list)
+        self._forget(pending_list.destination)
+
+    def forget(self, destination: str) -> None:
+        self.routes.pop(destination, None)
+
+    def _forget(self, filter_destination: str) -> None:
+        if names.is_filter(names.name_of(filter_destination)):
+            self.routes.clear()
+        else:
+            self.routes.pop(filter_destination, None)
+
+
+def _one_per_client(lists: Iterator[PendingList]) -> list[PendingList]:
+    """Of several subscriptions of one MQTT session that overlap only the one with the highest
+    QoS gets the message, so that the client sees it once [MQTT-3.3.5-1]."""
+    best: dict[tuple[str, str] | PendingList, PendingList] = {}
+    for item in lists:
+        key = item.overlap_key or item
+        known = best.get(key)
+        if known is None or item.qos > known.qos:
+            best[key] = item
+    return list(best.values())

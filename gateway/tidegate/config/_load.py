@@ -1,0 +1,242 @@
+"""Reading the TOML file into :class:`Config`: the host's own tables, without any plugin."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+from tidegate.config._bind import parse_bind
+from tidegate.config._model import (
+    BrokerConfig,
+    Config,
+    DestinationPolicy,
+    ExtensionTable,
+    ListenerTable,
+    SinkTable,
+    StoreTable,
+    split_match,
+)
+from tidegate.spi import ConfigError, names, parse_options, unknown_key
+
+T = TypeVar("T")
+
+#: A name that is also safe as a directory, a log field and a part of a message id.
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: As _IDENTIFIER; the host's key and the entry point's name.
+_PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_CONFIG_BYTES_MAX: Final = 4 << 20
+_TABLES: Final = ("broker", "listeners", "store", "destinations", "sinks", "extensions")
+#: The field of a table type that holds what the host does not know.
+PLUGIN_OPTIONS: Final = "options"
+
+
+def load_config(path: Path | str | None) -> Config:
+    """Read and check *path*; None gives the embedded default. Touches no plugin.
+
+    Raises: ConfigError with the file and the dotted key.
+    """
+    if path is None:
+        return Config()
+    try:
+        return parse_config(_read_text(Path(path)), path=str(path))
+    except ConfigError as error:
+        raise error.at(path=str(path)) from error.__cause__
+
+
+def parse_config(text: str, *, path: str = "") -> Config:
+    """Parse the text of a configuration file. *path* is only kept for later messages.
+
+    Raises: ConfigError with the dotted key.
+    """
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not valid TOML: {error}") from None
+    for key in document:
+        if key not in _TABLES:
+            raise unknown_key(key, _TABLES)
+    config = Config(
+        path=path,
+        broker=_broker(_table(document, "broker")),
+        store=_plugin_table(StoreTable, _table(document, "store"), "store"),
+        destinations=tuple(
+            _at(f"destinations[{index}]", _policy, table)
+            for index, table in enumerate(_tables(document, "destinations"))
+        ),
+        sinks=tuple(
+            _sink(table, f"sinks[{index}]")
+            for index, table in enumerate(_tables(document, "sinks"))
+        ),
+        extensions=tuple(
+            _plugin_table(ExtensionTable, table, f"extensions[{index}]")
+            for index, table in enumerate(_tables(document, "extensions"))
+        ),
+        **_listeners(document),
+    )
+    _check_policies(config.destinations)
+    _check_sink_names(config.sinks)
+    return config
+
+
+def host_keys(table_type: type) -> tuple[str, ...]:
+    """The keys of *table_type* that belong to the host; all others are the plugin's."""
+    return tuple(field.name for field in fields(table_type) if field.name != PLUGIN_OPTIONS)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_CONFIG_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror or error}") from error
+    if len(content) > _CONFIG_BYTES_MAX:
+        raise ConfigError(f"larger than {_CONFIG_BYTES_MAX} bytes: not a configuration file")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8 text (byte {error.start})") from None
+
+
+def _table(document: Mapping[str, Any], name: str) -> Mapping[str, object]:
+    value = document.get(name, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"must be a table: write [{name}]", key=name)
+    return cast("dict[str, object]", value)
+
+
+def _tables(document: Mapping[str, Any], name: str) -> list[Mapping[str, object]]:
+    value = document.get(name, [])
+    items = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(item, dict) for item in items):
+        raise ConfigError(f"must be a list of tables: write [[{name}]]", key=name)
+    return cast("list[Mapping[str, object]]", items)
+
+
+def _at(prefix: str, read: Any, table: Mapping[str, object]) -> Any:
+    try:
+        return read(table)
+    except ConfigError as error:
+        raise error.at(prefix=prefix) from None
+
+
+def _broker(table: Mapping[str, object]) -> BrokerConfig:
+    broker: BrokerConfig = _at("broker", lambda table: parse_options(BrokerConfig, table), table)
+    if _IDENTIFIER.fullmatch(broker.name) is None:
+        raise _not_an_identifier(broker.name, "broker.name")
+    if not broker.data_directory.parts:
+        raise ConfigError("must not be empty", key="broker.data_directory")
+    return broker
+
+
+def _listeners(document: Mapping[str, Any]) -> dict[str, tuple[ListenerTable, ...]]:
+    if "listeners" not in document:
+        return {}  # the default of Config
+    listeners = tuple(
+        _listener(table, f"listeners[{index}]")
+        for index, table in enumerate(_tables(document, "listeners"))
+    )
+    if not listeners:
+        raise ConfigError("must not be empty: no client could connect", key="listeners")
+    return {"listeners": listeners}
+
+
+def _listener(table: Mapping[str, object], where: str) -> ListenerTable:
+    listener = _plugin_table(ListenerTable, table, where, named_by="protocol")
+    try:
+        parse_bind(listener.bind, 0)
+    except ValueError as error:
+        raise ConfigError(str(error), key=f"{where}.bind") from None
+    return listener
+
+
+def _sink(table: Mapping[str, object], where: str) -> SinkTable:
+    sink = _plugin_table(SinkTable, table, where)
+    name = sink.name or sink.plugin
+    if _IDENTIFIER.fullmatch(name) is None:
+        raise _not_an_identifier(name, f"{where}.name")
+    return SinkTable(plugin=sink.plugin, name=name, options=sink.options)
+
+
+def _plugin_table(
+    table_type: type[T], table: Mapping[str, object], where: str, named_by: str = "plugin"
+) -> T:
+    """Parse the host's keys of *table* and keep all others for the plugin it names."""
+    known = host_keys(table_type)
+    head = {key: value for key, value in table.items() if key in known}
+    rest = {key: value for key, value in table.items() if key not in known}
+    try:
+        parsed: Any = parse_options(table_type, head)
+    except ConfigError as error:
+        near = difflib.get_close_matches(error.key, rest, n=1, cutoff=0.5)
+        if near and error.key not in head:  # a required key is missing, perhaps misspelt
+            error = ConfigError(f"unknown key; did you mean {error.key!r}?", key=near[0])
+        raise error.at(prefix=where) from None
+    plugin: str = getattr(parsed, named_by)
+    if _PLUGIN_NAME.fullmatch(plugin) is None:
+        raise ConfigError(f"{plugin!r} is not the name of a plugin", key=f"{where}.{named_by}")
+    return cast(T, table_type(**_values(parsed), options=MappingProxyType(rest)))
+
+
+def _values(parsed: object) -> dict[str, Any]:
+    return {name: getattr(parsed, name) for name in host_keys(type(parsed))}
+
+
+def _policy(table: Mapping[str, object]) -> DestinationPolicy:
+    policy = parse_options(DestinationPolicy, table)
+    try:
+        names.check_filter(split_match(policy.match)[1])
+    except ValueError as error:
+        raise ConfigError(str(error), key="match") from None
+    for key in ("cursor", "durable_cursor", "subscriber_cursor"):
+        plugin: str = getattr(policy, key)
+        if (plugin or key == "cursor") and _PLUGIN_NAME.fullmatch(plugin) is None:
+            raise ConfigError(f"{plugin!r} is not the name of a cursor", key=key)
+    literal = policy.dead_letter.replace("{name}", "name")
+    if "{" in literal or "}" in literal:
+        raise ConfigError(
+            f"{policy.dead_letter!r}: only {{name}} can be filled in", key="dead_letter"
+        )
+    try:
+        names.check_name(literal)
+    except ValueError as error:
+        raise ConfigError(str(error), key="dead_letter") from None
+    return policy
+
+
+def _check_policies(policies: Iterable[DestinationPolicy]) -> None:
+    """Refuse a policy that could never be used, because that is never what was meant."""
+    seen: dict[str, int] = {}
+    for index, policy in enumerate(policies):
+        earlier = seen.get(policy.match, seen.get(">"))
+        if earlier is not None:
+            raise ConfigError(
+                f"{policy.match!r} is never reached: destinations[{earlier}] matches all of it and "
+                "the first match wins; put the narrower one first",
+                key=f"destinations[{index}].match",
+            )
+        seen[policy.match] = index
+
+
+def _check_sink_names(sinks: Iterable[SinkTable]) -> None:
+    seen: dict[str, int] = {}
+    for index, sink in enumerate(sinks):
+        if sink.name in seen:
+            raise ConfigError(
+                f"{sink.name!r} is the name of sinks[{seen[sink.name]}] already; give this one a "
+                "name of its own",
+                key=f"sinks[{index}].name",
+            )
+        seen[sink.name] = index
+
+
+def _not_an_identifier(name: str, key: str) -> ConfigError:
+    return ConfigError(
+        f"{name!r} must be 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+        key=key,
+    )

@@ -1,0 +1,289 @@
+"""The configuration as frozen values: what the TOML file says, before any plugin is looked up.
+
+Every option of the host is declared here once, with :func:`tidegate.spi.option`; the parser, the
+error texts and the tables in docs/configuration.md are all made from these declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tidegate.spi import Kind, names, option
+
+STORE_PLUGIN_DEFAULT: Final = "journal"
+CURSOR_DEFAULT: Final = "store"
+#: The cursor of unstored topic subscriptions where the queue's cursor reads from the store.
+CURSOR_UNSTORED_DEFAULT: Final = "file"
+
+_NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """The ``[broker]`` table: the gateway as a whole."""
+
+    name: str = option(
+        "tidegate",
+        help="The gateway's name in messages, logs and rows of sinks: letters, digits, `.`, `_` "
+        "and `-`, at most 64. Tells two gateways that feed one table or log apart.",
+    )
+    data_directory: Path = option(
+        Path("tidegate-data"),
+        help="Where everything durable lives; relative to the working directory. One gateway owns "
+        "it at a time; a second one is refused rather than damaging it.",
+    )
+    persistent: bool = option(
+        True,
+        help="`false` keeps every message in memory only: nothing survives a restart, and the "
+        "disk is never the limit. For tests and for data that is worthless when late.",
+    )
+    connections_max: int = option(
+        10_000,
+        minimum=1,
+        help="Client connections at a time, all listeners together; the next one is refused. "
+        "Guards against running out of memory and file descriptors.",
+    )
+    transactions_open_max: int = option(
+        100,
+        minimum=1,
+        help="Transactions one connection may have open; the next BEGIN is refused. Guards "
+        "against clients that begin and never end them.",
+    )
+    transaction_operations_max: int = option(
+        10_000,
+        minimum=1,
+        help="Operations in one transaction; the next one is refused. Guards memory: they are "
+        "held back until COMMIT.",
+    )
+    pending_write_limit: int = option(
+        64 << 20,
+        kind=Kind.SIZE,
+        minimum=1,
+        help="Bytes accepted from clients and not yet durable; above it producers are throttled "
+        "until the store catches up. Guards memory when the disk is slow.",
+    )
+    acknowledged_limit: int = option(
+        16 << 30,
+        kind=Kind.SIZE,
+        minimum=1,
+        help="Bytes of acknowledged messages kept for sinks that have not released them; "
+        "`acknowledged_overflow` says what happens above it. Guards the disk when a sink stands "
+        "still.",
+    )
+    acknowledged_overflow: str = option(
+        "refuse_publish",
+        choices=("refuse_publish", "discard_oldest"),
+        help="What happens at `acknowledged_limit`: refuse new messages, so that the sink loses "
+        "nothing, or discard the oldest acknowledged ones, so that clients go on.",
+    )
+    acknowledged_age: float = option(
+        7 * 86_400.0,
+        kind=Kind.DURATION,
+        zero="unlimited",
+        help="Acknowledged messages older than this are handled as `acknowledged_overflow` says. "
+        "Guards against a sink that was forgotten while traffic is too small to fill the limit.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerTable:
+    """One ``[[listeners]]`` table: the host's keys, and the protocol's own ones unparsed."""
+
+    protocol: str = option(
+        help="The protocol plugin, e.g. `stomp` or `mqtt` (entry point `protocol-NAME`).",
+    )
+    bind: str = option(
+        "",
+        help='Address and port: `"127.0.0.1:61613"`, `"[::1]:61613"`, or `":61613"` for all '
+        "interfaces; port 0 takes a free one. Left out: loopback and the protocol's own port, so "
+        "that nothing is reachable from outside by accident.",
+    )
+    transport: str = option(
+        "",
+        help="How bytes travel, e.g. `tcp`. Left out: the protocol's first one. One that the "
+        "protocol does not have is refused at start.",
+    )
+    allow_anonymous: bool | None = option(
+        None,
+        help="Accept clients without credentials. Left out: yes on loopback while no extension "
+        "authenticates, otherwise no. A listener on any other address without authentication is "
+        "refused at start unless this says `true`.",
+    )
+    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTable:
+    """The ``[store]`` table: which store, and its own options unparsed."""
+
+    plugin: str = option(
+        STORE_PLUGIN_DEFAULT,
+        help="The store plugin, e.g. `journal` (entry point `store-NAME`).",
+    )
+    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTable:
+    """One ``[[sinks]]`` table: which sink, and its own options unparsed."""
+
+    plugin: str = option(help="The sink plugin, e.g. `spark` (entry point `sink-NAME`).")
+    name: str = option(
+        "",
+        help="This sink's name, also of its directory: letters, digits, `.`, `_` and `-`. Left "
+        "out: the plugin's name. Two sinks must not have the same, or they would share one mark.",
+    )
+    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionTable:
+    """One ``[[extensions]]`` table: which extension, and its own options unparsed."""
+
+    plugin: str = option(
+        help="The extension plugin (entry point `extension-NAME`): an authenticator, authorizer "
+        "or interceptor. They are asked in the order of the file.",
+    )
+    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationPolicy:
+    """One ``[[destinations]]`` table: how the destinations that it matches are handled.
+
+    The *first* policy in file order that matches a destination is the whole answer; policies are
+    not merged. What no policy matches has the defaults given here.
+    """
+
+    match: str = option(
+        help='The destinations it is for: a name or filter such as `"orders.>"`; for queues only '
+        'with `"queue://"` before it, for topics only with `"topic://"`. The first match in file '
+        "order wins.",
+    )
+    cursor: str = option(
+        CURSOR_DEFAULT,
+        help="The cursor of queues: `store` (memory, then pages from the store), `file` (memory, "
+        "then a temporary file) or `vm` (memory only, producers throttled at the limit). Decides "
+        "what a slow consumer costs.",
+    )
+    durable_cursor: str = option(
+        "",
+        help="The cursor of durable topic subscriptions. Left out: the same as `cursor`.",
+    )
+    subscriber_cursor: str = option(
+        "",
+        help="The cursor of topic subscriptions that are not stored. Left out: the same as "
+        "`cursor`, or `file` when that reads from the store, which has nothing for them.",
+    )
+    memory_limit: int = option(
+        64 << 20,
+        kind=Kind.SIZE,
+        minimum=1,
+        help="Memory that the pending messages of one destination or subscription may take; then "
+        "its cursor pages, spools or throttles. Guards the process against one slow consumer.",
+    )
+    page_count: int = option(
+        200,
+        minimum=1,
+        maximum=65_535,
+        help="Messages read from store or file at once. Too few make a consumer that catches up "
+        "slow, too many delay everyone else in that turn.",
+    )
+    temporary_limit: int = option(
+        1 << 30,
+        kind=Kind.SIZE,
+        minimum=1,
+        help="What the cursor of one subscription may spool to temporary files; above it producers "
+        "are throttled, or unstored messages dropped and counted. Guards the disk.",
+    )
+    prefetch_count: int = option(
+        1_000,
+        minimum=1,
+        maximum=65_535,
+        help="Unacknowledged messages that one consumer may hold when it asks for no number of "
+        "its own. Guards against a consumer that takes everything and acknowledges nothing.",
+    )
+    prefetch_bytes: int = option(
+        8 << 20,
+        kind=Kind.SIZE,
+        minimum=1,
+        help="Bytes of unacknowledged bodies that one consumer may hold; one message is always "
+        "allowed. Guards the same where messages are large.",
+    )
+    max_deliveries: int = option(
+        6,
+        minimum=1,
+        zero="unlimited",
+        help="Deliveries of one message, the first one included, before it moves to the dead "
+        "letter queue. Guards against a message that kills each consumer that takes it.",
+    )
+    dead_letter: str = option(
+        "DLQ.{name}",
+        help="Name of the queue that such messages move to; `{name}` stands for the destination's "
+        "name. Without `{name}` destinations share one. Nothing is lost when nobody looks.",
+    )
+
+    def covers(self, destination: str) -> bool:
+        """Tell whether this policy is for the canonical *destination* (or subscription filter).
+
+        Unlike a subscription's, a policy's first-level wildcard also covers names that start
+        with ``$``: leaving those without a limit would help nobody.
+        """
+        kind, pattern = split_match(self.match)
+        if kind and not destination.startswith(kind):
+            return False
+        name = names.name_of(destination)
+        if name.startswith("$") and pattern.startswith(("*", ">")):
+            name = "_" + name[1:]
+        return names.matches(pattern, name)
+
+    def dead_letter_queue(self, destination: str) -> str:
+        """The canonical queue that undeliverable messages of canonical *destination* move to."""
+        return names.queue(self.dead_letter.replace("{name}", names.name_of(destination)))
+
+
+def split_match(match: str) -> tuple[str, str]:
+    """Split a policy's ``match`` into the prefix ("" for both kinds) and the NAME pattern."""
+    for prefix in (names.QUEUE_PREFIX, names.TOPIC_PREFIX):
+        if match.startswith(prefix):
+            return prefix, match.removeprefix(prefix)
+    return "", match
+
+
+#: What applies where no ``[[destinations]]`` table matches.
+DEFAULT_POLICY: Final = DestinationPolicy(match=">")
+
+
+def policy_for(policies: Sequence[DestinationPolicy], destination: str) -> DestinationPolicy:
+    """The policy of canonical *destination*: the first one that covers it, else the default.
+
+    Walks the list; callers keep the answer with the destination and never ask per message.
+    """
+    for policy in policies:
+        if policy.covers(destination):
+            return policy
+    return DEFAULT_POLICY
+
+
+#: The embedded default, for no file or a file without ``[[listeners]]``.
+DEFAULT_LISTENERS: Final = (
+    ListenerTable(protocol="stomp", bind="127.0.0.1:61613"),
+    ListenerTable(protocol="mqtt", bind="127.0.0.1:1883"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole file. Attributes: path ("" when there is none), then one for each table."""
+
+    path: str = ""
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    listeners: tuple[ListenerTable, ...] = DEFAULT_LISTENERS
+    store: StoreTable = field(default_factory=StoreTable)
+    destinations: tuple[DestinationPolicy, ...] = ()
+    sinks: tuple[SinkTable, ...] = ()
+    extensions: tuple[ExtensionTable, ...] = ()

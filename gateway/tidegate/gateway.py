@@ -1,0 +1,213 @@
+"""The gateway: puts store, broker, listeners and sinks together, and takes them apart again.
+
+Order matters at both ends. Start: directory, store (recovery), broker, sinks, listeners: nobody
+can connect before everything behind the listener works. Stop: listeners close to new clients,
+accepted work is made durable and confirmed, clients are told, sinks get their last rows, the
+store closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidegate import __version__
+from tidegate.broker import BrokerCore
+from tidegate.spi import (
+    FrontEnd,
+    GatewayInfo,
+    RecoveredState,
+    Sink,
+    SinkContext,
+    SinkHealth,
+    StoreContext,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from tidegate.config import ResolvedConfig
+    from tidegate.plugins import PluginHost
+
+_log = logging.getLogger("tidegate.gateway")
+
+#: Cursors spool here; what an earlier run left is useless, because order and counts are gone.
+TEMPORARY_DIRECTORY: Final = "tmp"
+SINKS_DIRECTORY: Final = "sinks"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSink:
+    """A sink and the name it runs under."""
+
+    name: str
+    sink: Sink
+
+
+class Gateway:
+    """One gateway on one event loop.
+
+    Args:
+        config: resolved against the installed plugins.
+        plugins: told when the gateway starts and stops.
+        progress: called with (what, done, total) while the store recovers.
+
+    Attributes:
+        addresses: by listener (its index in the configuration), the address it listens on.
+        recovered: what opening the store told.
+    """
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        plugins: PluginHost,
+        *,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.addresses: list[str] = []
+        self.recovered: RecoveredState | None = None
+        self._plugins = plugins
+        self._progress = progress
+        self._broker: BrokerCore | None = None
+        self._front_ends: list[FrontEnd] = []
+        self._sinks: list[RunningSink] = []
+        self._stopped = asyncio.Event()
+        self._stopping = False
+        self._borrowed: Path | None = None
+
+    @property
+    def broker(self) -> BrokerCore:
+        """The broker core; the gateway must have been started."""
+        assert self._broker is not None, "the gateway is not started"
+        return self._broker
+
+    def info(self) -> GatewayInfo:
+        return GatewayInfo(self.config.broker.name, __version__, tuple(self.addresses))
+
+    async def start(self) -> None:
+        """Recover, then listen.
+
+        Raises: OSError (directory not writable, port in use), StoreError (locked, corrupt),
+            ConfigError, PluginError. Whatever was started before is stopped again.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._take_apart()
+            raise
+        self._plugins.announce_started(self.info())
+
+    async def _start(self) -> None:
+        config = self.config
+        directory = config.broker.data_directory
+        if config.broker.persistent:
+            make_writable_directory(directory)
+            temporary = directory / TEMPORARY_DIRECTORY
+        else:
+            self._borrowed = temporary = Path(tempfile.mkdtemp(prefix="tidegate-"))
+        broker = BrokerCore(
+            config.broker,
+            config.store.factory.create(
+                StoreContext(
+                    data_directory=directory,
+                    gateway_name=config.broker.name,
+                    persistent=config.broker.persistent,
+                    keep_acknowledged=bool(config.sinks),
+                    progress=self._progress or _log_progress,
+                ),
+                config.store.options,
+            ),
+            cursors=config.cursors,
+            policies=config.policies,
+            extensions=[item.factory.create(item.options) for item in config.extensions],
+            temporary_directory=temporary,
+            version=__version__,
+        )
+        self.recovered = await broker.start()
+        self._broker = broker
+        # Only now: the store's lock says that no other gateway uses the directory.
+        await asyncio.to_thread(_empty_directory, temporary)
+        for item in config.sinks:
+            sink_directory = directory / SINKS_DIRECTORY / item.name
+            sink_directory.mkdir(parents=True, exist_ok=True)
+            sink = item.factory.create(
+                SinkContext(item.name, config.broker.name, sink_directory), item.options
+            )
+            self._sinks.append(RunningSink(item.name, sink))
+            await sink.start(broker.acknowledged_log.reader(item.name))
+        for item in config.listeners:
+            front_end = item.factory.create(item.config, broker)
+            self._front_ends.append(front_end)
+            self.addresses.append(await front_end.start())
+
+    async def wait(self) -> None:
+        """Wait until :meth:`stop` has finished."""
+        await self._stopped.wait()
+
+    async def stop(self) -> None:
+        """Stop cleanly: no new work, accepted work confirmed, clients told. Idempotent."""
+        if self._stopping:
+            await self._stopped.wait()
+            return
+        self._stopping = True
+        self._plugins.announce_stopping(self.info())
+        try:
+            await self._take_apart()
+        finally:
+            self._stopped.set()
+
+    async def _take_apart(self) -> None:
+        """Stop whatever runs; an error in one part must not keep the others from stopping."""
+        for front_end in self._front_ends:
+            with _logged("closing a listener"):
+                await front_end.stop_accepting()
+        if self._broker is not None:
+            with _logged("ending the connections"):
+                await self._broker.end_connections()
+        for front_end in self._front_ends:
+            with _logged("closing connections"):
+                await front_end.stop()
+        for running in self._sinks:
+            with _logged(f"stopping sink {running.name}"):
+                await running.sink.stop()
+        if self._broker is not None:
+            with _logged("closing the store"):
+                await self._broker.stop()
+        if self._borrowed is not None:
+            await asyncio.to_thread(shutil.rmtree, self._borrowed, ignore_errors=True)
+
+    def sink_health(self) -> dict[str, SinkHealth]:
+        """How each sink is doing, by name."""
+        return {running.name: running.sink.health() for running in self._sinks}
+
+
+def make_writable_directory(directory: Path) -> None:
+    """Create *directory* where needed. Raises: PermissionError or another OSError naming it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(13, "the data directory is not writable", str(directory))
+
+
+def _empty_directory(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _log_progress(what: str, done: int, total: int) -> None:
+    _log.info("recovery=%s done=%d total=%d", what, done, total)
+
+
+@contextlib.contextmanager
+def _logged(what: str) -> Generator[None]:
+    try:
+        yield
+    except Exception:
+        _log.exception("%s failed", what)

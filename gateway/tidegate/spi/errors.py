@@ -1,0 +1,171 @@
+"""The exception tree of the gateway; this docstring is its picture.
+
+GatewayError
+├── ConfigError(path, key)
+├── PluginError(plugin)
+│   ├── PluginLoadError
+│   └── PluginContractError
+├── ProtocolError(wire_code)
+│   ├── LocalProtocolError      our own misuse of a codec
+│   └── PeerProtocolError       the peer's fault
+│       └── FrameTooLargeError
+├── StoreError
+│   ├── StoreClosedError
+│   ├── StoreLockedError
+│   ├── StoreFullError          nothing of the batch was written; it may be retried
+│   ├── CorruptRecordError(location)
+│   └── StoreIOError            the store is read-only from here on
+├── FlowControlError
+├── RequestError                a request that makes no sense now (unknown subscription, transaction …)
+├── AccessError(principal, destination)
+└── ConnectionEndedError        why the gateway ends a connection (take-over, shutdown, …)
+
+Data lives in attributes; the text is built in ``__str__``: what happened, where, what to do.
+"""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    """Base of every error that the gateway and its plugins raise on purpose."""
+
+
+class ConfigError(GatewayError):
+    """A value in the configuration is wrong.
+
+    Attributes:
+        path: the configuration file, or "" for values that did not come from a file.
+        key: the dotted key, e.g. ``store.journal_max_file_length``.
+        problem: what is wrong and what to do.
+    """
+
+    def __init__(self, problem: str, *, key: str = "", path: str = "") -> None:
+        super().__init__(problem, key, path)
+        self.problem = problem
+        self.key = key
+        self.path = path
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (self.path, self.key) if part)
+        return f"{where}: {self.problem}" if where else self.problem
+
+    def at(self, *, path: str = "", prefix: str = "") -> ConfigError:
+        """The same problem seen from further out: *prefix* goes before the key."""
+        key = f"{prefix}.{self.key}" if prefix and self.key else (prefix or self.key)
+        return ConfigError(self.problem, key=key, path=path or self.path)
+
+
+class PluginError(GatewayError):
+    """A plugin cannot be used. Attributes: plugin (its name), problem."""
+
+    def __init__(self, plugin: str, problem: str) -> None:
+        super().__init__(plugin, problem)
+        self.plugin = plugin
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin}: {self.problem}"
+
+
+class PluginLoadError(PluginError):
+    """The entry point is missing or its module cannot be imported."""
+
+
+class PluginContractError(PluginError):
+    """The plugin was loaded but does not keep the contract."""
+
+
+class ProtocolError(GatewayError):
+    """Bytes or frames that a protocol does not allow.
+
+    Attributes:
+        problem: what is wrong.
+        wire_code: the protocol's own code for it, when it has one (MQTT reason code), else 0.
+    """
+
+    def __init__(self, problem: str, *, wire_code: int = 0) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.wire_code = wire_code
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried to send something that the protocol does not allow: a bug of ours."""
+
+
+class PeerProtocolError(ProtocolError):
+    """The peer sent something that the protocol does not allow."""
+
+
+class FrameTooLargeError(PeerProtocolError):
+    """A frame, packet, header or body is larger than its configured limit."""
+
+
+class StoreError(GatewayError):
+    """The message store could not do what was asked."""
+
+
+class StoreClosedError(StoreError):
+    """The store is not open (any more)."""
+
+
+class StoreLockedError(StoreError):
+    """Another gateway owns the store. Attributes: owner (what is known of it)."""
+
+    def __init__(self, problem: str, *, owner: str = "") -> None:
+        super().__init__(problem)
+        self.owner = owner
+
+
+class StoreFullError(StoreError):
+    """There is no room. Nothing of the batch was written and the store stays usable."""
+
+
+class CorruptRecordError(StoreError):
+    """Stored bytes are damaged. Attributes: location (human-readable place), problem."""
+
+    def __init__(self, problem: str, *, location: str) -> None:
+        super().__init__(problem, location)
+        self.problem = problem
+        self.location = location
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.problem}"
+
+
+class StoreIOError(StoreError):
+    """Reading or writing failed in a way that leaves the store read-only."""
+
+
+class FlowControlError(GatewayError):
+    """A limit was reached and the policy is to refuse."""
+
+
+class RequestError(GatewayError):
+    """A request that cannot be carried out now: no such subscription, transaction, message …"""
+
+
+class AccessError(GatewayError):
+    """A principal may not do this. Attributes: principal, destination, problem."""
+
+    def __init__(self, problem: str, *, principal: str = "", destination: str = "") -> None:
+        super().__init__(problem, principal, destination)
+        self.problem = problem
+        self.principal = principal
+        self.destination = destination
+
+    def __str__(self) -> str:
+        who = f"{self.principal}: " if self.principal else ""
+        where = f" ({self.destination})" if self.destination else ""
+        return f"{who}{self.problem}{where}"
+
+
+class ConnectionEndedError(GatewayError):
+    """Why the gateway ends a connection. Attributes: reason, a short word such as ``shutdown``."""
+
+    def __init__(self, reason: str, problem: str) -> None:
+        super().__init__(problem)
+        self.reason = reason

@@ -1,0 +1,348 @@
+"""The contract between a protocol front-end and the broker.
+
+Everything that crosses it is a plain value, so that codecs and sessions can one day live in worker
+processes in front of one broker core (design, section 8). The front-end calls
+:class:`BrokerConnection`; the broker calls back :class:`ClientPeer`. All calls happen on the event
+loop. Only :meth:`Broker.connect` waits; everything else queues operations into the batch of this
+turn of the loop and answers through the peer when that batch is durable.
+
+*Tokens* are the front-end's own objects: whatever it needs to write the confirmation (a receipt
+id, a packet id). ``None`` means that nobody waits.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from tidegate.spi.errors import GatewayError
+from tidegate.spi.messages import Message, StoredMessage
+from tidegate.spi.operations import InflightDirection, InflightRecord, Subscription
+
+Token: TypeAlias = object
+
+
+class RetainHandling(enum.IntEnum):
+    """What to do with retained messages when subscribing (MQTT 5.0 section 3.8.3.1)."""
+
+    SEND = 0
+    SEND_IF_NEW = 1
+    DO_NOT_SEND = 2
+
+
+class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that finished its protocol's handshake.
+
+    Attributes:
+        protocol: e.g. ``stomp`` or ``mqtt``; version: e.g. ``1.2``, ``3.1.1``.
+        client_id: "" for none. A second connection with the same client id *and protocol* takes
+            over the first, which is closed.
+        peer: ``host:port`` of the client; listener: ``stomp://host:port``.
+        username: "" for none; password: None for none.
+        clean_start: forget the stored session (MQTT Clean Session).
+        session_expiry: seconds the session outlives the connection; 0 = ends with it,
+            SESSION_NEVER_EXPIRES = for ever.
+        will: published when the connection ends without :meth:`BrokerConnection.disconnect`.
+        anonymous_allowed: the listener's rule for clients without credentials.
+        prefetch_count: for subscriptions that are restored with the session; 0 takes the
+            destination policy's default.
+    """
+
+    protocol: str
+    version: str
+    client_id: str
+    peer: str
+    listener: str
+    username: str = ""
+    password: bytes | None = None
+    clean_start: bool = True
+    session_expiry: int = 0
+    will: Message | None = None
+    anonymous_allowed: bool = False
+    prefetch_count: int = 0
+
+
+class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription of one connection.
+
+    Attributes:
+        key: the front-end's name for it, unique in the connection. A second request with the
+            same key replaces the first (MQTT) — its list, when stored, stays.
+        destination: canonical destination; may be a filter (wildcard levels).
+        acknowledge: the client acknowledges each message; False: a message is acknowledged when
+            it is handed to the front-end.
+        durable_name: with a client id, names a topic subscription that survives the connection.
+        qos: highest quality of service wanted; a message's effective one is the smaller of its
+            own and this. Effective 0 is never stored for the subscription.
+        no_local: do not deliver what this client id published.
+        retain_handling: topics only.
+        share_group: all connections that name the same group and filter share one list.
+        prefetch_count, prefetch_bytes: unacknowledged messages, and bytes of their bodies, that
+            may be out at a time; 0 takes the destination policy's default.
+        options: stored with a durable subscription for the front-end; opaque.
+    """
+
+    key: str
+    destination: str
+    acknowledge: bool = True
+    durable_name: str = ""
+    qos: int = 2
+    no_local: bool = False
+    retain_handling: RetainHandling = RetainHandling.DO_NOT_SEND
+    share_group: str = ""
+    prefetch_count: int = 0
+    prefetch_bytes: int = 0
+    options: dict[str, str] = {}
+
+
+class ClientPeer(Protocol):
+    """The front-end's side of one connection, called by the broker.
+
+    None of these may raise, block, or call back into the broker before it returned, except where
+    it says so.
+    """
+
+    def confirmed(self, tokens: Sequence[Token]) -> None:
+        """The operations with these tokens are durable, in this order."""
+        ...
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        """The operation with this token (None: one nobody waited for) was not carried out."""
+        ...
+
+    def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
+        """Write these messages to the client, in order. May call the BrokerConnection.
+
+        With ``acknowledge=True`` (and effective QoS above 0) each stays in flight until
+        acknowledged or rejected. ``delivery_count > 0`` asks for the redelivered mark.
+        """
+        ...
+
+    def throttle(self, paused: bool) -> None:
+        """Stop (True) or resume (False) reading from the socket: producers are too fast."""
+        ...
+
+    def closed(self, error: GatewayError) -> None:
+        """The broker ended the connection: tell the client if the protocol can, then close.
+
+        The BrokerConnection is dead already; the front-end need not call disconnect.
+        """
+        ...
+
+
+class BrokerConnection(Protocol):
+    """The broker's side of one connection, called by the front-end.
+
+    Errors that are known at once are raised (RequestError, AccessError, FlowControlError,
+    StoreError); later ones come through :meth:`ClientPeer.failed`.
+    """
+
+    @property
+    def principal(self) -> str: ...
+
+    def resume(self) -> None:
+        """The handshake's answer has been written: deliveries to restored subscriptions begin."""
+        ...
+
+    def publish(
+        self,
+        message: Message,
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+    ) -> None:
+        """Publish; *inflight* is made durable in the same batch (inbound QoS 2 packet id).
+
+        Raises: AccessError, FlowControlError, RequestError (unknown transaction),
+            StoreError (store full or read-only).
+        """
+        ...
+
+    def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
+        """Begin to consume. Deliveries may come before the confirmation.
+
+        Returns: True when a stored subscription with messages of its own was taken up again.
+        Raises: AccessError, RequestError (bad name, already in use, limit), StoreError.
+        """
+        ...
+
+    def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
+        """Stop consuming; what is in flight is put back. *forget* also removes a durable one.
+
+        Returns: False when there was no such subscription (the token is confirmed all the same).
+        """
+        ...
+
+    def acknowledge(
+        self,
+        key: str,
+        sequences: Sequence[int],
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+    ) -> None:
+        """The client consumed these in-flight messages of subscription *key*.
+
+        Raises: RequestError naming the first one that is not in flight (nothing is done then).
+        """
+        ...
+
+    def reject(
+        self,
+        key: str,
+        sequences: Sequence[int],
+        token: Token = None,
+        transaction: str | None = None,
+    ) -> None:
+        """The client refused these in-flight messages: redeliver, or dead-letter at the limit.
+
+        Raises: as acknowledge.
+        """
+        ...
+
+    def begin(self, transaction: str) -> None:
+        """Open a transaction. Raises: RequestError (already open, too many open)."""
+        ...
+
+    def commit(self, transaction: str, token: Token = None) -> None:
+        """Put all operations of the transaction into one batch. Raises: RequestError."""
+        ...
+
+    def abort(self, transaction: str, token: Token = None) -> None:
+        """Forget them; acknowledged messages are in flight again. Raises: RequestError."""
+        ...
+
+    def record_inflight(
+        self,
+        put: Sequence[InflightRecord] = (),
+        remove: Sequence[tuple[InflightDirection, int]] = (),
+        token: Token = None,
+    ) -> None:
+        """Make packet-id states durable (MQTT QoS 2)."""
+        ...
+
+    def synchronize(self, token: Token) -> None:
+        """Confirm *token* when everything this connection asked for before is durable."""
+        ...
+
+    def writable(self, value: bool) -> None:
+        """The socket's buffer is full (False) or drained (True): deliveries pause meanwhile."""
+        ...
+
+    def disconnect(
+        self, *, graceful: bool, detached: Sequence[InflightRecord] = (), publish_will: bool = False
+    ) -> None:
+        """The connection ended. Idempotent.
+
+        Everything in flight is put back with its delivery count raised, transactions are rolled
+        back, subscriptions that are not durable end. Not *graceful*, or *publish_will*: the will
+        is published. *detached*: OUT records that a resumed session wants back (packet ids of
+        messages that were in flight), kept while the gateway runs.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectResult:
+    """Answer to a ConnectRequest.
+
+    Attributes:
+        connection: call ``resume()`` on it when the handshake's answer has been written.
+        session_present: stored session state was taken up.
+        subscriptions: restored durable subscriptions (MQTT sessions), already consuming once
+            resumed, under ``key = name``.
+        inflight: packet-id states of the session.
+    """
+
+    connection: BrokerConnection
+    session_present: bool = False
+    subscriptions: Sequence[Subscription] = ()
+    inflight: Sequence[InflightRecord] = ()
+
+
+class Broker(Protocol):
+    """What a front-end sees of the gateway."""
+
+    @property
+    def name(self) -> str:
+        """The gateway's name."""
+        ...
+
+    @property
+    def store_id(self) -> str:
+        """Identity of the store's contents: message ids are made of it and the sequence."""
+        ...
+
+    @property
+    def version(self) -> str: ...
+
+    async def connect(self, request: ConnectRequest, peer: ClientPeer) -> ConnectResult:
+        """Authenticate, take over an older connection, load the session.
+
+        Raises: AccessError, FlowControlError (connection limit), RequestError, StoreError.
+        Cancellation: safe; the connection then does not exist.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerConfig:
+    """One ``[[listeners]]`` table, the part the host understands.
+
+    Attributes:
+        protocol, transport: e.g. ``stomp``, ``tcp``.
+        host, port: parsed from ``bind``; port 0 takes a free one.
+        allow_anonymous: clients without credentials are accepted.
+        options: an instance of the factory's ``options_type``: the table's other keys.
+    """
+
+    protocol: str
+    transport: str
+    host: str
+    port: int
+    allow_anonymous: bool
+    options: object
+
+
+class FrontEnd(Protocol):
+    """A running listener."""
+
+    async def start(self) -> str:
+        """Bind and accept. Returns the address, e.g. ``stomp://127.0.0.1:61613``.
+
+        Raises: OSError (port in use …).
+        """
+        ...
+
+    async def stop_accepting(self) -> None:
+        """No new connections; the existing ones go on. Idempotent."""
+        ...
+
+    async def stop(self) -> None:
+        """Flush and close what is left. Idempotent; bounded in time."""
+        ...
+
+
+class FrontEndFactory(Protocol):
+    """What a plugin registers for a protocol (hook ``register_front_end``)."""
+
+    @property
+    def options_type(self) -> type:
+        """A frozen dataclass for the listener's further keys (limits, heart-beats …)."""
+        ...
+
+    @property
+    def transports(self) -> Sequence[str]:
+        """Transports it supports, e.g. ``("tcp",)``; the first is the default."""
+        ...
+
+    @property
+    def default_port(self) -> int: ...
+
+    def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
+        """Build a listener; must not bind yet. Raises: ConfigError."""
+        ...

@@ -1,0 +1,258 @@
+"""The contract of a message store.
+
+One store serves one gateway. All methods are called on the gateway's event loop; a store that
+blocks does its blocking work in threads of its own. ``write`` is the hot method: it is called once
+for everything that arrived in a turn of the loop, and again only after the call before returned,
+while ``page_in`` and ``acknowledged`` may run beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from tidegate.spi.messages import Message, StoredMessage
+from tidegate.spi.operations import (
+    InflightRecord,
+    PendingListId,
+    Session,
+    Subscription,
+    WriteBatch,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCapabilities:
+    """What a store can do besides the minimum; declared, never guessed.
+
+    Attributes:
+        durable: what ``write`` confirmed with SYNCED survives a power cut.
+        acknowledged_log: it can keep acknowledged messages for sinks.
+    """
+
+    durable: bool
+    acknowledged_log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContext:
+    """What the host gives a store factory.
+
+    Attributes:
+        data_directory: the store may create files anywhere below; it exists and is writable.
+        gateway_name: for messages and lock owners.
+        persistent: False asks for the same behaviour without touching the disk
+            (Artemis "Zero Persistence"); the store then declares ``durable=False``.
+        keep_acknowledged: a sink is configured: keep every acknowledged message until it is
+            released. False: forget it at once.
+        progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
+            recovery is not silent; units are the store's choice, total 0 means unknown.
+    """
+
+    data_directory: Path
+    gateway_name: str
+    persistent: bool = True
+    keep_acknowledged: bool = False
+    progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
+
+
+class PendingCount(msgspec.Struct, frozen=True, gc=False):
+    """How much is pending in a list: messages, and the bytes of their bodies."""
+
+    messages: int
+    body_bytes: int
+
+
+class RecoveredDestination(msgspec.Struct, frozen=True, gc=False):
+    """A destination the store knows, with its list (0 for a topic)."""
+
+    destination: str
+    pending_list: PendingListId
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening took, for the log and the operator.
+
+    Attributes:
+        clean: the store had been closed properly.
+        replayed: operations replayed from the log.
+        repaired_bytes: bytes of a torn tail that were cut off (a copy was kept).
+        notes: one sentence for everything unusual that was found and what was done about it.
+    """
+
+    clean: bool = True
+    replayed: int = 0
+    repaired_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
+    """Everything the broker needs at start; no message bodies except retained ones.
+
+    Attributes:
+        store_id: identity of this store's contents, made when they were first created: what a
+            sink calls the epoch. Losing or recreating the contents gives a new one.
+        last_sequence: highest sequence ever used, 0 when none.
+        last_pending_list: highest list id ever used, 0 when none.
+    """
+
+    store_id: str
+    last_sequence: int = 0
+    last_pending_list: int = 0
+    destinations: Sequence[RecoveredDestination] = ()
+    subscriptions: Sequence[Subscription] = ()
+    sessions: Sequence[Session] = ()
+    inflight: Sequence[InflightRecord] = ()
+    retained: Sequence[Message] = ()
+    pending: Mapping[PendingListId, PendingCount] = field(default_factory=dict[int, PendingCount])
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+
+class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
+    """One row of the acknowledged log.
+
+    Attributes:
+        ack_sequence: dense, from 1, within one ``store_id``.
+        sequence, message: what was acknowledged.
+        pending_list: the list it was acknowledged in.
+        delivered_at, acked_at: microseconds since the epoch.
+        client_id, subscription, protocol: of the consumer.
+    """
+
+    ack_sequence: int
+    sequence: int
+    message: Message
+    pending_list: PendingListId
+    delivered_at: int
+    acked_at: int
+    client_id: str
+    subscription: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedPage:
+    """Rows of the acknowledged log in order without a gap.
+
+    Attributes:
+        rows: may be empty.
+        last: highest ack sequence that is durable now; more rows follow while it is above the
+            last row's.
+    """
+
+    rows: Sequence[AcknowledgedMessage]
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """Numbers for limits, health and metrics.
+
+    Attributes:
+        pending_messages: messages that at least one list still holds.
+        disk_bytes: bytes of the store's files.
+        acknowledged_first, acknowledged_last: the log holds ack sequences first..last
+            (first = last + 1 when it is empty).
+        acknowledged_bytes: body bytes held only for the acknowledged log.
+        acknowledged_oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
+        writable: False after an error that made the store read-only.
+    """
+
+    pending_messages: int
+    disk_bytes: int
+    acknowledged_first: int
+    acknowledged_last: int
+    acknowledged_bytes: int
+    acknowledged_oldest_at: int
+    writable: bool
+
+
+@runtime_checkable
+class MessageStore(Protocol):
+    """A place where messages survive. See the module's docstring for threads and call order."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities: ...
+
+    async def open(self) -> RecoveredState:
+        """Take exclusive ownership, recover, and tell what is there. Called once.
+
+        Subscriptions that are not durable are removed during recovery and not returned.
+
+        Raises: StoreLockedError when another gateway owns the contents; CorruptRecordError;
+            StoreIOError (also: directory not writable).
+        """
+        ...
+
+    async def write(self, batch: WriteBatch) -> None:
+        """Make *batch* durable, atomically and after all batches before it.
+
+        Returns when it is durable as ``batch.durability`` asks. The effects can be read by
+        ``page_in`` and ``acknowledged`` from then on.
+
+        Raises:
+            StoreFullError: no room; nothing was written; the call may be repeated.
+            StoreIOError: the store is read-only from now on; whether the batch survives is
+                unknown until the next ``open``.
+            StoreClosedError.
+        Cancellation: the batch may or may not become durable; the caller must not reuse it.
+        """
+        ...
+
+    async def page_in(
+        self, pending_list: PendingListId, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        """Read pending messages of one list in sequence order, starting behind *after*.
+
+        Args:
+            after: a sequence (exclusive); 0 for the beginning.
+            limit: 1 or more messages at most.
+            bytes_max: stop before the bodies together exceed this, but return at least one
+                message when there is one.
+        Returns: fewer than *limit* only at the end of the list or because of *bytes_max*; an
+            empty sequence means that nothing is pending behind *after* (or no such list).
+        Raises: CorruptRecordError, StoreIOError, StoreClosedError.
+        """
+        ...
+
+    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        """Read the acknowledged log behind ack sequence *after*; only rows that are SYNCED.
+
+        Raises: RequestError when rows behind *after* were released already; CorruptRecordError,
+            StoreIOError, StoreClosedError.
+        """
+        ...
+
+    async def release_acknowledged(self, through: int) -> None:
+        """Every sink has the rows up to *through* (inclusive): they may be forgotten. Idempotent."""
+        ...
+
+    def statistics(self) -> StoreStatistics:
+        """Cheap enough to call every second."""
+        ...
+
+    async def close(self) -> None:
+        """Flush, write what makes the next start fast, release ownership. Idempotent."""
+        ...
+
+
+class MessageStoreFactory(Protocol):
+    """What a plugin registers for a store (hook ``register_message_store``)."""
+
+    @property
+    def options_type(self) -> type:
+        """A frozen dataclass; the host parses the ``[store]`` table into it."""
+        ...
+
+    def create(self, context: StoreContext, options: object) -> MessageStore:
+        """Build a store; must not touch the disk yet. *options* is an ``options_type``.
+
+        Raises: ConfigError for options that contradict each other.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""The store, vm and file cursors that feed consumers from a pending list."""

@@ -1,0 +1,1 @@
+"""Streams acknowledged messages, exactly once, into a lakehouse table through PySpark."""

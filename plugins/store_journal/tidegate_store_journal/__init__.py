@@ -1,0 +1,1 @@
+"""The append-only journal store: data files, index, checkpoint, recovery."""

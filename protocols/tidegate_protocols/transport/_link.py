@@ -1,0 +1,82 @@
+"""What a protocol session sees of a transport, and what a transport sees of a session.
+
+The two protocols below are all that couples them, so that TCP, TLS and WebSocket can carry the
+same session and a test can put a list in the place of a socket.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Link(Protocol):
+    """One connection, seen from the session. Used on the event loop only."""
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the client (``[address]:port`` for IPv6)."""
+        ...
+
+    @property
+    def is_closing(self) -> bool:
+        """True once ``close`` or ``abort`` was called or the connection was lost."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Append *data* to what goes out at the end of this turn of the loop, in one write.
+
+        Never waits. Ignored when the link is closing. The caller keeps to ``pause_writing``.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Hand everything appended so far to the socket now."""
+        ...
+
+    def close(self) -> None:
+        """Flush, then close; nothing more is received. Idempotent.
+
+        :meth:`Handler.closed` follows when the socket is gone: at once, or as soon as the peer
+        has read what was written, but no later than the transport's linger time.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Close at once; what was not written is lost. Idempotent."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Stop taking bytes from the socket (the peer's TCP window closes). Idempotent."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Undo ``pause_reading``. Idempotent."""
+        ...
+
+
+class Handler(Protocol):
+    """One connection, seen from the transport.
+
+    An exception that leaves one of these is logged with the peer's address and ends this
+    connection only.
+    """
+
+    def opened(self, link: Link) -> None:
+        """The connection is up. Called once, first."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came. Never called again after ``link.close()`` or ``link.abort()``."""
+        ...
+
+    def closed(self, error: Exception | None) -> None:
+        """The socket is gone; *error* says why, None: an orderly end. Called once, last."""
+        ...
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its high-water mark: send only what cannot wait."""
+        ...
+
+    def resume_writing(self) -> None:
+        """The write buffer has drained."""
+        ...

@@ -1,0 +1,335 @@
+"""TCP: a listener that gives each connection a handler, and the link that the handler writes to.
+
+Thin on purpose: read, feed, write once a turn. The protocols are elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final, cast, final
+
+from tidegate_protocols.transport._link import Handler
+
+logger = logging.getLogger("tidegate.transport")
+
+#: Connections the kernel may hold between two turns of the loop. A gateway that comes back is met
+#: by all its clients at once; the kernel cuts this to net.core.somaxconn.
+BACKLOG: Final = 1024
+
+#: Bytes that may wait in one connection's write buffer before its handler is told to pause, and
+#: the level at which it resumes. One dispatch page of 256-byte messages is about 128 KiB: twice
+#: that keeps a fast consumer fed while a stalled one holds little memory.
+WRITE_BUFFER_HIGH_BYTES: Final = 256 * 1024
+WRITE_BUFFER_LOW_BYTES: Final = 64 * 1024
+
+#: How long a closed connection waits for the peer to take the last bytes. Closing a socket while
+#: unread input is queued makes the kernel send RST, which destroys what the peer has not read yet:
+#: exactly the ERROR frame that says why. So: end the write side, discard input, then close.
+CLOSE_LINGER_S: Final = 2.0
+
+
+@final
+class TcpLink:
+    """A :class:`~tidegate_protocols.transport.Link` over an asyncio transport."""
+
+    __slots__ = (
+        "_closing",
+        "_linger",
+        "_loop",
+        "_pieces",
+        "_reading_paused",
+        "_transport",
+        "peer",
+    )
+
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, peer: str
+    ) -> None:
+        self.peer: Final = peer
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+        self._closing = False
+        self._reading_paused = False
+        self._linger: asyncio.TimerHandle | None = None
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def send(self, data: bytes) -> None:
+        pieces = self._pieces
+        if not pieces:
+            if self._closing:
+                return
+            self._loop.call_soon(self.flush)
+        pieces.append(data)
+
+    def flush(self) -> None:
+        pieces = self._pieces
+        if not pieces:
+            return  # an explicit flush came before the scheduled one
+        self._pieces = []
+        self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self.flush()
+        self._closing = True
+        if self._transport.is_closing():
+            return  # the peer was first; connection_lost is under way
+        if not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._linger = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
+        self._transport.write_eof()
+        self._set_reading(True)
+
+    def abort(self) -> None:
+        self._closing = True
+        self._pieces.clear()
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        if not self._closing:
+            self._set_reading(False)
+
+    def resume_reading(self) -> None:
+        if not self._closing:
+            self._set_reading(True)
+
+    def lost(self) -> None:
+        """The socket is gone (called by the connection)."""
+        self._closing = True
+        self._pieces.clear()
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def _set_reading(self, on: bool) -> None:
+        # asyncio tolerates a repeated call, uvloop raises: keep the state here for both.
+        if on is not self._reading_paused or self._transport.is_closing():
+            return
+        self._reading_paused = not on
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+@final
+class TcpListener:
+    """Accepts TCP connections and gives each a handler of its own.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one.
+        make_handler: called once per accepted connection.
+        connections_max: 1 or more; one more is told *refusal* and closed.
+        refusal: bytes for a connection over the limit; b"" says nothing.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        make_handler: Callable[[], Handler],
+        *,
+        connections_max: int,
+        refusal: bytes = b"",
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._make_handler = make_handler
+        self._connections_max = connections_max
+        self._refusal = refusal
+        self._server: asyncio.AbstractServer | None = None
+        self._connections: set[_Connection] = set()
+        self._none_left = asyncio.Event()
+        self._refusing = False
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open now."""
+        return len(self._connections)
+
+    async def start(self) -> tuple[str, int]:
+        """Bind and accept. Called once.
+
+        Returns: the address bound (with the port the kernel chose for port 0).
+        Raises: OSError as it comes (port in use, no such address, not permitted).
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: _Connection(self, loop), self._host, self._port, backlog=BACKLOG
+        )
+        self._server = server
+        host, port = cast("tuple[str, int]", server.sockets[0].getsockname()[:2])
+        return host, port
+
+    async def stop_accepting(self) -> None:
+        """Close the listening socket; existing connections go on. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            # Not wait_closed(): since Python 3.12.1 that waits for every connection to end.
+            server.close()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Close every connection after what it has to write. Idempotent.
+
+        Whatever is still open after *timeout_s* seconds is aborted.
+        """
+        await self.stop_accepting()
+        for connection in list(self._connections):
+            connection.close()
+        if not await self._wait_until_empty(timeout_s):
+            logger.warning("connections aborted count=%d", len(self._connections))
+            for connection in list(self._connections):
+                connection.abort()
+            await self._wait_until_empty(CLOSE_LINGER_S)
+
+    async def _wait_until_empty(self, timeout_s: float) -> bool:
+        if not self._connections:
+            return True
+        self._none_left.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._none_left.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def admit(self, connection: _Connection) -> Handler | None:
+        """Take *connection* into the books; None when there are too many already."""
+        refuse = len(self._connections) >= self._connections_max
+        if refuse and not self._refusing:  # once per episode: a reconnect storm must not fill logs
+            logger.warning("connections refused connections_max=%d", self._connections_max)
+        self._refusing = refuse
+        if refuse:
+            return None
+        self._connections.add(connection)
+        return self._make_handler()
+
+    def forget(self, connection: _Connection) -> None:
+        """*connection* is gone."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._none_left.set()
+
+    @property
+    def refusal(self) -> bytes:
+        """What a connection over the limit is told."""
+        return self._refusal
+
+
+@final
+class _Connection(asyncio.Protocol):
+    """Glue between asyncio's protocol callbacks and one handler."""
+
+    __slots__ = ("_error", "_handler", "_link", "_listener", "_loop")
+
+    def __init__(self, listener: TcpListener, loop: asyncio.AbstractEventLoop) -> None:
+        self._listener = listener
+        self._loop = loop
+        self._link: TcpLink | None = None
+        self._handler: Handler | None = None
+        self._error: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        tcp = cast(asyncio.Transport, transport)
+        link = TcpLink(tcp, self._loop, _peer_name(tcp))
+        self._link = link
+        try:
+            handler = self._listener.admit(self)
+            if handler is None:
+                if self._listener.refusal:
+                    link.send(self._listener.refusal)
+                link.close()
+                return
+            _tune(tcp)
+            tcp.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
+            self._handler = handler
+            handler.opened(link)
+        except Exception as error:
+            self._fail(link, error)
+
+    def data_received(self, data: bytes) -> None:
+        link, handler = self._link, self._handler
+        if link is None or handler is None or link.is_closing:
+            return  # lingering close: input is read only so that the peer gets our last bytes
+        try:
+            handler.data_received(data)
+        except Exception as error:
+            self._fail(link, error)
+
+    def eof_received(self) -> None:
+        # The peer writes no more: the transport closes by itself after what it holds already, so
+        # hand it this turn's answers first.
+        if self._link is not None:
+            self._link.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        link, handler = self._link, self._handler
+        self._handler = None
+        self._listener.forget(self)
+        if link is None:
+            return
+        link.lost()
+        if handler is None:
+            return
+        try:
+            handler.closed(self._error or exc)
+        except Exception:
+            logger.exception("handler failed while closing peer=%s", link.peer)
+
+    def pause_writing(self) -> None:
+        link, handler = self._link, self._handler
+        if link is None or handler is None:
+            return
+        try:
+            handler.pause_writing()
+        except Exception as error:
+            self._fail(link, error)
+
+    def resume_writing(self) -> None:
+        link, handler = self._link, self._handler
+        if link is None or handler is None:
+            return
+        try:
+            handler.resume_writing()
+        except Exception as error:
+            self._fail(link, error)
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def abort(self) -> None:
+        if self._link is not None:
+            self._link.abort()
+
+    def _fail(self, link: TcpLink, error: Exception) -> None:
+        logger.error("handler failed, connection aborted peer=%s", link.peer, exc_info=error)
+        self._error = error
+        link.abort()
+
+
+def _peer_name(transport: asyncio.BaseTransport) -> str:
+    name: object = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return "unknown"  # the peer was gone before it was asked for
+    host, port = cast("tuple[str, int]", name[:2])
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tune(transport: asyncio.BaseTransport) -> None:
+    """Set the socket's options."""
+    sock = cast("socket.socket | None", transport.get_extra_info("socket"))
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        # A receipt is one small segment: Nagle's algorithm would hold it for the peer's delayed ACK.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer that lost power without heart-beats would otherwise keep its messages for ever.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
