@@ -60,7 +60,9 @@ def facts(work: Path) -> dict[str, str | int | float]:
         "python": platform.python_version(),
         "go": _output("go", "version"),
         "java": _output("java", "-version"),
-        "revision": _output("git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"),
+        "revision": _output(
+            "git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"
+        ),
     }
 
 

@@ -106,7 +106,9 @@ def accepts(address: Address) -> bool:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], log: Path, addresses: Sequence[Address]) -> Iterator[BrokerProcess]:
+def running(
+    command: Sequence[str], log: Path, addresses: Sequence[Address]
+) -> Iterator[BrokerProcess]:
     """Run a broker for the length of a `with` block.
 
     Raises: BrokerStartError when it does not come up.

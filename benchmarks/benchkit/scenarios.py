@@ -28,6 +28,10 @@ class Scenario:
     topic: bool = False
     default: bool = True
 
+    def durability(self, spec: BrokerSpec) -> str:
+        """Return what the broker has done with a message of this load when it confirms it."""
+        return spec.durability_transient if self.clean or self.topic else spec.durability
+
     def arguments(self, spec: BrokerSpec) -> list[str]:
         """Return the load generator's options for this load on that broker."""
         form = "bench/{}/{}" if self.protocol == "mqtt" else "/queue/bench.{}.{}"
@@ -46,7 +50,7 @@ class Scenario:
             return [*arguments, f"-qos={self.qos}", f"-clean={str(self.clean).lower()}"]
         send = spec.topic_send if self.topic else spec.queue_send
         subscribe = spec.topic_subscribe if self.topic else spec.queue_subscribe
-        arguments += [f"-ack=client-individual", f"-fanout={str(self.topic).lower()}"]
+        arguments += ["-ack=client-individual", f"-fanout={str(self.topic).lower()}"]
         arguments += [f"-send-header={header}" for header in send]
         return arguments + [f"-subscribe-header={header}" for header in subscribe]
 
@@ -81,7 +85,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         ),
         Scenario(
             "mqtt-qos1-4x1-clean",
-            "the same to a clean session, whose messages a broker may keep in memory alone",
+            "MQTT QoS 1, 4 publishers to 1 subscriber with a clean session",
             "mqtt",
             producers=4,
             window=64,

@@ -68,6 +68,21 @@ func (l *link) used(n int) {
 	}
 }
 
+// transfer makes one recvfrom or sendto. A call that may block must tell Go's scheduler, which
+// costs a little; one that never does need not.
+func transfer(trap uintptr, fd int, data []byte, flags int) (int, syscall.Errno) {
+	var n uintptr
+	var errno syscall.Errno
+	if flags&syscall.MSG_DONTWAIT != 0 {
+		n, _, errno = syscall.RawSyscall6(trap, uintptr(fd),
+			uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), uintptr(flags), 0, 0)
+	} else {
+		n, _, errno = syscall.Syscall6(trap, uintptr(fd),
+			uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), uintptr(flags), 0, 0)
+	}
+	return int(n), errno
+}
+
 // fill waits for more bytes, or for the deadline: errTimeout.
 func (l *link) fill() error { return l.receive(0) }
 
@@ -82,8 +97,7 @@ func (l *link) receive(flags int) error {
 		l.buffer = append(l.buffer, make([]byte, len(l.buffer))...)
 	}
 	for {
-		n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(l.fd),
-			uintptr(unsafe.Pointer(&l.buffer[l.end])), uintptr(len(l.buffer)-l.end), uintptr(flags), 0, 0)
+		n, errno := transfer(syscall.SYS_RECVFROM, l.fd, l.buffer[l.end:], flags)
 		switch {
 		case errno == syscall.EINTR:
 		case errno == syscall.EAGAIN:
@@ -93,7 +107,7 @@ func (l *link) receive(flags int) error {
 		case n == 0:
 			return io.EOF
 		default:
-			l.end += int(n)
+			l.end += n
 			return nil
 		}
 	}
@@ -103,8 +117,7 @@ func (l *link) receive(flags int) error {
 func (l *link) transmit(data []byte, flags int) (int, error) {
 	sent := 0
 	for sent < len(data) {
-		n, _, errno := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(l.fd),
-			uintptr(unsafe.Pointer(&data[sent])), uintptr(len(data)-sent), uintptr(flags|syscall.MSG_NOSIGNAL), 0, 0)
+		n, errno := transfer(syscall.SYS_SENDTO, l.fd, data[sent:], flags|syscall.MSG_NOSIGNAL)
 		switch {
 		case errno == syscall.EINTR:
 		case errno == syscall.EAGAIN:
@@ -112,7 +125,7 @@ func (l *link) transmit(data []byte, flags int) (int, error) {
 		case errno != 0:
 			return sent, errno
 		default:
-			sent += int(n)
+			sent += n
 		}
 	}
 	return sent, nil
@@ -211,7 +224,7 @@ func (o *loop) runUntil(done func() bool, deadline time.Time) error {
 			return errTimeout
 		}
 		milliseconds := min(left/time.Millisecond+1, 1000)
-		n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(o.epoll),
+		n, _, errno := syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(o.epoll),
 			uintptr(unsafe.Pointer(&o.events[0])), uintptr(len(o.events)), uintptr(milliseconds), 0, 0)
 		if errno == syscall.EINTR {
 			continue

@@ -44,7 +44,7 @@ func (m mqttProtocol) openReceiver(link *link, consumer int, destination string)
 		return nil, err
 	}
 	if len(granted) != 1 || int(granted[0]) != m.options.qos {
-		return nil, fmt.Errorf("SUBSCRIBE to %s at QoS %d: SUBACK % x", destination, m.options.qos, granted)
+		return nil, fmt.Errorf("SUBSCRIBE at QoS %d was granted % x (SUBACK)", m.options.qos, granted)
 	}
 	return &mqttReceiver{}, nil
 }

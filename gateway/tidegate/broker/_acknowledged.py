@@ -8,12 +8,19 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate.config import BrokerConfig
-from tidegate.spi import AcknowledgedPage, AcknowledgedReader, MessageStore, format_size
+from tidegate.spi import (
+    AcknowledgedPage,
+    AcknowledgedReader,
+    MessageStore,
+    StoreStatistics,
+    format_size,
+)
 
 _log = logging.getLogger("tidegate.broker.acknowledged")
 
-#: How many rows one look for the oldest rows to discard covers.
+#: How many rows, and bytes of bodies, one look for the oldest rows to discard covers.
 DISCARD_COUNT: Final = 10_000
+DISCARD_BYTES: Final = 8 << 20
 
 
 class Reader(AcknowledgedReader):
@@ -121,7 +128,9 @@ class AcknowledgedLog:
             if not discard or not (over or old):
                 return
             first = statistics.acknowledged_first
-            through = min(first + DISCARD_COUNT - 1, statistics.acknowledged_last)
+            through = await self._last_to_discard(statistics, now - age_us if old else 0)
+            if through < first:
+                return
             _log.error(
                 "acknowledged_log=discard rows=%d..%d bytes=%d: sinks did not keep up",
                 first,
@@ -131,3 +140,23 @@ class AcknowledgedLog:
             for reader in self._readers:
                 reader.skip(through)
             await self.store.release_acknowledged(through)
+
+    async def _last_to_discard(self, statistics: StoreStatistics, old_before: float) -> int:
+        """The last of the oldest rows that must go now; below the first row when none must.
+
+        No more than needed: as many rows of average size as the log is too large by, or those
+        acknowledged before *old_before* (microseconds since the epoch, 0: none is too old).
+        """
+        first, last = statistics.acknowledged_first, statistics.acknowledged_last
+        through = first - 1
+        excess = statistics.acknowledged_bytes - self._config.acknowledged_limit
+        if excess > 0:
+            share = -(-(last - through) * excess // statistics.acknowledged_bytes)  # rounded up
+            through += min(share, DISCARD_COUNT)
+        if old_before and through < last:
+            page = await self.store.acknowledged(through, DISCARD_COUNT, DISCARD_BYTES)
+            for row in page.rows:
+                if row.acked_at >= old_before:
+                    break
+                through = row.ack_sequence
+        return through

@@ -12,6 +12,7 @@ from tidegate.broker._consumer import AUTOMATIC_TURN_COUNT, Consumer, InFlight
 from tidegate.broker._transactions import Outcome, Published, Settled, Transaction
 from tidegate.spi import (
     Acknowledge,
+    Action,
     AddMessage,
     ClientPeer,
     ConnectionEndedError,
@@ -21,7 +22,6 @@ from tidegate.spi import (
     InflightRecord,
     Message,
     PutInflight,
-    RecordDelivery,
     RemoveInflight,
     RequestError,
     RetainHandling,
@@ -43,12 +43,19 @@ _log = logging.getLogger("tidegate.broker.connection")
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
 
+#: Throttle reason: the gateway stops and takes no new work.
+STOPPING: Final = "stopping"
+
+#: Destinations that a connection's authorizations are remembered for; past it they are asked anew.
+AUTHORIZATIONS_MAX: Final = 1000
+
 
 class Connection:
     """One connected client. Made by :meth:`BrokerCore.connect`.
 
     Attributes:
         is_writable: the socket takes more and the handshake is finished.
+        authorized: (action, destination) that every authorizer allowed.
     """
 
     def __init__(
@@ -60,6 +67,8 @@ class Connection:
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
+        self.authorized: set[tuple[Action, str]] = set()
+        self._is_ending = False
         self._core = core
         self._writer = core.writer
         self._peer = peer
@@ -82,19 +91,31 @@ class Connection:
     # --- what the writer and the lists call ------------------------------------------------
 
     def confirmed(self, tokens: list[Token]) -> None:
-        if not self.is_closed:
+        if self.is_closed:
+            return
+        try:
             self._peer.confirmed(tokens)
+        except Exception:
+            self._front_end_failed("confirm")
 
     def failed(self, token: Token, error: GatewayError) -> None:
-        if not self.is_closed:
+        if self.is_closed:
+            return
+        try:
             self._peer.failed(token, error)
+        except Exception:
+            self._front_end_failed("tell a failure")
 
     def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
         try:
             self._peer.deliver(consumer.key, messages)
-        except Exception:  # the contract forbids it; one client must not stop the others
-            _log.exception("peer=%s: front-end failed to deliver", self.address)
-            self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
+        except Exception:
+            self._front_end_failed("deliver")
+
+    def _front_end_failed(self, what: str) -> None:
+        """The contract forbids it, but one client's front-end must not stop the others."""
+        _log.exception("peer=%s: front-end failed to %s", self.address, what)
+        self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
 
     def throttle(self, reason: object) -> None:
         """Stop reading from this client until :meth:`unthrottle` with the same reason."""
@@ -109,14 +130,32 @@ class Connection:
                 self._peer.throttle(False)
 
     def end(self, error: GatewayError) -> None:
-        """The broker ends the connection and tells the front-end."""
-        if not self.is_closed:
-            self.disconnect(graceful=False)
+        """The broker ends the connection and tells the front-end.
+
+        The front-end is told first: what the client acknowledged and which packet ids are in
+        flight, it can still say (acknowledge, disconnect) from within ``closed()``.
+        """
+        if self.is_closed or self._is_ending:
+            return
+        self._is_ending = True
+        self.is_writable = False
+        try:
             self._peer.closed(error)
+        except Exception:
+            _log.exception("peer=%s: front-end failed to close", self.address)
+        self.disconnect(graceful=False)
+
+    def hold(self) -> None:
+        """The gateway stops: nothing more is read from this client or delivered to it."""
+        self._resumed = False
+        self._set_writable()
+        self.throttle(STOPPING)
 
     def has_in_flight(self) -> bool:
-        """Messages are out to this client and wait for its acknowledgement."""
-        return any(consumer.in_flight for consumer in self._consumers.values())
+        """Messages wait for this client's acknowledgement, or for its COMMIT."""
+        return bool(self._transactions) or any(
+            consumer.in_flight for consumer in self._consumers.values()
+        )
 
     # --- BrokerConnection: producing -------------------------------------------------------
 
@@ -145,6 +184,8 @@ class Connection:
             writer.check_writable()
         if message.qos == 0:
             route = route.without_storing()
+            if route.ids:
+                message = at_least_once(message)
         if route.has_no_local:
             route = route.without_local(self.client_id)
         sequence = core.next_sequence
@@ -184,6 +225,8 @@ class Connection:
         if transaction is not None:
             held = self._transaction(transaction)
             held.check_room(1)
+            if message.retain:
+                core.retained.check_room(message)
             core.resolve(message.destination)  # a bad name must fail now, not at COMMIT
             held.add(Published(message, inflight), 1)
             if token is not None:
@@ -191,17 +234,16 @@ class Connection:
             return
         self._writer.check_writable()
         core.resolve(message.destination)  # a new queue is not part of this unit
+        if message.retain:
+            core.retained.check_room(message)
         turn = self._writer.turn
         first = len(turn.operations)
-        undo = None
-        if message.retain:
-            core.retain(message)
-            message = msgspec.structs.replace(message, retain=False)
-        route = self._add(message)
+        undo: list[Callable[[], None]] = []
+        route = self._add(message, undo)
         if inflight is not None and self.session is not None:
             self._put_inflight(inflight)
-            undo = self._undo_inflight(self.session, inflight)
-        turn.units.append((first, len(turn.operations) - first, self, token, undo))
+            undo.append(self._undo_inflight(self.session, inflight))
+        turn.units.append((first, len(turn.operations) - first, self, token, undo_all(undo)))
         turn.synced = True
         if turn.body_bytes > core.turn_bytes_max:
             core.throttle_unwritten(self)
@@ -215,16 +257,22 @@ class Connection:
         with the same id would be taken for a duplicate and the message lost."""
 
         def undo() -> None:
-            session.inflight.pop((record.direction, record.packet_id), None)
+            key = (record.direction, record.packet_id)
+            if session.inflight.get(key) is record:
+                del session.inflight[key]
 
         return undo
 
-    def _add(self, message: Message) -> Route:
+    def _add(self, message: Message, undo: list[Callable[[], None]]) -> Route:
         """Number the message and add it to the filling turn; the caller makes the unit."""
         core = self._core
+        if message.retain:
+            message = core.retain(message, undo)
         route = core.resolve(message.destination)
         if message.qos == 0:
             route = route.without_storing()
+            if route.ids:
+                message = at_least_once(message)
         if route.has_no_local:
             route = route.without_local(self.client_id)
         core.add_message(message, route)
@@ -255,19 +303,23 @@ class Connection:
             self._writer.check_writable()
         core.check_subscribe(self, request)
         existing = self._consumers.get(request.key)
-        if existing is not None:
-            if self.protocol == "stomp" or request.destination not in {
-                item.destination for item in existing.lists
-            }:
-                raise RequestError(
-                    f"subscription {request.key!r} already exists on this connection;"
-                    " unsubscribe it first or use another id"
-                )
-            self._drop_consumer(existing)
-        if names.is_queue(request.destination):
-            consumer, taken_up, is_new = self._subscribe_queue(request), False, True
+        if existing is not None and (
+            self.protocol == "stomp" or request.destination != existing.destination
+        ):
+            raise RequestError(
+                f"subscription {request.key!r} already exists on this connection;"
+                " unsubscribe it first or use another id"
+            )
+        if existing is not None and self._is_kept(existing, request):
+            consumer, taken_up, is_new = existing, names.is_topic(existing.destination), False
+            self._update_consumer(existing, request)
         else:
-            consumer, taken_up, is_new = self._subscribe_topic(request)
+            if existing is not None:
+                self._drop_consumer(existing)
+            if names.is_queue(request.destination):
+                consumer, taken_up, is_new = self._subscribe_queue(request), False, True
+            else:
+                consumer, taken_up, is_new = self._subscribe_topic(request)
         self._consumers[request.key] = consumer
         if token is not None:
             self._wait_for_turn(token)
@@ -281,12 +333,35 @@ class Connection:
             core.mark_ready(pending_list)
         return taken_up
 
+    def _is_kept(self, consumer: Consumer, request: SubscribeRequest) -> bool:
+        """A repeated subscription keeps its list, what is pending and what is in flight
+        [MQTT-3.8.4-3]; only one that begins or ceases to be stored starts anew."""
+        if names.is_queue(consumer.destination):
+            return True
+        pending_list = consumer.lists[0]
+        is_durable = bool(request.durable_name and self.client_id)
+        subscription = pending_list.subscription
+        if subscription is None:
+            return not is_durable and not (request.acknowledge and request.qos > 0)
+        return subscription.durable == is_durable
+
+    def _update_consumer(self, consumer: Consumer, request: SubscribeRequest) -> None:
+        is_topic = names.is_topic(consumer.destination)
+        acknowledge = request.acknowledge and (request.qos > 0 or not is_topic)
+        fresh = self._make_consumer(request, acknowledge=acknowledge)
+        consumer.acknowledge = fresh.acknowledge
+        consumer.prefetch_count = fresh.prefetch_count
+        consumer.prefetch_bytes = fresh.prefetch_bytes
+        if is_topic and not request.share_group:
+            self._core.update_subscription(consumer.lists[0], request)
+
     def _make_consumer(self, request: SubscribeRequest, *, acknowledge: bool) -> Consumer:
         policy = self._core.policy(request.destination)
         default = policy.prefetch_count if acknowledge else AUTOMATIC_TURN_COUNT
         return Consumer(
             self,
             request.key,
+            request.destination,
             subscription_name=request.durable_name or request.key,
             acknowledge=acknowledge,
             prefetch_count=request.prefetch_count or default,
@@ -369,14 +444,7 @@ class Connection:
             if pending_list.is_removed:
                 continue
             if pending_list.is_stored:
-                self._core.add_operation(
-                    RecordDelivery(
-                        pending_list.id,
-                        tuple(m.sequence for m in messages),
-                        tuple(m.delivery_count for m in messages),
-                    ),
-                    synced=False,
-                )
+                self._core.record_delivery(pending_list, messages)
             pending_list.put_back(messages)
 
     def acknowledge(
@@ -398,11 +466,17 @@ class Connection:
         turn = writer.turn
         core = self._core
         acknowledged = turn.acknowledged
+        last: PendingList | None = None
+        group: tuple[list[int], list[int]] = ([], [])
         for message, pending_list, delivered_at in entries:
-            group = acknowledged.get((consumer, pending_list))
-            if group is None:
-                group = acknowledged[consumer, pending_list] = ([], [])
-                core.ready[pending_list] = None
+            if pending_list is not last:
+                last = pending_list
+                core.ready[pending_list] = None  # there is room again
+                if pending_list.is_stored:
+                    group = acknowledged.get((consumer, pending_list)) or ([], [])
+                    acknowledged[consumer, pending_list] = group
+                else:
+                    group = ([], [])
             group[0].append(message.sequence)
             group[1].append(delivered_at)
         if inflight is not None and self.session is not None:
@@ -522,29 +596,37 @@ class Connection:
                 moved += [entry for entry, _ in to_move]
         turn = self._writer.turn
         first = len(turn.operations)
+        first_sequence = core.next_sequence
         now = core.now()
+        undo: list[Callable[[], None]] = []
+        routes: list[Route] = []
         for step in held.steps:
             if isinstance(step, Published):
-                message = step.message
-                if message.retain:
-                    core.retain(message)
-                    message = msgspec.structs.replace(message, retain=False)
-                self._add(message)
+                routes.append(self._add(step.message, undo))
                 if step.inflight is not None and self.session is not None:
                     self._put_inflight(step.inflight)
+                    undo.append(self._undo_inflight(self.session, step.inflight))
             elif step.outcome is Outcome.ACKNOWLEDGED:
                 self._acknowledge_now(step, now)
         self._move(moves)
         acknowledged = [s for s in held.settled() if s.outcome is Outcome.ACKNOWLEDGED]
+        end_sequence = core.next_sequence
 
-        def undo() -> None:
+        def undo_commit() -> None:
+            turn.drop_added(first_sequence, end_sequence)  # also what needed no storing
             self._return(moved)
             for step in acknowledged:
                 self._restore_in_flight(step)
 
-        turn.units.append((first, len(turn.operations) - first, self, token, undo))
+        undo.append(undo_commit)
+        turn.units.append((first, len(turn.operations) - first, self, token, undo_all(undo)))
         turn.synced = True
         self._return(again)
+        if turn.body_bytes > core.turn_bytes_max:
+            core.throttle_unwritten(self)
+        if core.full_lists:
+            for route in routes:
+                core.throttle_full(self, route)
         core.schedule()
 
     def _acknowledge_now(self, step: Settled, now: int) -> None:
@@ -554,7 +636,7 @@ class Connection:
             by_list.setdefault(entry[1], []).append(entry)
         for pending_list, entries in by_list.items():
             self._core.mark_ready(pending_list)
-            if pending_list.is_removed:
+            if pending_list.is_removed or not pending_list.is_stored:
                 continue
             self._writer.turn.operations.append(
                 Acknowledge(
@@ -702,4 +784,26 @@ def subscription_of(
     )
 
 
-__all__ = ["UNWRITTEN", "Connection", "subscription_of"]
+def undo_all(steps: Sequence[Callable[[], None]]) -> Callable[[], None] | None:
+    """One function that takes *steps* back, the last one first; None when there are none."""
+    if not steps:
+        return None
+    if len(steps) == 1:
+        return steps[0]
+
+    def undo() -> None:
+        for step in reversed(steps):
+            step()
+
+    return undo
+
+
+def at_least_once(message: Message) -> Message:
+    """A QoS 0 message as a queue keeps it: stored, and in flight until it is acknowledged.
+
+    With QoS 0 an MQTT consumer of the queue would never acknowledge it.
+    """
+    return msgspec.structs.replace(message, qos=1)
+
+
+__all__ = ["UNWRITTEN", "Connection", "at_least_once", "subscription_of", "undo_all"]

@@ -22,15 +22,17 @@ class Consumer:
     """A subscription that is being served.
 
     Attributes:
+        destination: what was subscribed to; may be a filter.
         in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
         in_flight_bytes: bytes of their bodies.
         lists: what it consumes from; several for a queue filter.
-        paused: deliveries wait for ``resume()`` of the connection.
+        resting: it was handed messages without acknowledgement and waits for the next turn.
     """
 
     __slots__ = (
         "acknowledge",
         "connection",
+        "destination",
         "in_flight",
         "in_flight_bytes",
         "key",
@@ -45,6 +47,7 @@ class Consumer:
         self,
         connection: Connection,
         key: str,
+        destination: str,
         *,
         subscription_name: str,
         acknowledge: bool,
@@ -53,6 +56,7 @@ class Consumer:
     ) -> None:
         self.connection = connection
         self.key = key
+        self.destination = destination
         self.subscription_name = subscription_name
         self.acknowledge = acknowledge
         self.prefetch_count = prefetch_count

@@ -9,15 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tidegate.broker._acknowledged import AcknowledgedLog
-from tidegate.broker._connection import UNWRITTEN, Connection, subscription_of
+from tidegate.broker._connection import (
+    AUTHORIZATIONS_MAX,
+    UNWRITTEN,
+    Connection,
+    at_least_once,
+    subscription_of,
+    undo_all,
+)
 from tidegate.broker._pending_list import PendingList
+from tidegate.broker._retained import RetainedMessages
 from tidegate.broker._router import Route, Router
 from tidegate.broker._sessions import Sessions, SessionState
 from tidegate.broker._writer import TurnWriter
@@ -34,7 +42,6 @@ from tidegate.spi import (
     AddMessage,
     Authenticator,
     Authorizer,
-    ClearRetained,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -53,8 +60,8 @@ from tidegate.spi import (
     RecoveredState,
     RemoveSubscription,
     RequestError,
-    SetRetained,
     StoredMessage,
+    StoreError,
     StoreIOError,
     SubscribeRequest,
     Subscription,
@@ -72,9 +79,13 @@ DESTINATIONS_MAX: Final = 100_000
 #: How often sessions are expired and the limits of the acknowledged log enforced.
 MAINTENANCE_INTERVAL_S: Final = 1.0
 
+#: The principal of clients that nobody authenticated, whatever name they gave.
+ANONYMOUS: Final = "anonymous"
+
 #: Headers that a dead-lettered message carries besides its own.
 DEAD_LETTER_FROM: Final = "original-destination"
 DEAD_LETTER_REASON: Final = "dead-letter-reason"
+_DEAD_LETTER_HEADERS: Final = frozenset((DEAD_LETTER_FROM, DEAD_LETTER_REASON))
 
 
 class BrokerCore:
@@ -105,7 +116,7 @@ class BrokerCore:
         self.durable: dict[tuple[str, str, str], PendingList] = {}
         self.shared: dict[tuple[str, str], PendingList] = {}
         self.queues: dict[str, PendingList] = {}
-        self.retained: dict[str, Message] = {}
+        self.retained = RetainedMessages()
         self.connections: set[Connection] = set()
         self.sessions = Sessions(self)
         self.ready: dict[PendingList, None] = {}
@@ -128,9 +139,11 @@ class BrokerCore:
         self._resting: list[Consumer] = []
         self._throttled: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closers: set[asyncio.Task[None]] = set()
         self._next_list = 1
         self._next_unstored = -1
         self._closing = False
+        self._stopped = False
         self._store_id = ""
         self.writer: TurnWriter
         self.acknowledged_log: AcknowledgedLog
@@ -154,14 +167,11 @@ class BrokerCore:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         if self.writer.error is not None:
             raise StoreIOError(f"the message store is read-only: {self.writer.error}")
-        if len(self.connections) >= self.config.connections_max:
-            raise FlowControlError(
-                f"{len(self.connections)} clients are connected; that is the limit"
-                " (broker.connections_max)"
-            )
+        self._check_connections()
         principal = await self._authenticate(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
+        self._check_connections()  # others may have come while this one was authenticated
         key = (request.protocol, request.client_id)
         if request.client_id:
             older = self._by_client.get(key)
@@ -194,6 +204,13 @@ class BrokerCore:
             connection, present, subscriptions, session.records() if session else ()
         )
 
+    def _check_connections(self) -> None:
+        if len(self.connections) >= self.config.connections_max:
+            raise FlowControlError(
+                f"{len(self.connections)} clients are connected; that is the limit"
+                " (broker.connections_max)"
+            )
+
     async def _authenticate(self, request: ConnectRequest) -> str:
         credentials = Credentials(
             request.username,
@@ -214,7 +231,7 @@ class BrokerCore:
             if principal is not None:
                 return principal
         if request.anonymous_allowed:
-            return request.username or "anonymous"
+            return ANONYMOUS  # a name that nobody checked must not open what it is allowed
         raise AccessError("a user name and a password are required", principal=request.username)
 
     # --- start and stop --------------------------------------------------------------------
@@ -237,27 +254,31 @@ class BrokerCore:
         for subscription in state.subscriptions:
             count = state.pending.get(subscription.pending_list)
             self._restore_subscription(subscription, count.messages if count else 0)
-        self.retained = {message.destination: message for message in state.retained}
+        self.retained = RetainedMessages(state.retained)
         self.checks_publish = bool(self._authorizers or self._interceptors)
         self.spawn(self._maintain(), "maintenance")
         return state
 
     async def stop(self) -> None:
         """End every connection, make everything durable, close the store. Idempotent."""
-        if self._closing:
+        if self._stopped:
             return
+        self._stopped = True
         await self.end_connections()
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._closers, return_exceptions=True)
         await self.writer.close()
         for pending_list in [*self.queues.values(), *self.durable.values()]:
             await pending_list.cursor.close()
         await self.store.close()
 
     async def end_connections(self) -> None:
-        """No new work; confirm what was accepted; tell the clients."""
+        """No new work; confirm what was accepted; tell the clients. Idempotent."""
         self._closing = True
+        self.writer.give_up_when_full()
+        for connection in list(self.connections):
+            connection.hold()
         await self.writer.drained()
         for connection in list(self.connections):
             connection.end(ConnectionEndedError("shutdown", "the gateway is shutting down"))
@@ -268,19 +289,24 @@ class BrokerCore:
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
             now = self.now()
             self.sessions.expire(now)
-            await self.acknowledged_log.enforce_limits(now, lambda: self._closing)
+            try:
+                await self.acknowledged_log.enforce_limits(now, lambda: self._closing)
+            except StoreError as error:
+                _log.error("acknowledged_log=unknown error=%r", str(error))
             self.checks_publish = bool(
                 self._authorizers or self._interceptors or self.acknowledged_log.refusing
             )
 
-    def spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         """Run *work* as a task of the broker's; its failure is logged."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._closers.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("task=%r failed", task.get_name(), exc_info=task.exception())
 
@@ -311,7 +337,10 @@ class BrokerCore:
         if ready:
             self.ready = {}
             for pending_list in ready:
-                pending_list.dispatch()
+                try:
+                    pending_list.dispatch()
+                except Exception:  # one cursor that fails must not stop the other lists
+                    _log.exception("destination=%s: dispatch failed", pending_list.destination)
 
     def _on_write(self, unwritten_bytes: int) -> None:
         self.acknowledged_log.notify()
@@ -367,6 +396,21 @@ class BrokerCore:
             if pending_list in self.full_lists:
                 pending_list.blocked.add(connection)
                 connection.throttle(pending_list)
+
+    def release_consumer(self, connection: Connection) -> None:
+        """A client that waits for room in a list was handed messages: its acknowledgements must
+        be read, or two clients that consume what the other one produces would wait for ever."""
+        for pending_list in self.full_lists:
+            if connection in pending_list.blocked:
+                pending_list.blocked.discard(connection)
+                connection.unthrottle(pending_list)
+
+    def record_delivery(self, pending_list: PendingList, messages: Sequence[StoredMessage]) -> None:
+        """Messages that were delivered came back: their counts go into the filling turn."""
+        group = self.writer.turn.returned.setdefault(pending_list, ([], []))
+        group[0].extend([message.sequence for message in messages])
+        group[1].extend([message.delivery_count for message in messages])
+        self.schedule()
 
     def count_dropped(self, pending_list: PendingList, count: int) -> None:
         """Unstored messages were dropped because a subscriber does not keep up."""
@@ -472,7 +516,7 @@ class BrokerCore:
             names.check_filter(names.name_of(destination))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        self._authorize(connection.principal, Action.SUBSCRIBE, destination)
+        self._authorize(connection, Action.SUBSCRIBE, destination)
 
     def add_subscription(
         self, connection: Connection, request: SubscribeRequest, *, is_stored: bool, durable: bool
@@ -535,19 +579,20 @@ class BrokerCore:
         return made
 
     def update_subscription(self, pending_list: PendingList, request: SubscribeRequest) -> None:
-        """The same durable subscription with other options."""
+        """The same subscription with other options; its list stays."""
         old = pending_list.subscription
-        assert old is not None
-        new = msgspec.structs.replace(
-            old, qos=request.qos, no_local=request.no_local, options=request.options
-        )
-        if new != old:
+        if old is not None:
+            new = msgspec.structs.replace(
+                old, qos=request.qos, no_local=request.no_local, options=request.options
+            )
+            if new == old:
+                return
             pending_list.subscription = new
-            pending_list.qos = new.qos
-            pending_list.no_local = new.no_local
             self.add_operation(PutSubscription(new))
-            self._router.remove_filter(pending_list)
-            self._router.add_filter(pending_list)
+        pending_list.qos = request.qos
+        pending_list.no_local = request.no_local
+        self._router.remove_filter(pending_list)
+        self._router.add_filter(pending_list)
 
     def remove_subscription(self, pending_list: PendingList) -> None:
         """The subscription ends with all that is pending in it."""
@@ -571,7 +616,9 @@ class BrokerCore:
         for shared_key, item in list(self.shared.items()):
             if item is pending_list:
                 del self.shared[shared_key]
-        self.spawn(pending_list.cursor.close(), f"close cursor {pending_list.destination}")
+        task = self.spawn(pending_list.cursor.close(), f"close cursor {pending_list.destination}")
+        self._tasks.discard(task)  # never cancelled: what it spooled must go
+        self._closers.add(task)
 
     # --- publishing ------------------------------------------------------------------------
 
@@ -582,19 +629,41 @@ class BrokerCore:
                 "publishes are refused: the sinks do not keep up and the acknowledged log is at"
                 " its limit (broker.acknowledged_limit)"
             )
-        self._authorize(connection.principal, Action.PUBLISH, message.destination)
+        self._authorize(connection, Action.PUBLISH, message.destination)
         for interceptor in self._interceptors:
-            message = interceptor.intercept(message, connection.principal)
+            try:
+                message = interceptor.intercept(message, connection.principal)
+            except AccessError:
+                raise
+            except Exception:
+                _log.exception("interceptor=%s failed", interceptor)
+                raise AccessError(
+                    "the publish could not be checked",
+                    principal=connection.principal,
+                    destination=message.destination,
+                ) from None
         return message
 
-    def _authorize(self, principal: str, action: Action, destination: str) -> None:
+    def _authorize(self, connection: Connection, action: Action, destination: str) -> None:
+        authorized = connection.authorized
+        if not self._authorizers or (action, destination) in authorized:
+            return
+        principal = connection.principal
         for authorizer in self._authorizers:
-            if not authorizer.authorize(principal, action, destination):
+            try:
+                allowed = authorizer.authorize(principal, action, destination)
+            except Exception:
+                _log.exception("authorizer=%s failed", authorizer)
+                allowed = False
+            if not allowed:
                 raise AccessError(
                     f"{action.value} is not allowed",
                     principal=principal,
                     destination=destination,
                 )
+        if len(authorized) >= AUTHORIZATIONS_MAX:
+            authorized.clear()
+        authorized.add((action, destination))
 
     def add_message(self, message: Message, route: Route) -> None:
         """Number *message* and put it into the filling turn; the caller makes the unit."""
@@ -607,29 +676,21 @@ class BrokerCore:
             turn.body_bytes += len(message.body)
         turn.added.setdefault(route, []).append(StoredMessage(sequence, message))
 
-    def retain(self, message: Message) -> None:
-        """Replace or clear the retained message of its destination [MQTT-3.3.1-5, -10]."""
-        if not names.is_topic(message.destination):
-            return
-        operations = self.writer.turn.operations
-        if message.body:
-            self.retained[message.destination] = message
-            operations.append(SetRetained(message))
-        elif self.retained.pop(message.destination, None) is not None:
-            operations.append(ClearRetained(message.destination))
+    def retain(self, message: Message, undo: list[Callable[[], None]]) -> Message:
+        """Replace or clear the retained message of its destination.
+
+        Returns: the message as the subscribers of now get it [MQTT-3.3.1-9].
+        """
+        operation, take_back = self.retained.replace(message)
+        if operation is not None:
+            self.writer.turn.operations.append(operation)
+        if take_back is not None:
+            undo.append(take_back)
+        return msgspec.structs.replace(message, retain=False)
 
     def deliver_retained(self, connection: Connection, pending_list: PendingList) -> None:
         """Give a new subscription the retained messages that its filter covers."""
-        filter_name = names.name_of(pending_list.destination)
-        if names.is_filter(filter_name):
-            found = [
-                message
-                for destination, message in self.retained.items()
-                if names.matches(filter_name, names.name_of(destination))
-            ]
-        else:
-            message = self.retained.get(pending_list.destination)
-            found = [message] if message is not None else []
+        found = self.retained.matching(names.name_of(pending_list.destination))
         is_kept = pending_list.is_stored and pending_list.qos > 0
         now = self.now()
         for message in found:
@@ -650,14 +711,21 @@ class BrokerCore:
             self.writer.check_writable()
             will = self.check_publish(connection, will)
             self.resolve(will.destination)
+            if will.retain:
+                self.retained.check_room(will)
             turn = self.writer.turn
             first = len(turn.operations)
+            undo: list[Callable[[], None]] = []
             if will.retain:
-                self.retain(will)
-                will = msgspec.structs.replace(will, retain=False)
+                will = self.retain(will, undo)
             route = self.resolve(will.destination)
-            self.add_message(will, route.without_storing() if will.qos == 0 else route)
-            turn.units.append((first, len(turn.operations) - first, connection, None, None))
+            if will.qos == 0:
+                route = route.without_storing()
+                if route.ids:
+                    will = at_least_once(will)
+            self.add_message(will, route)
+            count = len(turn.operations) - first
+            turn.units.append((first, count, connection, None, undo_all(undo)))
             turn.synced = True
             self.schedule()
         except Exception as error:
@@ -675,9 +743,16 @@ class BrokerCore:
         limit = policy.max_deliveries
         if not limit or message.delivery_count + 1 < limit:
             return None
-        if any(key == DEAD_LETTER_FROM for key, _ in message.message.headers):
-            return None  # it is a dead letter already: whoever reads that queue decides
-        return self.queue_list(policy.dead_letter_queue(message.message.destination))
+        for key, origin in message.message.headers:
+            if key == DEAD_LETTER_FROM and names.is_queue(pending_list.destination):
+                home = self.policy(origin).dead_letter_queue(origin)
+                if home == pending_list.destination:
+                    return None  # a dead letter already: whoever reads that queue decides
+        try:
+            return self.queue_list(policy.dead_letter_queue(message.message.destination))
+        except RequestError as error:
+            _log.error("destination=%s dead_letter=impossible: %s", pending_list.destination, error)
+            return None
 
     def dead_letter(
         self, stored: StoredMessage, pending_list: PendingList, target: PendingList
@@ -687,8 +762,9 @@ class BrokerCore:
         moved = msgspec.structs.replace(
             message,
             destination=target.destination,
+            expires_at=0,  # nothing is lost when nobody looks
             headers=(
-                *message.headers,
+                *(header for header in message.headers if header[0] not in _DEAD_LETTER_HEADERS),
                 (DEAD_LETTER_FROM, message.destination),
                 (DEAD_LETTER_REASON, f"rejected after {stored.delivery_count + 1} deliveries"),
             ),

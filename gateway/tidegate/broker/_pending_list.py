@@ -192,6 +192,8 @@ class PendingList:
                 in_flight[message.sequence] = (message, self, now)
                 size += len(message.message.body)
             consumer.in_flight_bytes += size
+            if self._broker.full_lists:
+                self._broker.release_consumer(consumer.connection)
         else:
             if self.is_stored:
                 self._broker.acknowledge_automatically(consumer, self, messages, now)

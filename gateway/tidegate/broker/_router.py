@@ -6,13 +6,20 @@ Topic filters live in a trie of levels; what a concrete destination resolves to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from tidegate.spi import StoredMessage, names
 
 if TYPE_CHECKING:
     from tidegate.broker._pending_list import PendingList
+
+_log = logging.getLogger("tidegate.broker.router")
+
+_sequence_of: Final = attrgetter("sequence")
 
 #: Routes kept for topics that nobody subscribes to would grow with every topic ever published
 #: to; past this many the cache is emptied and refills with what is in use.
@@ -55,12 +62,43 @@ class Route:
 
         return Route(filter(wanted, self.stored), filter(wanted, self.direct))
 
-    def hand_out(self, messages: list[StoredMessage]) -> None:
-        """Durable *messages* go to every list."""
-        for pending_list in self.stored:
-            pending_list.offer(messages)
-        for pending_list in self.direct:
+
+def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
+    """Durable messages, by route, go to every list, to each in the order of their sequences.
+
+    Several routes of one turn may lead to one list (a filter that covers several topics, messages
+    of different QoS): what they bring is merged, because a list takes its messages in order.
+    """
+    if len(added) == 1:
+        for route, messages in added.items():
+            for pending_list in route.stored:
+                _offer(pending_list, messages, is_direct=False)
+            for pending_list in route.direct:
+                _offer(pending_list, messages, is_direct=True)
+        return
+    stored: dict[PendingList, list[list[StoredMessage]]] = {}
+    direct: dict[PendingList, list[list[StoredMessage]]] = {}
+    for route, messages in added.items():
+        for pending_list in route.stored:
+            stored.setdefault(pending_list, []).append(messages)
+        for pending_list in route.direct:
+            direct.setdefault(pending_list, []).append(messages)
+    for groups_by_list, is_direct in ((stored, False), (direct, True)):
+        for pending_list, groups in groups_by_list.items():
+            messages = groups[0]
+            if len(groups) > 1:
+                messages = sorted(chain.from_iterable(groups), key=_sequence_of)
+            _offer(pending_list, messages, is_direct=is_direct)
+
+
+def _offer(pending_list: PendingList, messages: list[StoredMessage], *, is_direct: bool) -> None:
+    try:
+        if is_direct:
             pending_list.offer_direct(messages)
+        else:
+            pending_list.offer(messages)
+    except Exception:  # one cursor that fails must not keep messages from the other lists
+        _log.exception("destination=%s: handing out failed", pending_list.destination)
 
 
 class _Node:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     InflightDirection,
     InflightRecord,
-    InflightState,
     PutSession,
     RecoveredState,
     RemoveSession,
@@ -55,17 +53,6 @@ class SessionState:
         known = {(record.direction, record.packet_id) for record in self.inflight.values()}
         rest = [r for r in self.detached if (r.direction, r.packet_id) not in known]
         return [*self.inflight.values(), *rest]
-
-    def forget_sequences(self, subscription: str, sequences: Iterable[int]) -> None:
-        """Messages left the list otherwise (acknowledged elsewhere, purged)."""
-        gone = set(sequences)
-        self.detached = [
-            r
-            for r in self.detached
-            if r.subscription != subscription
-            or r.sequence not in gone
-            or r.state is not InflightState.PUBLISHED
-        ]
 
 
 class Sessions:

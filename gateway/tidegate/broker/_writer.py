@@ -8,26 +8,35 @@ confirmations leave and messages go to their lists, in that order, once for the 
 What happens when there is no room (StoreFullError, nothing was written):
 
 1. Every unit that adds a message is taken out of the turn and its client is told.
-2. The rest (acknowledgements, subscriptions …) is written again until it succeeds: it frees room.
+2. The rest is written again until it succeeds, in two batches: delivery counts and
+   acknowledgements, also those that come in meanwhile, because they free room; then what has
+   nobody to be told (new destinations, subscriptions …), which may need some.
 3. For ``FULL_BACK_OFF_S`` publishes are refused at once; after that one is let through to try.
 
 After any other store error the store is read-only: nothing is confirmed any more, everyone waiting
-is told, and publishes are refused until the operator has acted.
+is told, and publishes are refused until the operator has acted. The same happens when there is
+still no room while the gateway stops: it must not wait for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidegate.broker._router import hand_out
 from tidegate.spi import (
     Acknowledge,
+    AddMessage,
     Durability,
     GatewayError,
     MessageStore,
+    Move,
     Operation,
+    RecordDelivery,
+    SetRetained,
     StoredMessage,
     StoreError,
     StoreFullError,
@@ -46,6 +55,8 @@ _log = logging.getLogger("tidegate.broker.writer")
 #: After the store said it is full, publishes are refused this long before one may try again.
 FULL_BACK_OFF_S: Final = 1.0
 
+_ADDING: Final = (AddMessage, Move, SetRetained)
+
 
 class Waiting(Protocol):
     """A connection, as far as confirmations need it."""
@@ -63,15 +74,26 @@ class Turn:
     """What one turn of the loop asked for.
 
     Attributes:
-        operations: in order; acknowledgements are added in front when the turn is sealed.
+        operations: in order; delivery counts and acknowledgements are added in front when the
+            turn is sealed.
         units: what can fail on its own, and who waits for it.
         added: by route, the messages to hand out when the turn is durable.
         acknowledged: by (consumer, list), sequences and delivery times.
+        returned: by list, sequences that came back and their delivery counts.
         synced: somebody waits, or a message is added: the batch must be synced.
         body_bytes: bodies of the added messages.
     """
 
-    __slots__ = ("acknowledged", "added", "body_bytes", "operations", "synced", "units")
+    __slots__ = (
+        "_front",
+        "acknowledged",
+        "added",
+        "body_bytes",
+        "operations",
+        "returned",
+        "synced",
+        "units",
+    )
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -80,44 +102,81 @@ class Turn:
         self.acknowledged: dict[
             tuple[Consumer | None, PendingList], tuple[list[int], list[int]]
         ] = {}
+        self.returned: dict[PendingList, tuple[list[int], list[int]]] = {}
         self.synced = False
         self.body_bytes = 0
+        self._front = 0  # operations that sealing put in front of those that units point to
 
     def is_empty(self) -> bool:
-        return not (self.operations or self.units or self.added or self.acknowledged)
+        return not (
+            self.operations or self.units or self.added or self.acknowledged or self.returned
+        )
 
     def seal(self, now: int) -> WriteBatch:
-        """Make the batch. Acknowledgements go first: they concern messages and lists of earlier
-        turns, while an operation of this turn may remove the list."""
-        operations = self.operations
+        """Make the batch.
+
+        Acknowledgements go before the other operations: they concern messages and lists of earlier
+        turns, while an operation of this turn may remove the list.
+        """
+        front = self.take_front(now)
+        if front:
+            self._front = len(front)
+            front += self.operations
+            self.operations = front
+        return WriteBatch(self.operations, Durability.SYNCED if self.synced else Durability.WRITTEN)
+
+    def take_front(self, now: int) -> list[Operation]:
+        """Remove delivery counts and acknowledgements and return them as operations.
+
+        Delivery counts first: a message that came back may have been delivered again and
+        acknowledged within this turn, and its count must not be set after it is gone.
+        """
+        front: list[Operation] = []
+        if self.returned:
+            front += [
+                RecordDelivery(pending_list.id, tuple(sequences), tuple(counts))
+                for pending_list, (sequences, counts) in self.returned.items()
+            ]
+            self.returned = {}
         if self.acknowledged:
-            operations = [
+            front += [
                 _acknowledge(consumer, pending_list, sequences, times, now)
                 for (consumer, pending_list), (sequences, times) in self.acknowledged.items()
             ]
-            shift = len(operations)
-            operations += self.operations
-            self.operations = operations
-            self.units = [
-                (first + shift, count, who, token, undo)
-                for first, count, who, token, undo in self.units
-            ]
             self.acknowledged = {}
-        return WriteBatch(operations, Durability.SYNCED if self.synced else Durability.WRITTEN)
+        return front
 
-    def drop_additions(self) -> list[Unit]:
-        """Take the units that add messages out of a sealed turn; returns them."""
-        dropped = [unit for unit in self.units if unit[1]]
+    def drop_additions(self) -> tuple[list[Unit], list[Operation], list[Operation]]:
+        """Take the units that add messages out of a sealed turn.
+
+        Returns: these units; the front of what is left (see :meth:`take_front`); the rest of it.
+        """
+        operations, front = self.operations, self._front
+        dropped: list[Unit] = []
+        kept: list[Unit] = []
         gone: set[int] = set()
-        for first, count, *_ in dropped:
-            gone.update(range(first, first + count))
-        self.operations = [op for index, op in enumerate(self.operations) if index not in gone]
-        self.units = [
-            (0, 0, who, token, undo) for _, count, who, token, undo in self.units if not count
-        ]
+        for unit in self.units:
+            indexes = range(front + unit[0], front + unit[0] + unit[1])
+            if any(isinstance(operations[index], _ADDING) for index in indexes):
+                dropped.append(unit)
+                gone.update(indexes)
+            else:
+                kept.append(unit)
+        self.units = kept
+        self.operations = []
         self.added = {route: held for route, held in self.added.items() if not route.ids}
         self.body_bytes = 0
-        return dropped
+        rest = [op for index, op in enumerate(operations) if index >= front and index not in gone]
+        return dropped, operations[:front], rest
+
+    def drop_added(self, first: int, end: int) -> None:
+        """Do not hand out the messages numbered *first* (inclusive) to *end* (exclusive)."""
+        for route, held in list(self.added.items()):
+            kept = [message for message in held if not first <= message.sequence < end]
+            if kept:
+                self.added[route] = kept
+            else:
+                del self.added[route]
 
 
 def _acknowledge(
@@ -148,7 +207,7 @@ class TurnWriter:
         clock: microseconds since the epoch.
         end_of_turn: called at the end of each turn before it is sealed: hands out messages for
             which consumers have room again.
-        on_write: called after each successful write with the bytes not yet durable.
+        on_write: called when a turn is done, durable or not, with the bytes not yet durable.
     """
 
     def __init__(
@@ -173,6 +232,8 @@ class TurnWriter:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._gives_up = asyncio.Event()
+        self._has_unsynced = False
         self._task = self._loop.create_task(self._run(), name="tidegate-writer")
 
     @property
@@ -190,8 +251,10 @@ class TurnWriter:
         """Raises: StoreError when a publish cannot become durable now."""
         if self.error is not None:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
-        if self.full_until and self._loop.time() < self.full_until:
-            raise StoreFullError("the message store is full; free disk space, then send again")
+        if self.full_until:
+            if self._loop.time() < self.full_until:
+                raise StoreFullError("the message store is full; free disk space, then send again")
+            self.full_until = 0.0
 
     async def drained(self) -> None:
         """Wait until everything asked for so far is durable (or has failed)."""
@@ -200,6 +263,10 @@ class TurnWriter:
                 self.schedule()
             self._idle.clear()
             await self._idle.wait()
+
+    def give_up_when_full(self) -> None:
+        """From now on do not wait for room in the store: the gateway stops."""
+        self._gives_up.set()
 
     async def close(self) -> None:
         """Drain, then end the task. Idempotent."""
@@ -210,8 +277,10 @@ class TurnWriter:
             await self._task
 
     def _end(self) -> None:
-        self._end_of_turn()
-        self.scheduled = False
+        try:
+            self._end_of_turn()
+        finally:  # or no later turn would ever end
+            self.scheduled = False
         if self._in_flight is None:
             self._wake.set()
 
@@ -238,14 +307,15 @@ class TurnWriter:
         if self.error is not None:
             self._fail(turn, self.error)
             return
-        if batch.operations:
+        # A batch without operations makes the acknowledgements before it SYNCED: whoever waits
+        # for this turn waits for all that came before.
+        if batch.operations or (turn.synced and self._has_unsynced):
             try:
-                await self._store.write(batch)
-            except StoreFullError as error:
-                await self._write_without_additions(turn, error)
+                await self._make_durable(turn, batch)
             except Exception as error:  # whatever a store raises: never confirm, never guess
                 failure = error if isinstance(error, StoreError) else StoreIOError(str(error))
-                failure.__cause__ = error
+                if failure is not error:
+                    failure.__cause__ = error
                 self.error = failure
                 _log.critical("store=read-only error=%r", str(error), exc_info=error)
                 self._fail(turn, failure)
@@ -254,22 +324,38 @@ class TurnWriter:
         self._complete(turn)
         self._on_write(self.turn.body_bytes)
 
+    async def _make_durable(self, turn: Turn, batch: WriteBatch) -> None:
+        try:
+            await self._store.write(batch)
+        except StoreFullError as error:
+            full = error
+        else:
+            self._has_unsynced = not turn.synced
+            return
+        await self._write_without_additions(turn, full)
+
     async def _write_without_additions(self, turn: Turn, error: StoreFullError) -> None:
         _log.error("store=full error=%r publishes_refused_for_s=%g", str(error), FULL_BACK_OFF_S)
-        for _, _, who, token, undo in turn.drop_additions():
-            if undo is not None:
-                undo()
-            who.failed(token, error)
-        while True:
+        self.full_until = self._loop.time() + FULL_BACK_OFF_S
+        dropped, front, rest = turn.drop_additions()
+        self._tell_failed(dropped, error)
+        while front or rest:
             self.full_until = self._loop.time() + FULL_BACK_OFF_S
-            if not turn.operations:
-                return
+            front += self.turn.take_front(self._clock())
             try:
-                await self._store.write(WriteBatch(turn.operations))
+                if front:
+                    await self._store.write(WriteBatch(front))
+                    front = []
+                if rest:
+                    await self._store.write(WriteBatch(rest))
+                    rest = []
             except StoreFullError:
-                await asyncio.sleep(FULL_BACK_OFF_S)
-            else:
-                return
+                if self._gives_up.is_set():
+                    raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FULL_BACK_OFF_S):
+                        await self._gives_up.wait()
+        self._has_unsynced = False
 
     def _complete(self, turn: Turn) -> None:
         waiting: dict[Waiting, list[Token]] = {}
@@ -284,11 +370,17 @@ class TurnWriter:
                     tokens.append(token)
         for who, tokens in waiting.items():
             who.confirmed(tokens)
-        for route, messages in turn.added.items():
-            route.hand_out(messages)
+        hand_out(turn.added)
 
     def _fail(self, turn: Turn, error: StoreError) -> None:
-        for _, _, who, token, undo in turn.units:
+        self._tell_failed(turn.units, error)
+        self._on_write(self.turn.body_bytes)  # producers that wait must learn it, too
+
+    @staticmethod
+    def _tell_failed(units: Sequence[Unit], error: StoreError) -> None:
+        for unit in reversed(units):  # what was done last is undone first
+            undo = unit[4]
             if undo is not None:
                 undo()
+        for _, _, who, token, _ in units:
             who.failed(token, error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
@@ -25,11 +25,10 @@ from tidegate.config._model import (
 from tidegate.spi import ConfigError, names, parse_options, unknown_key
 
 T = TypeVar("T")
+PluginTable = TypeVar("PluginTable", ListenerTable, StoreTable, SinkTable, ExtensionTable)
 
-#: A name that is also safe as a directory, a log field and a part of a message id.
+#: A name that is also safe as a directory, a log field and a part of a message id or entry point.
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-#: As _IDENTIFIER; the host's key and the entry point's name.
-_PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _CONFIG_BYTES_MAX: Final = 4 << 20
 _TABLES: Final = ("broker", "listeners", "store", "destinations", "sinks", "extensions")
 #: The field of a table type that holds what the host does not know.
@@ -118,7 +117,7 @@ def _tables(document: Mapping[str, Any], name: str) -> list[Mapping[str, object]
     return cast("list[Mapping[str, object]]", items)
 
 
-def _at(prefix: str, read: Any, table: Mapping[str, object]) -> Any:
+def _at(prefix: str, read: Callable[[Mapping[str, object]], T], table: Mapping[str, object]) -> T:
     try:
         return read(table)
     except ConfigError as error:
@@ -126,12 +125,16 @@ def _at(prefix: str, read: Any, table: Mapping[str, object]) -> Any:
 
 
 def _broker(table: Mapping[str, object]) -> BrokerConfig:
-    broker: BrokerConfig = _at("broker", lambda table: parse_options(BrokerConfig, table), table)
+    broker = _at("broker", _parse_broker, table)
     if _IDENTIFIER.fullmatch(broker.name) is None:
         raise _not_an_identifier(broker.name, "broker.name")
     if not broker.data_directory.parts:
         raise ConfigError("must not be empty", key="broker.data_directory")
     return broker
+
+
+def _parse_broker(table: Mapping[str, object]) -> BrokerConfig:
+    return parse_options(BrokerConfig, table)
 
 
 def _listeners(document: Mapping[str, Any]) -> dict[str, tuple[ListenerTable, ...]]:
@@ -160,31 +163,30 @@ def _sink(table: Mapping[str, object], where: str) -> SinkTable:
     name = sink.name or sink.plugin
     if _IDENTIFIER.fullmatch(name) is None:
         raise _not_an_identifier(name, f"{where}.name")
-    return SinkTable(plugin=sink.plugin, name=name, options=sink.options)
+    return replace(sink, name=name)
 
 
 def _plugin_table(
-    table_type: type[T], table: Mapping[str, object], where: str, named_by: str = "plugin"
-) -> T:
+    table_type: type[PluginTable],
+    table: Mapping[str, object],
+    where: str,
+    named_by: str = "plugin",
+) -> PluginTable:
     """Parse the host's keys of *table* and keep all others for the plugin it names."""
     known = host_keys(table_type)
     head = {key: value for key, value in table.items() if key in known}
     rest = {key: value for key, value in table.items() if key not in known}
     try:
-        parsed: Any = parse_options(table_type, head)
+        parsed = parse_options(table_type, head)
     except ConfigError as error:
         near = difflib.get_close_matches(error.key, rest, n=1, cutoff=0.5)
         if near and error.key not in head:  # a required key is missing, perhaps misspelt
             error = ConfigError(f"unknown key; did you mean {error.key!r}?", key=near[0])
         raise error.at(prefix=where) from None
     plugin: str = getattr(parsed, named_by)
-    if _PLUGIN_NAME.fullmatch(plugin) is None:
+    if _IDENTIFIER.fullmatch(plugin) is None:
         raise ConfigError(f"{plugin!r} is not the name of a plugin", key=f"{where}.{named_by}")
-    return cast(T, table_type(**_values(parsed), options=MappingProxyType(rest)))
-
-
-def _values(parsed: object) -> dict[str, Any]:
-    return {name: getattr(parsed, name) for name in host_keys(type(parsed))}
+    return replace(parsed, options=MappingProxyType(rest))
 
 
 def _policy(table: Mapping[str, object]) -> DestinationPolicy:
@@ -195,7 +197,7 @@ def _policy(table: Mapping[str, object]) -> DestinationPolicy:
         raise ConfigError(str(error), key="match") from None
     for key in ("cursor", "durable_cursor", "subscriber_cursor"):
         plugin: str = getattr(policy, key)
-        if (plugin or key == "cursor") and _PLUGIN_NAME.fullmatch(plugin) is None:
+        if (plugin or key == "cursor") and _IDENTIFIER.fullmatch(plugin) is None:
             raise ConfigError(f"{plugin!r} is not the name of a cursor", key=key)
     literal = policy.dead_letter.replace("{name}", "name")
     if "{" in literal or "}" in literal:

@@ -19,7 +19,9 @@ CURSOR_DEFAULT: Final = "store"
 #: The cursor of unstored topic subscriptions where the queue's cursor reads from the store.
 CURSOR_UNSTORED_DEFAULT: Final = "file"
 
-_NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
+
+def _no_options() -> Mapping[str, object]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class BrokerConfig:
         help="The gateway's name in messages, logs and rows of sinks: letters, digits, `.`, `_` "
         "and `-`, at most 64. Tells two gateways that feed one table or log apart.",
     )
-    data_directory: Path = option(
+    data_directory: Path = option(  # noqa: RUF009 - a field specifier; evaluated once, immutable
         Path("tidegate-data"),
         help="Where everything durable lives; relative to the working directory. One gateway owns "
         "it at a time; a second one is refused rather than damaging it.",
@@ -113,7 +115,7 @@ class ListenerTable:
         "authenticates, otherwise no. A listener on any other address without authentication is "
         "refused at start unless this says `true`.",
     )
-    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+    options: Mapping[str, object] = field(default_factory=_no_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class StoreTable:
         STORE_PLUGIN_DEFAULT,
         help="The store plugin, e.g. `journal` (entry point `store-NAME`).",
     )
-    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+    options: Mapping[str, object] = field(default_factory=_no_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class SinkTable:
         help="This sink's name, also of its directory: letters, digits, `.`, `_` and `-`. Left "
         "out: the plugin's name. Two sinks must not have the same, or they would share one mark.",
     )
-    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+    options: Mapping[str, object] = field(default_factory=_no_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class ExtensionTable:
         help="The extension plugin (entry point `extension-NAME`): an authenticator, authorizer "
         "or interceptor. They are asked in the order of the file.",
     )
-    options: Mapping[str, object] = field(default=_NO_OPTIONS)
+    options: Mapping[str, object] = field(default_factory=_no_options)
 
 
 @dataclass(frozen=True, slots=True)

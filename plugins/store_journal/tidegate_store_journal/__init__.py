@@ -1,1 +1,20 @@
-"""The append-only journal store: data files, index, checkpoint, recovery."""
+"""The append-only journal store: data files, index, checkpoint, recovery.
+
+``JournalStore(context, options, storage=None)`` may be given another :class:`Storage`; that is how
+the crash tests put faults under the engine.
+"""
+
+from __future__ import annotations
+
+from tidegate_store_journal._options import JournalOptions
+from tidegate_store_journal._storage import DirectoryStorage, File, MemoryStorage, Storage
+from tidegate_store_journal._store import JournalStore
+
+__all__ = [
+    "DirectoryStorage",
+    "File",
+    "JournalOptions",
+    "JournalStore",
+    "MemoryStorage",
+    "Storage",
+]

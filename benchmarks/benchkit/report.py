@@ -1,0 +1,231 @@
+"""Figures out of runs: medians, ratios, tables, goals and the JSON file."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.markup import escape
+from rich.table import Table
+
+from benchkit.brokers import BROKERS, TIDEGATE
+from benchkit.scenarios import RateGoal, Scenario, SyncGoal
+
+if TYPE_CHECKING:
+    from benchkit.machine import RawSync
+
+_FAULTS: Final = (
+    ("lost", "lost"),
+    ("duplicates", "duplicate"),
+    ("out_of_order", "out of order"),
+    ("corrupt", "corrupt"),
+    ("misrouted", "misrouted"),
+    ("unexpected_confirms", "confirmed unasked"),
+)
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """Return the value that `fraction` (0 to 1) of the values do not exceed (nearest rank).
+
+    Raises: ValueError when there are no values.
+    """
+    if not values:
+        raise ValueError("a percentile of no values")
+    ordered = sorted(values)
+    return ordered[min(int(fraction * len(ordered)), len(ordered) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured run of one scenario on one broker. Times in microseconds."""
+
+    scenario: str
+    broker: str
+    round: int
+    rate: float = 0.0  # messages/s
+    bytes_rate: float = 0.0  # body bytes/s
+    confirm_p50: float = 0.0
+    confirm_p99: float = 0.0
+    end_p50: float = 0.0
+    end_p99: float = 0.0
+    broker_cpu_100k: float | None = None  # CPU seconds per 100,000 messages; None: not ours
+    generator_cpu_s: float = 0.0
+    broker_cpu_s: float | None = None
+    settle_s: float = 0.0
+    faults: str = ""  # what arrived wrongly
+    error: str = ""  # why there are no figures
+
+
+def run_from_report(
+    scenario: str, broker: str, round_: int, report: Mapping[str, Any], cpu_s: float | None
+) -> Run:
+    """Make a run of the load generator's JSON report.
+
+    Args: cpu_s: what the broker's processes used in the run; None when they are not ours.
+    """
+    sent = report["total_sent"]
+    faults = [f"{report[key]} {words}" for key, words in _FAULTS if report[key]]
+    return Run(
+        scenario,
+        broker,
+        round_,
+        rate=report["messages_per_s"],
+        bytes_rate=report["bytes_per_s"],
+        confirm_p50=report["confirm_us"]["p50"],
+        confirm_p99=report["confirm_us"]["p99"],
+        end_p50=report["end_to_end_us"]["p50"],
+        end_p99=report["end_to_end_us"]["p99"],
+        broker_cpu_100k=cpu_s / sent * 1e5 if cpu_s is not None and sent else None,
+        generator_cpu_s=report["generator_cpu_s"],
+        broker_cpu_s=cpu_s,
+        settle_s=report["settle_seconds"],
+        faults=", ".join(faults),
+        error=report.get("error", ""),
+    )
+
+
+class Results:
+    """All runs of one benchmark, with the raw sync measured at the start of each round."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.raw_sync: dict[int, RawSync] = {}
+
+    def good(self, scenario: str, broker: str) -> list[Run]:
+        """Return the runs with figures."""
+        return [r for r in self.all(scenario, broker) if not r.error]
+
+    def all(self, scenario: str, broker: str) -> list[Run]:
+        """Return the runs, failed ones too."""
+        return [r for r in self.runs if r.scenario == scenario and r.broker == broker]
+
+    def brokers(self, scenario: str) -> list[str]:
+        """Return the brokers that were put under the load, Tidegate first."""
+        seen = {r.broker for r in self.runs if r.scenario == scenario}
+        return [name for name in BROKERS if name in seen]
+
+    def ratio(self, scenario: str, peer: str) -> float | None:
+        """Return Tidegate's rate over the peer's: the median of the rounds that have both."""
+        ours = {r.round: r.rate for r in self.good(scenario, TIDEGATE)}
+        ratios = [
+            ours[r.round] / r.rate for r in self.good(scenario, peer) if r.round in ours and r.rate
+        ]
+        return statistics.median(ratios) if ratios else None
+
+    def sync_ratio(self, scenario: str, broker: str) -> float | None:
+        """Return the median confirm over the raw sync: the median of the rounds."""
+        ratios = [
+            r.confirm_p50 / self.raw_sync[r.round].p50_us
+            for r in self.good(scenario, broker)
+            if r.round in self.raw_sync
+        ]
+        return statistics.median(ratios) if ratios else None
+
+
+def _median(runs: Iterable[Run], figure: Callable[[Run], float | None], form: str) -> str:
+    values = [value for run in runs if (value := figure(run)) is not None]
+    return format(statistics.median(values), form) if values else "-"
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def table(results: Results, scenario: Scenario) -> Table:
+    """Return the scenario's table, one row a broker."""
+    drawn = Table(title=f"{scenario.name}: {scenario.title}, {scenario.size_bytes} B", expand=False)
+    drawn.add_column("broker")
+    for heading in ("messages/s", "min..max", "confirm p50 us", "p99 us", "end to end p50 us"):
+        drawn.add_column(heading, justify="right")
+    drawn.add_column("CPU s / 100k", justify="right")
+    drawn.add_column("Tidegate / this", justify="right")
+    one_at_a_time = scenario.window == 1
+    if one_at_a_time:
+        drawn.add_column("confirm / raw sync", justify="right")
+    drawn.add_column("when confirmed")
+    for name in results.brokers(scenario.name):
+        runs = results.good(scenario.name, name)
+        failed = [run for run in results.all(scenario.name, name) if run.error]
+        if not runs:
+            filler = ["-"] * (7 + one_at_a_time)
+            drawn.add_row(name, *filler, f"[red]failed: {escape(failed[-1].error)}[/red]")
+            continue
+        rates = [run.rate for run in runs]
+        faults = next((run.faults for run in runs if run.faults), "")
+        notes = [scenario.durability(BROKERS[name])]
+        notes += [f"[red]{faults}[/red]"] * bool(faults)
+        notes += [f"[red]{len(failed)} of {len(failed) + len(runs)} runs failed[/red]"] * bool(
+            failed
+        )
+        drawn.add_row(
+            name,
+            f"{statistics.median(rates):,.0f}",
+            f"{min(rates):,.0f}..{max(rates):,.0f}",
+            _median(runs, lambda run: run.confirm_p50, ",.0f"),
+            _median(runs, lambda run: run.confirm_p99, ",.0f"),
+            _median(runs, lambda run: run.end_p50, ",.0f"),
+            _median(runs, lambda run: run.broker_cpu_100k, ".2f"),
+            _times(results.ratio(scenario.name, name)),
+            *([_times(results.sync_ratio(scenario.name, name))] if one_at_a_time else []),
+            "; ".join(notes),
+        )
+    if one_at_a_time and results.raw_sync:
+        p50 = statistics.median(sync.p50_us for sync in results.raw_sync.values())
+        p99 = statistics.median(sync.p99_us for sync in results.raw_sync.values())
+        rate = f"{1e6 / p50:,.0f}"
+        drawn.add_row(
+            "[dim]raw sync[/dim]", rate, "", f"{p50:,.0f}", f"{p99:,.0f}", "", "", "", "1.00x",
+            "[dim]one 4 KiB pwrite + fdatasync[/dim]",
+        )  # fmt: skip
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How one goal stands."""
+
+    text: str
+    reached: bool
+
+
+def judge(results: Results, goals: Iterable[RateGoal | SyncGoal]) -> list[Verdict]:
+    """Return a verdict for each goal that the runs can decide."""
+    verdicts: list[Verdict] = []
+    for goal in goals:
+        if isinstance(goal, RateGoal):
+            value = results.ratio(goal.scenario, goal.peer)
+            text = f"{goal.scenario}: at least {goal.factor:g} times {goal.peer}"
+            reached = value is not None and value >= goal.factor
+        else:
+            value = results.sync_ratio(goal.scenario, TIDEGATE)
+            text = f"{goal.scenario}: median confirm at most {goal.factor:g} times the raw sync"
+            reached = value is not None and value <= goal.factor
+        if value is not None:
+            verdicts.append(Verdict(f"{text}: {value:.2f} times", reached))
+    return verdicts
+
+
+def generator_bound(runs: Iterable[Run]) -> list[Run]:
+    """Return the runs in which the generator used more CPU than the broker it loaded."""
+    return [r for r in runs if r.broker_cpu_s is not None and r.generator_cpu_s > r.broker_cpu_s]
+
+
+def write_json(
+    path: Path,
+    results: Results,
+    machine: Mapping[str, Any],
+    versions: Mapping[str, str],
+    command: Sequence[str],
+) -> None:
+    """Write everything that was measured, with the command that measured it."""
+    document = {
+        "command": list(command),
+        "machine": dict(machine),
+        "versions": dict(versions),
+        "raw_sync_us": {str(turn): asdict(sync) for turn, sync in results.raw_sync.items()},
+        "runs": [asdict(run) for run in results.runs],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,7 @@
+"""The command ``tidegate``: thin over public functions of the host."""
+
+from __future__ import annotations
+
+from tidegate.cli._app import main
+
+__all__ = ["main"]

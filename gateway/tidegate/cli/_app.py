@@ -1,0 +1,190 @@
+"""The commands. Each parses its arguments, calls public functions and prints; nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate import __version__
+from tidegate._logging import LogLevel, configure_logging
+from tidegate.cli import _reference, _show
+from tidegate.cli._exit import ExitCode, Failure, failure_of
+from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
+from tidegate.config import ResolvedConfig, load_config, named_plugins, resolve
+from tidegate.plugins import PluginHost
+from tidegate.spi import SPI_VERSION
+
+_log = logging.getLogger("tidegate.cli")
+
+#: Set by the shell convention: 128 + the number of SIGINT.
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="A plugin-based messaging gateway: STOMP and MQTT in, a lakehouse table out.",
+    epilog="Exit codes: 0 ok, 1 unexpected, 2 usage or configuration, 3 cannot listen, 4 store "
+    "owned by another gateway, 5 directory or disk, 6 plugin, 7 store damaged.",
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with *arguments* (default: the process's); returns the exit code."""
+    try:
+        result: object = app(args=arguments, prog_name="tidegate", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); it has what it wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except Exception as error:
+        return _report(error)
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        major, minor = SPI_VERSION
+        typer.echo(f"tidegate {__version__} (SPI {major}.{minor})")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(ExitCode.CONFIG)
+
+
+@app.command()
+def run(
+    config: ConfigOption = None,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="Log this and what is worse, on stderr.")
+    ] = LogLevel.INFO,
+) -> None:
+    """Run the gateway.
+
+    Without --config: STOMP on 127.0.0.1:61613, MQTT on 127.0.0.1:1883, data in tidegate-data/.
+    SIGTERM or SIGINT stops it cleanly; a second signal ends it at once.
+    """
+    configure_logging(log_level)
+    plugins = PluginHost()
+    resolved = resolve(load_config(config), plugins)
+    raise_descriptor_limit(resolved.broker.connections_max)
+    # Not before the configuration is known to be good: the broker is the bulk of the imports.
+    from tidegate.gateway import Gateway
+
+    def started(gateway: Gateway) -> None:
+        write_lines(_show.start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
+        sys.stdout.flush()
+
+    try:
+        run_until_signal(lambda: Gateway(resolved, plugins), started)
+    except Exception as error:
+        raise _Failed(error, resolved) from error
+
+
+@app.command()
+def check_config(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check a configuration file.
+
+    Prints all that would run, every option included. Loads the plugins that the file names, opens
+    no port and touches no data.
+    """
+    plugins = PluginHost()
+    description = _show.describe(resolve(load_config(file), plugins), plugins)
+    if as_json:
+        _show.print_json(description)
+    else:
+        _show.make_console().print(_show.config_tree(description))
+
+
+@app.command(name="plugins")
+def list_plugins(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """List the installed plugins.
+
+    Active are those that the configuration names.
+    """
+    active = {(kind, name) for kind, name, _ in named_plugins(load_config(config))}
+    rows = PluginHost().list_plugins(active)
+    if as_json:
+        _show.print_json([asdict(row) for row in rows])
+        return
+    if rows:
+        _show.make_console().print(_show.plugin_table(rows))
+    else:
+        typer.echo("no plugins installed")
+    for kind, packages in _show.missing_kinds(rows).items():
+        choices = " or ".join(f"pip install {package}" for package in packages)
+        typer.echo(f"no {kind} plugin: {choices}")
+
+
+@app.command(hidden=True)
+def option_tables(
+    update: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rewrite the tables in this document.")
+    ] = None,
+) -> None:
+    """Print the option tables of the host and of our installed plugins, as Markdown."""
+    tables = _reference.host_tables() | _reference.plugin_tables(PluginHost())
+    if update is None:
+        for name, table in tables.items():
+            typer.echo(f"<!-- options: {name} -->\n{table}<!-- end -->\n")
+    else:
+        update.write_text(_reference.update_document(update.read_text(), tables))
+
+
+class _Failed(Exception):  # noqa: N818 - carries an error, is not one
+    """An error of a running gateway, with what is needed to say it well."""
+
+    def __init__(self, error: Exception, config: ResolvedConfig) -> None:
+        super().__init__(error, config)
+        self.error = error
+        self.config = config
+
+
+def _report(error: Exception) -> int:
+    """Say on stderr what went wrong, in one line; the trace too when we did not expect it."""
+    config: ResolvedConfig | None = None
+    if isinstance(error, _Failed):
+        config, error = error.config, error.error
+    shown: Any = error
+    if hasattr(shown, "format_message") and hasattr(shown, "exit_code"):  # typer's usage errors
+        context = getattr(shown, "ctx", None)
+        command = context.command_path if context else "tidegate"
+        text = f"{' '.join(shown.format_message().split())} (see `{command} --help`)"
+        failure = Failure(ExitCode.CONFIG, text)
+    else:
+        failure = failure_of(error, config)
+    if failure.code is ExitCode.UNEXPECTED:
+        _log.error("unexpected error", exc_info=error)
+    sys.stderr.write(f"tidegate: error: {failure.text}\n")
+    return failure.code

@@ -1,0 +1,120 @@
+"""``tidegate run``: the event loop, the signals and the order in which they meet the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import resource
+import signal
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+_log = logging.getLogger("tidegate.run")
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: File descriptors besides those of client connections: store, sinks, listeners, libraries.
+_OTHER_DESCRIPTORS: Final = 512
+
+
+class RunningGateway(Protocol):
+    """What this module needs of :class:`tidegate.gateway.Gateway`."""
+
+    async def start(self) -> None: ...
+    async def wait(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any], None]) -> None:
+    """Run the gateway that *make* gives until SIGTERM, SIGINT or its own end; blocks.
+
+    *make* is called on the event loop, which is uvloop's where that is installed. *started* is
+    called with the gateway once it accepts connections.
+
+    Raises: whatever starting raises.
+    """
+
+    async def main() -> None:
+        gateway = make()
+        await serve(gateway, lambda: started(gateway))
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
+
+
+async def serve(gateway: RunningGateway, started: Callable[[], None]) -> None:
+    """Start *gateway*, wait for a signal, stop it cleanly.
+
+    The first signal stops, also while the gateway still recovers. From then on signals have their
+    default effect, so a second one ends the process at once even when the loop is stuck; that is
+    safe, because whatever was confirmed is on disk.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def on_signal(number: signal.Signals) -> None:
+        for other in STOP_SIGNALS:
+            loop.remove_signal_handler(other)
+            signal.signal(other, signal.SIG_DFL)
+        _log.info("signal=%s stopping; a second signal ends the process at once", number.name)
+        stop.set()
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    signalled = asyncio.create_task(stop.wait(), name="signal")
+    try:
+        if await _first(asyncio.create_task(gateway.start(), name="start"), signalled):
+            started()
+            await _first(asyncio.create_task(gateway.wait(), name="wait"), signalled)
+            await gateway.stop()
+    finally:
+        signalled.cancel()
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _first(work: asyncio.Task[None], signalled: asyncio.Task[Any]) -> bool:
+    """Wait for *work* or the signal; True when *work* finished. The one cut short is cancelled."""
+    await asyncio.wait((work, signalled), return_when=asyncio.FIRST_COMPLETED)
+    if not work.done():
+        work.cancel()
+        await asyncio.wait((work,))
+        if work.cancelled():
+            return False
+    work.result()
+    return True
+
+
+def raise_descriptor_limit(connections_max: int) -> None:
+    """Ask the system for as many file descriptors as *connections_max* needs; warn if it refuses.
+
+    The usual soft limit of 1024 would make the thousandth client fail with a riddle.
+    """
+    wanted = connections_max + _OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if possible > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    if possible < wanted:
+        _log.warning(
+            "descriptors=%d connections_max=%d: fewer clients can connect than configured; raise "
+            "the hard limit (ulimit -Hn) or lower broker.connections_max",
+            possible,
+            connections_max,
+        )
+
+
+def write_lines(lines: Iterable[str], write: Callable[[str], object]) -> None:
+    """Write *lines* at once, so that a reader of the pipe never sees half of them."""
+    write("".join(f"{line}\n" for line in lines))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where it is installed (half the cost per message), else asyncio's own."""
+    try:
+        uvloop: Any = importlib.import_module("uvloop")
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

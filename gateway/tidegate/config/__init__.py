@@ -1,0 +1,61 @@
+"""The configuration: one TOML file, read once into frozen values, resolved against the plugins.
+
+``load_config`` knows the file, ``resolve`` knows the installed plugins; between them every error
+in a configuration is found before anything runs. The reference is docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+from tidegate.config._bind import Bind, parse_bind
+from tidegate.config._load import load_config, parse_config
+from tidegate.config._model import (
+    CURSOR_DEFAULT,
+    CURSOR_UNSTORED_DEFAULT,
+    DEFAULT_LISTENERS,
+    DEFAULT_POLICY,
+    STORE_PLUGIN_DEFAULT,
+    BrokerConfig,
+    Config,
+    DestinationPolicy,
+    ExtensionTable,
+    ListenerTable,
+    SinkTable,
+    StoreTable,
+    policy_for,
+)
+from tidegate.config._resolve import (
+    ResolvedConfig,
+    ResolvedExtension,
+    ResolvedListener,
+    ResolvedSink,
+    ResolvedStore,
+    named_plugins,
+    resolve,
+)
+
+__all__ = [
+    "CURSOR_DEFAULT",
+    "CURSOR_UNSTORED_DEFAULT",
+    "DEFAULT_LISTENERS",
+    "DEFAULT_POLICY",
+    "STORE_PLUGIN_DEFAULT",
+    "Bind",
+    "BrokerConfig",
+    "Config",
+    "DestinationPolicy",
+    "ExtensionTable",
+    "ListenerTable",
+    "ResolvedConfig",
+    "ResolvedExtension",
+    "ResolvedListener",
+    "ResolvedSink",
+    "ResolvedStore",
+    "SinkTable",
+    "StoreTable",
+    "load_config",
+    "named_plugins",
+    "parse_bind",
+    "parse_config",
+    "policy_for",
+    "resolve",
+]

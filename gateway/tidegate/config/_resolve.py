@@ -1,0 +1,380 @@
+"""From names to working parts: the configuration resolved against the installed plugins.
+
+Everything that can be known to be wrong before a socket or a file is touched is found here, so
+``tidegate check-config`` and ``tidegate run`` refuse the same things with the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final, cast
+
+from tidegate.config._bind import Bind, parse_bind
+from tidegate.config._load import host_keys
+from tidegate.config._model import (
+    CURSOR_DEFAULT,
+    CURSOR_UNSTORED_DEFAULT,
+    DEFAULT_POLICY,
+    BrokerConfig,
+    Config,
+    DestinationPolicy,
+    ExtensionTable,
+    ListenerTable,
+    SinkTable,
+    StoreTable,
+)
+from tidegate.plugins import PROVIDERS, PluginHost, PluginKind
+from tidegate.spi import (
+    Authenticator,
+    ConfigError,
+    ListenerConfig,
+    PluginContractError,
+    PluginError,
+    PluginLoadError,
+    parse_options,
+    unknown_key,
+)
+
+if TYPE_CHECKING:
+    from tidegate.spi import (
+        Authorizer,
+        CursorFactory,
+        ExtensionFactory,
+        FrontEndFactory,
+        Interceptor,
+        MessageStoreFactory,
+        SinkFactory,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedListener:
+    """A listener. Attributes: key (``listeners[0]``, for messages), factory, config."""
+
+    key: str
+    factory: FrontEndFactory
+    config: ListenerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedStore:
+    """The store. Attributes: name (of the plugin), factory, options (its ``options_type``)."""
+
+    name: str
+    factory: MessageStoreFactory
+    options: object
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSink:
+    """A sink. Attributes: name (unique here), plugin, factory, options (its ``options_type``)."""
+
+    name: str
+    plugin: str
+    factory: SinkFactory
+    options: object
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedExtension:
+    """An extension. Attributes: name (of the plugin), factory, options, instance (made of them).
+
+    It is made here and not at start, because only the object itself tells whether it
+    authenticates, and with that whether a listener may face the world.
+    """
+
+    name: str
+    factory: ExtensionFactory
+    options: object
+    instance: Authenticator | Authorizer | Interceptor
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """What would run.
+
+    Attributes:
+        path: the configuration file, "" for none.
+        cursors: by name, every cursor that ``policies`` name.
+        policies: in file order, each cursor filled in; ends with one that covers the rest, so
+            that each destination has one.
+    """
+
+    path: str
+    broker: BrokerConfig
+    store: ResolvedStore
+    listeners: tuple[ResolvedListener, ...]
+    cursors: Mapping[str, CursorFactory]
+    policies: tuple[DestinationPolicy, ...]
+    sinks: tuple[ResolvedSink, ...]
+    extensions: tuple[ResolvedExtension, ...]
+
+
+def named_plugins(config: Config) -> list[tuple[PluginKind, str, str]]:
+    """Kind, name and dotted key of every plugin that *config* makes active; imports nothing."""
+    named = [
+        (PluginKind.PROTOCOL, listener.protocol, f"listeners[{index}].protocol")
+        for index, listener in enumerate(config.listeners)
+    ]
+    named.append((PluginKind.STORE, config.store.plugin, "store.plugin"))
+    for index, policy in enumerate(config.destinations):
+        for key in ("cursor", "durable_cursor", "subscriber_cursor"):
+            cursor: str = getattr(policy, key)
+            if cursor:
+                named.append((PluginKind.CURSOR, cursor, f"destinations[{index}].{key}"))
+        if not policy.subscriber_cursor and policy.cursor == CURSOR_DEFAULT:
+            key = f"destinations[{index}].subscriber_cursor"
+            named.append((PluginKind.CURSOR, CURSOR_UNSTORED_DEFAULT, key))
+    if not _cover_everything(config.destinations):
+        named.append((PluginKind.CURSOR, CURSOR_DEFAULT, ""))
+        named.append((PluginKind.CURSOR, CURSOR_UNSTORED_DEFAULT, ""))
+    for index, sink in enumerate(config.sinks):
+        named.append((PluginKind.SINK, sink.plugin, f"sinks[{index}].plugin"))
+    for index, extension in enumerate(config.extensions):
+        named.append((PluginKind.EXTENSION, extension.plugin, f"extensions[{index}].plugin"))
+    return named
+
+
+def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
+    """Look up every named plugin and parse its options. Opens no file and no socket.
+
+    Raises: ConfigError with file and dotted key; PluginLoadError, PluginContractError.
+    """
+    try:
+        _require(config, plugins)
+        extensions = tuple(
+            _extension(table, f"extensions[{index}]", plugins)
+            for index, table in enumerate(config.extensions)
+        )
+        cursors: dict[str, CursorFactory] = {}
+        policies = _policies(config.destinations, plugins, cursors)
+        return ResolvedConfig(
+            path=config.path,
+            broker=config.broker,
+            store=_store(config.store, plugins),
+            listeners=_listeners(config.listeners, extensions, plugins),
+            cursors=cursors,
+            policies=policies,
+            sinks=tuple(
+                _sink(table, f"sinks[{index}]", plugins) for index, table in enumerate(config.sinks)
+            ),
+            extensions=extensions,
+        )
+    except ConfigError as error:
+        raise error.at(path=config.path) from error.__cause__
+
+
+def _require(config: Config, plugins: PluginHost) -> None:
+    """Report every plugin that is not installed at once, so that one `pip install` mends it."""
+    named = named_plugins(config)
+    keys = {f"{kind.value}-{name}": key for kind, name, key in reversed(named)}
+    missing = plugins.missing((kind, name) for kind, name, _ in named)
+    if not missing:
+        return
+    first, *others = missing
+    key = keys[first.plugin]
+    where = ": ".join(part for part in (config.path, key) if part and config.path)
+    problem = f"{first.problem} (named by {where or 'the embedded default'})"
+    if others:
+        problem += f"; also missing: {', '.join(error.plugin for error in others)}"
+        packages = dict.fromkeys(PROVIDERS.get(error.plugin, "") for error in missing)
+        problem += f"; for all of ours: pip install {' '.join(filter(None, packages))}"
+    raise PluginLoadError(first.plugin, problem)
+
+
+def _store(table: StoreTable, plugins: PluginHost) -> ResolvedStore:
+    factory = plugins.message_store(table.plugin)
+    options = _options(
+        factory.options_type,
+        StoreTable,
+        table.options,
+        "store",
+        _Blame(plugins, PluginKind.STORE, table.plugin),
+    )
+    return ResolvedStore(table.plugin, factory, options)
+
+
+def _sink(table: SinkTable, where: str, plugins: PluginHost) -> ResolvedSink:
+    factory = plugins.sink(table.plugin)
+    options = _options(
+        factory.options_type,
+        SinkTable,
+        table.options,
+        where,
+        _Blame(plugins, PluginKind.SINK, table.plugin),
+    )
+    return ResolvedSink(table.name, table.plugin, factory, options)
+
+
+def _extension(table: ExtensionTable, where: str, plugins: PluginHost) -> ResolvedExtension:
+    factory = plugins.extension(table.plugin)
+    plugin = _Blame(plugins, PluginKind.EXTENSION, table.plugin)
+    options = _options(factory.options_type, ExtensionTable, table.options, where, plugin)
+    with _blamed(plugin, "create()", where):
+        instance = factory.create(options)
+    return ResolvedExtension(table.plugin, factory, options, instance)
+
+
+def _options(
+    options_type: type, table_type: type, options: Mapping[str, object], where: str, plugin: _Blame
+) -> object:
+    """Parse a plugin's own keys; a misspelt key of the host's is suggested just the same."""
+    reserved = host_keys(table_type)
+    known = [field.name for field in fields(options_type)]
+    taken = set(known) & set(reserved)
+    if taken:
+        raise plugin.error(f"its option {min(taken)!r} is a key of the host's; rename it")
+    for key in options:
+        if key not in known:
+            raise unknown_key(key, [*reserved, *known]).at(prefix=where)
+    with _blamed(plugin, f"reading its options ({options_type.__name__})", where):
+        return parse_options(cast("type[object]", options_type), options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blame:
+    """Who is to be named when a plugin's own code breaks the contract."""
+
+    plugins: PluginHost
+    kind: PluginKind
+    name: str
+
+    def error(self, problem: str) -> PluginContractError:
+        origin = self.plugins.origin(self.kind, self.name)
+        return PluginContractError(f"{self.kind.value}-{self.name}", f"{origin}: {problem}")
+
+
+@contextlib.contextmanager
+def _blamed(plugin: _Blame, what: str, where: str) -> Generator[None]:
+    """Put the place into a ConfigError, and the plugin's name on whatever else it raises."""
+    try:
+        yield
+    except ConfigError as error:
+        raise error.at(prefix=where) from error.__cause__
+    except ValueError as error:  # an options_type that checks itself in __post_init__
+        raise ConfigError(str(error), key=where) from error
+    except PluginError:
+        raise
+    except Exception as error:
+        raise plugin.error(f"{what} failed: {type(error).__name__}: {error}") from error
+
+
+# -------------------------------------------------------------------------------- listeners
+
+
+def _listeners(
+    tables: Sequence[ListenerTable],
+    extensions: Sequence[ResolvedExtension],
+    plugins: PluginHost,
+) -> tuple[ResolvedListener, ...]:
+    authenticated = any(isinstance(item.instance, Authenticator) for item in extensions)
+    bound: list[Bind] = []
+    listeners: list[ResolvedListener] = []
+    for index, table in enumerate(tables):
+        where = f"listeners[{index}]"
+        factory = plugins.front_end(table.protocol)
+        bind = parse_bind(table.bind, factory.default_port)
+        _check_overlap(bind, bound, where)
+        bound.append(bind)
+        config = ListenerConfig(
+            protocol=table.protocol,
+            transport=_transport(table, factory.transports, where),
+            host=bind.host,
+            port=bind.port,
+            allow_anonymous=_allow_anonymous(table, bind, authenticated, where),
+            options=_options(
+                factory.options_type,
+                ListenerTable,
+                table.options,
+                where,
+                _Blame(plugins, PluginKind.PROTOCOL, table.protocol),
+            ),
+        )
+        listeners.append(ResolvedListener(where, factory, config))
+    return tuple(listeners)
+
+
+def _check_overlap(bind: Bind, earlier: Iterable[Bind], where: str) -> None:
+    for index, other in enumerate(earlier):
+        if bind.overlaps(other):
+            raise ConfigError(
+                f"{bind} collides with {other} of listeners[{index}]; give one of them another port",
+                key=f"{where}.bind",
+            )
+
+
+def _transport(table: ListenerTable, transports: Sequence[str], where: str) -> str:
+    if not table.transport:
+        return transports[0]
+    if table.transport not in transports:
+        raise ConfigError(
+            f"{table.protocol} has no transport {table.transport!r}, it has: "
+            + ", ".join(map(repr, transports)),
+            key=f"{where}.transport",
+        )
+    return table.transport
+
+
+_NEEDS_AUTHENTICATION: Final = (
+    "{bind} can be reached from other machines and nothing authenticates clients; write "
+    "allow_anonymous = true in this [[listeners]] table to let everybody in, add [[extensions]] "
+    'with an authenticator, or bind to "127.0.0.1:{port}"'
+)
+
+
+def _allow_anonymous(table: ListenerTable, bind: Bind, authenticated: bool, where: str) -> bool:
+    """Whether this listener takes clients without credentials: only where that was decided."""
+    if table.allow_anonymous:
+        return True
+    if authenticated:
+        return False
+    if table.allow_anonymous is False:
+        raise ConfigError(
+            "false, and nothing authenticates clients, so none could ever connect; add "
+            "[[extensions]] with an authenticator or remove the key",
+            key=f"{where}.allow_anonymous",
+        )
+    if not bind.is_loopback:
+        problem = _NEEDS_AUTHENTICATION.format(bind=bind, port=bind.port)
+        raise ConfigError(problem, key=f"{where}.bind")
+    return True
+
+
+# --------------------------------------------------------------------------------- policies
+
+
+def _policies(
+    written: Sequence[DestinationPolicy], plugins: PluginHost, cursors: dict[str, CursorFactory]
+) -> tuple[DestinationPolicy, ...]:
+    """The policies with each cursor decided, the default at the end; fills *cursors*."""
+
+    def cursor(name: str) -> CursorFactory:
+        if name not in cursors:
+            cursors[name] = plugins.cursor(name)
+        return cursors[name]
+
+    policies: list[DestinationPolicy] = []
+    for index, policy in enumerate(written):
+        stored_only = cursor(policy.cursor).needs_store
+        subscriber = policy.subscriber_cursor
+        if subscriber and cursor(subscriber).needs_store:
+            raise ConfigError(
+                f"{subscriber!r} reads from the store, which has nothing of a subscription that is "
+                f"not stored; use {CURSOR_UNSTORED_DEFAULT!r} or 'vm'",
+                key=f"destinations[{index}].subscriber_cursor",
+            )
+        subscriber = subscriber or (CURSOR_UNSTORED_DEFAULT if stored_only else policy.cursor)
+        cursor(subscriber)
+        durable = policy.durable_cursor or policy.cursor
+        cursor(durable)
+        policies.append(replace(policy, durable_cursor=durable, subscriber_cursor=subscriber))
+    if not _cover_everything(written):
+        policies.extend(_policies([DEFAULT_POLICY], plugins, cursors))
+    return tuple(policies)
+
+
+def _cover_everything(policies: Iterable[DestinationPolicy]) -> bool:
+    matches = {policy.match for policy in policies}
+    return ">" in matches or {"queue://>", "topic://>"} <= matches

@@ -1,0 +1,335 @@
+"""A rule-based state machine that drives a pending cursor beside a plain list."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tidegate.spi import (
+    CursorContext,
+    CursorFactory,
+    Message,
+    PendingCursor,
+    StoredMessage,
+    memory_bytes,
+)
+
+CURSOR_MACHINE_SETTINGS: Final = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    print_blob=True,
+    database=None,  # leaves no directory behind where the kit is run
+)
+
+_ANY_SIZE: Final = 1 << 40
+_T = TypeVar("_T")
+
+_sizes: Final = st.lists(
+    st.integers(0, 200) | st.sampled_from([1_000, 5_000]), min_size=1, max_size=12
+)
+
+
+def message_of(sequence: int, body: bytes | None = None, delivery_count: int = 0) -> StoredMessage:
+    """A message whose body says its sequence, unless another *body* is given."""
+    content = b"message %d" % sequence if body is None else body
+    return StoredMessage(sequence, Message("queue://q", content), delivery_count)
+
+
+class ListStore:
+    """The message store as a cursor sees it: one list, read by pages.
+
+    Attributes:
+        messages: what is pending in the store, taken ones too, by sequence.
+        pages: (after, limit, bytes_max) of every page that was read.
+        gate: when set, a page waits for it after it was read, or before when ``gate_before``.
+        error: when set, the next page raises it.
+    """
+
+    def __init__(self) -> None:
+        self.messages: dict[int, StoredMessage] = {}
+        self.pages: list[tuple[int, int, int]] = []
+        self.gate: asyncio.Event | None = None
+        self.gate_before = False
+        self.error: Exception | None = None
+
+    def add(self, messages: Sequence[StoredMessage]) -> None:
+        """Make *messages* durable."""
+        self.messages.update((stored.sequence, stored) for stored in messages)
+
+    async def read_page(self, after: int, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+        """As :meth:`tidegate.spi.MessageStore.page_in` for this list."""
+        assert limit >= 1
+        assert bytes_max >= 1
+        self.pages.append((after, limit, bytes_max))
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        if self.gate is not None and self.gate_before:
+            await self.gate.wait()
+        page: list[StoredMessage] = []
+        size = 0
+        for sequence in sorted(known for known in self.messages if known > after):
+            stored = self.messages[sequence]
+            size += len(stored.message.body)
+            if len(page) == limit or (page and size > bytes_max):
+                break
+            page.append(stored)
+        if self.gate is not None and not self.gate_before:
+            await self.gate.wait()
+        else:
+            await asyncio.sleep(0)
+        return page
+
+
+class CursorMachine(RuleBasedStateMachine):
+    """The model is ``untaken``: what the cursor must hand out, in this order."""
+
+    def __init__(self, factory: CursorFactory, directory: Path) -> None:
+        super().__init__()
+        self.factory = factory
+        self.directory = directory
+        self.runner = asyncio.Runner()
+        self.store = ListStore()
+        self.untaken: list[StoredMessage] = []
+        self.taken: list[StoredMessage] = []
+        self.last_sequence = 0
+        self.memory_limit = 0
+        self.is_stored = True
+        self.cursor: PendingCursor
+
+    def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        async def bounded() -> _T:
+            async with asyncio.timeout(30):
+                return await coroutine
+
+        return self.runner.run(bounded())
+
+    def _make(self, sizes: Sequence[int]) -> list[StoredMessage]:
+        made: list[StoredMessage] = []
+        for size in sizes:
+            self.last_sequence += 1 + size % 3
+            made.append(message_of(self.last_sequence, bytes(size)))
+        return made
+
+    @initialize(
+        recovered=st.just([]) | st.lists(st.integers(0, 300), max_size=30),
+        memory_limit=st.sampled_from([1, 2_000, 10_000, 1 << 30]),
+        page_count=st.integers(1, 8),
+        spool_limit=st.sampled_from([0, 500, 5_000, 1 << 30]),
+        stored=st.booleans(),
+    )
+    def start(
+        self,
+        recovered: list[int],
+        memory_limit: int,
+        page_count: int,
+        spool_limit: int,
+        stored: bool,
+    ) -> None:
+        self.is_stored = stored or self.factory.needs_store
+        self.memory_limit = memory_limit
+        if self.is_stored:
+            self.untaken = self._make(recovered)
+            self.store.add(self.untaken)
+        self.cursor = self.factory.create(
+            CursorContext(
+                destination="queue://q",
+                read_page=self.store.read_page if self.is_stored else None,
+                recovered_count=len(self.untaken),
+                memory_limit_bytes=memory_limit,
+                page_count=page_count,
+                temporary_directory=self.directory,
+                temporary_limit_bytes=spool_limit,
+            )
+        )
+
+    # ------------------------------------------------------------------------------ what happens
+
+    def _offer(self, sizes: Sequence[int]) -> None:
+        messages = self._make(sizes)
+        if self.is_stored:
+            self.store.add(messages)
+        self._hand_in(messages)
+
+    def _hand_in(self, messages: Sequence[StoredMessage]) -> None:
+        dropped = self.cursor.offer(messages)
+        self.untaken += messages
+        assert not (dropped and self.is_stored), "a stored message must never be dropped"
+        for stored in dropped:
+            self.untaken.remove(stored)
+
+    def _take(self, limit: int, bytes_max: int) -> None:
+        found = self.cursor.take(limit, bytes_max)
+        assert len(found) <= limit
+        assert list(found) == self.untaken[: len(found)]
+        size = sum(len(stored.message.body) for stored in found)
+        assert size <= bytes_max or len(found) == 1
+        del self.untaken[: len(found)]
+        self.taken += found
+
+    def _put_back(self, count: int) -> None:
+        """Return every second taken message or all of them, one delivery older, last one first."""
+        returned = self.taken[-count:] if count % 2 else self.taken[::2]
+        self.taken = [stored for stored in self.taken if stored not in returned]
+        counted = [
+            StoredMessage(stored.sequence, stored.message, stored.delivery_count + 1)
+            for stored in reversed(returned)
+        ]
+        self.untaken = sorted([*self.untaken, *counted], key=lambda stored: stored.sequence)
+        self.cursor.put_back(counted)
+
+    def _remove(self, first: int, count: int) -> None:
+        """Untaken messages are purged; one that is out, and one that never was, come along."""
+        first %= len(self.untaken) + 1
+        gone = self.untaken[first : first + count]
+        for stored in gone:
+            self.store.messages.pop(stored.sequence, None)
+        self.untaken = [stored for stored in self.untaken if stored not in gone]
+        extra = [stored.sequence for stored in self.taken[:1]]
+        assert self.cursor.remove([*(stored.sequence for stored in gone), *extra]) == len(gone)
+
+    def _acknowledge(self, count: int) -> None:
+        for stored in self.taken[:count]:
+            self.store.messages.pop(stored.sequence, None)
+        del self.taken[:count]
+
+    # ------------------------------------------------------------------------------------ rules
+
+    @rule(sizes=_sizes)
+    def offer(self, sizes: list[int]) -> None:
+        self._offer(sizes)
+
+    @rule(limit=st.integers(0, 40), bytes_max=st.sampled_from([1, 150, 2_000, _ANY_SIZE]))
+    def take(self, limit: int, bytes_max: int) -> None:
+        could = bool(self.untaken) and not self.cursor.needs_page
+        before = len(self.untaken)
+        self._take(limit, bytes_max)
+        if limit and could:
+            assert len(self.untaken) < before, "nothing taken though no page is needed"
+
+    @precondition(lambda self: self.taken)
+    @rule(count=st.integers(1, 20))
+    def put_back(self, count: int) -> None:
+        self._put_back(count)
+
+    @rule(first=st.integers(0, 60), count=st.integers(1, 40))
+    def remove(self, first: int, count: int) -> None:
+        self._remove(first, count)
+
+    @precondition(lambda self: self.taken)
+    @rule(count=st.integers(1, 20))
+    def acknowledge(self, count: int) -> None:
+        self._acknowledge(count)
+
+    @rule()
+    def page_in(self) -> None:
+        needed = self.cursor.needs_page
+        self._run(self.cursor.page_in())
+        if needed:
+            assert self.cursor.take(0, 1) == ()
+            assert not self.cursor.needs_page
+
+    @rule(
+        sizes=_sizes,
+        late=st.lists(st.integers(0, 100), max_size=3),
+        steps=st.lists(
+            st.sampled_from(["offer", "take", "put_back", "remove", "none"]), max_size=4
+        ),
+        count=st.integers(1, 20),
+        gate_before=st.booleans(),
+    )
+    def page_in_while_the_gateway_goes_on(
+        self, sizes: list[int], late: list[int], steps: list[str], count: int, gate_before: bool
+    ) -> None:
+        """A page is under way; *late* messages are durable before it ends and offered after it."""
+        self._run(self._page_in_beside(sizes, late, steps, count, gate_before))
+
+    async def _page_in_beside(
+        self, sizes: list[int], late: list[int], steps: list[str], count: int, gate_before: bool
+    ) -> None:
+        self.store.gate, self.store.gate_before = asyncio.Event(), gate_before
+        acts: dict[str, Callable[[], None]] = {
+            "offer": lambda: self._offer(sizes),
+            "take": lambda: self._take(count, _ANY_SIZE),
+            "put_back": lambda: self._put_back(count) if self.taken else None,
+            "remove": lambda: self._remove(0 if count % 2 else len(self.untaken) // 2, count),
+            "none": lambda: None,
+        }
+        task = asyncio.create_task(self.cursor.page_in())
+        try:
+            await asyncio.sleep(0)
+            for step in steps:
+                acts[step]()
+            written = self._make(late)
+            if self.is_stored:
+                self.store.add(written)
+            self.store.gate.set()
+            await task
+        finally:
+            self.store.gate = None
+        if written:
+            self._hand_in(written)
+
+    @rule()
+    def cancel_a_page(self) -> None:
+        async def cancel() -> None:
+            self.store.gate = asyncio.Event()
+            task = asyncio.create_task(self.cursor.page_in())
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self.store.gate = None
+
+        self._run(cancel())
+
+    @rule()
+    def drain(self) -> None:
+        """Everything can be had, in order."""
+        for _ in range(10 * len(self.untaken) + 10):
+            if self.cursor.needs_page:
+                self._run(self.cursor.page_in())
+            self._take(7, _ANY_SIZE)
+            if not self.untaken:
+                break
+        assert self.untaken == []
+        assert not self.cursor.needs_page
+        assert self.cursor.take(1, 1) == ()
+        assert self.cursor.memory_bytes == 0
+
+    # ------------------------------------------------------------------------------- invariants
+
+    @invariant()
+    def counts_agree(self) -> None:
+        cursor = self.cursor
+        assert cursor.size == len(self.untaken)
+        assert cursor.memory_bytes >= 0
+        if cursor.needs_page:
+            assert cursor.take(1, 1) == ()
+        if cursor.is_full:
+            assert cursor.memory_bytes >= self.memory_limit
+
+    @invariant()
+    def memory_is_bounded_or_producers_are_slowed(self) -> None:
+        """Half as much again for buffers, one message that may be of any size, what came back."""
+        returned = sum(
+            memory_bytes(stored.message) for stored in self.untaken if stored.delivery_count
+        )
+        largest = max((memory_bytes(stored.message) for stored in self.untaken), default=0)
+        bound = self.memory_limit * 3 // 2 + largest + returned
+        assert self.cursor.is_full or self.cursor.memory_bytes <= bound
+
+    def teardown(self) -> None:
+        if hasattr(self, "cursor"):
+            self._run(self.cursor.close())
+            self._run(self.cursor.close())
+            assert self.cursor.memory_bytes == 0
+        self.runner.close()
+        assert list(self.directory.iterdir()) == [], "left behind in the temporary directory"

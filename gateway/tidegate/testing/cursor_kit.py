@@ -1,0 +1,314 @@
+"""The conformance kit for cursors::
+
+    pytest --pyargs tidegate.testing.cursor_kit --cursor=NAME
+
+runs it over the cursor that is installed under the entry point ``cursor-NAME``. To run it from a
+test suite of your own, subclass :class:`CursorConformance` and override ``cursor_factory``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import hypothesis
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from tidegate.spi import (
+    CursorContext,
+    CursorFactory,
+    PendingCursor,
+    StoredMessage,
+    StoreIOError,
+    memory_bytes,
+)
+from tidegate.testing._cursor_machine import (
+    CURSOR_MACHINE_SETTINGS,
+    CursorMachine,
+    ListStore,
+    message_of,
+)
+from tidegate.testing._harness import plugin_factory, scenario
+
+#: A byte limit that no test reaches.
+ANY_SIZE: Final = 1 << 40
+
+
+class CursorBox:
+    """Makes cursors over a list of messages that is *store*."""
+
+    def __init__(self, factory: CursorFactory, directory: Path) -> None:
+        self.factory = factory
+        self.directory = directory
+        self.store = ListStore()
+
+    def make(
+        self,
+        *,
+        recovered: Sequence[StoredMessage] = (),
+        stored: bool = True,
+        memory_limit_bytes: int = 1 << 30,
+        page_count: int = 10,
+        temporary_limit_bytes: int = 1 << 30,
+    ) -> PendingCursor:
+        """A cursor; *recovered* is what was pending before."""
+        self.store.add(recovered)
+        return self.factory.create(
+            CursorContext(
+                destination="queue://q",
+                read_page=self.store.read_page if stored else None,
+                recovered_count=len(recovered),
+                memory_limit_bytes=memory_limit_bytes,
+                page_count=page_count,
+                temporary_directory=self.directory,
+                temporary_limit_bytes=temporary_limit_bytes,
+            )
+        )
+
+    def offer(self, cursor: PendingCursor, messages: Sequence[StoredMessage]) -> None:
+        """Messages became durable and are offered."""
+        self.store.add(messages)
+        assert list(cursor.offer(messages)) == []
+
+    async def drain(self, cursor: PendingCursor, limit: int = 1_000) -> list[int]:
+        """Take everything, paging where that is needed; returns the sequences."""
+        found: list[int] = []
+        while cursor.size:
+            if cursor.needs_page:
+                await cursor.page_in()
+            taken = cursor.take(limit, ANY_SIZE)
+            assert taken, "neither a message nor a page to read"
+            found += [stored.sequence for stored in taken]
+        return found
+
+
+def messages_of(first: int, last: int, size: int | None = None) -> list[StoredMessage]:
+    """Messages with the sequences *first* to *last*, with bodies of *size* bytes if given."""
+    body = None if size is None else bytes(size)
+    return [message_of(sequence, body) for sequence in range(first, last + 1)]
+
+
+class CursorConformance:
+    """What every cursor must do. Subclass it and override ``cursor_factory``."""
+
+    @pytest.fixture
+    def cursor_factory(self, request: pytest.FixtureRequest) -> CursorFactory:
+        """The factory under test."""
+        name = cast("str | None", request.config.getoption("--cursor"))
+        if not name:
+            raise pytest.UsageError(
+                "name the cursor to test: --cursor=NAME (entry point cursor-NAME)"
+            )
+        return cast(CursorFactory, plugin_factory(f"cursor-{name}", "register_cursor"))
+
+    @pytest.fixture
+    def box(self, cursor_factory: CursorFactory, tmp_path: Path) -> CursorBox:
+        """An empty list."""
+        return CursorBox(cursor_factory, tmp_path)
+
+    @pytest.fixture
+    def machine_settings(self) -> hypothesis.settings:
+        """How long the model-based test runs."""
+        return CURSOR_MACHINE_SETTINGS
+
+    @scenario
+    async def test_a_new_cursor_is_empty(self, box: CursorBox) -> None:
+        cursor = box.make()
+        assert (cursor.size, cursor.memory_bytes) == (0, 0)
+        assert not cursor.is_full
+        assert not cursor.needs_page
+        assert list(cursor.take(10, ANY_SIZE)) == []
+        await cursor.page_in()
+        await cursor.close()
+        await cursor.close()
+
+    @scenario
+    async def test_messages_are_taken_in_order_as_they_were_offered(self, box: CursorBox) -> None:
+        cursor = box.make()
+        messages = messages_of(1, 9)
+        box.offer(cursor, messages[:4])
+        box.offer(cursor, messages[4:])
+        assert cursor.size == 9
+        assert [*cursor.take(3, ANY_SIZE), *cursor.take(100, ANY_SIZE)] == messages
+        assert (cursor.size, cursor.memory_bytes) == (0, 0)
+        await cursor.close()
+
+    @scenario
+    async def test_consumers_that_keep_up_cost_no_reading(self, box: CursorBox) -> None:
+        cursor = box.make(memory_limit_bytes=50_000)
+        for first in range(1, 1_000, 10):
+            box.offer(cursor, messages_of(first, first + 9))
+            assert len(cursor.take(10, ANY_SIZE)) == 10
+        assert box.store.pages == []
+        await cursor.close()
+
+    @scenario
+    async def test_memory_is_accounted_by_message(self, box: CursorBox) -> None:
+        cursor = box.make()
+        messages = messages_of(1, 5, size=1_000)
+        box.offer(cursor, messages)
+        cost = memory_bytes(messages[0].message)
+        assert cursor.memory_bytes == 5 * cost
+        taken = cursor.take(2, ANY_SIZE)
+        assert cursor.memory_bytes == 3 * cost
+        cursor.put_back(taken)
+        assert cursor.memory_bytes == 5 * cost
+        assert cursor.remove([1, 5]) == 2
+        assert cursor.memory_bytes == 3 * cost
+        await cursor.close()
+        assert cursor.memory_bytes == 0
+
+    @scenario
+    async def test_take_stops_at_the_limits_but_gives_one(self, box: CursorBox) -> None:
+        cursor = box.make()
+        box.offer(cursor, messages_of(1, 6, size=100))
+        counts = [len(cursor.take(*limits)) for limits in ((0, ANY_SIZE), (2, 10), (9, 250))]
+        assert counts == [0, 1, 2]
+        assert len(cursor.take(2, ANY_SIZE)) == 2
+        assert cursor.size == 1
+        await cursor.close()
+
+    @scenario
+    async def test_put_back_messages_return_to_their_place(self, box: CursorBox) -> None:
+        cursor = box.make()
+        box.offer(cursor, messages_of(1, 9))
+        taken = list(cursor.take(6, ANY_SIZE))
+        again = StoredMessage(4, taken[3].message, delivery_count=1)
+        cursor.put_back([taken[5], again])
+        cursor.put_back([taken[0]])
+        assert cursor.size == 6
+        found = cursor.take(10, ANY_SIZE)
+        assert [(stored.sequence, stored.delivery_count) for stored in found] == [
+            (1, 0), (4, 1), (6, 0), (7, 0), (8, 0), (9, 0),
+        ]  # fmt: skip
+        await cursor.close()
+
+    @scenario
+    async def test_recovered_messages_come_before_new_ones(self, box: CursorBox) -> None:
+        cursor = box.make(recovered=messages_of(1, 25))
+        assert cursor.size == 25
+        assert cursor.needs_page
+        box.offer(cursor, messages_of(30, 35))
+        assert cursor.size == 31
+        assert await box.drain(cursor) == [*range(1, 26), *range(30, 36)]
+        await cursor.close()
+
+    @scenario
+    async def test_a_backlog_above_the_memory_limit_comes_out_in_order(
+        self, box: CursorBox
+    ) -> None:
+        cursor = box.make(memory_limit_bytes=20_000, recovered=messages_of(1, 100, size=500))
+        for first in range(101, 400, 30):
+            box.offer(cursor, messages_of(first, first + 29, size=500))
+        assert cursor.size == 400
+        assert cursor.is_full or cursor.memory_bytes <= 30_000
+        assert await box.drain(cursor, limit=7) == list(range(1, 401))
+        pages = len(box.store.pages)
+        box.offer(cursor, messages_of(500, 509))
+        assert [stored.sequence for stored in cursor.take(20, ANY_SIZE)] == list(range(500, 510))
+        assert len(box.store.pages) == pages, "caught up, so nothing need be read"
+        await cursor.close()
+
+    @scenario
+    async def test_one_message_above_the_memory_limit_passes(self, box: CursorBox) -> None:
+        cursor = box.make(memory_limit_bytes=1_000, recovered=messages_of(1, 2, size=50_000))
+        box.offer(cursor, messages_of(3, 5, size=50_000))
+        assert await box.drain(cursor) == [1, 2, 3, 4, 5]
+        await cursor.close()
+
+    @scenario
+    async def test_removed_messages_are_not_seen_wherever_they_were(self, box: CursorBox) -> None:
+        cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 20, size=400))
+        box.offer(cursor, messages_of(21, 60, size=400))
+        await cursor.page_in()
+        gone = [1, 2, 15, 16, 19, 20, 21, 40, 41, 59, 60]
+        for sequence in gone:
+            del box.store.messages[sequence]
+        assert cursor.remove(gone) == len(gone)
+        assert cursor.size == 60 - len(gone)
+        left = [sequence for sequence in range(1, 61) if sequence not in gone]
+        assert await box.drain(cursor, limit=5) == left
+        await cursor.close()
+
+    @scenario
+    async def test_a_purge_empties_it_even_while_a_page_is_read(self, box: CursorBox) -> None:
+        cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 50, size=400))
+        box.store.gate = asyncio.Event()
+        task = asyncio.create_task(cursor.page_in())
+        await asyncio.sleep(0)
+        assert cursor.remove(list(range(1, 51))) == 50
+        box.store.messages.clear()
+        assert cursor.size == 0
+        box.offer(cursor, messages_of(60, 62))
+        box.store.gate.set()
+        await task
+        box.store.gate = None
+        assert await box.drain(cursor) == [60, 61, 62]
+        await cursor.close()
+
+    @scenario
+    async def test_a_page_that_fails_can_be_read_again(self, box: CursorBox) -> None:
+        cursor = box.make(recovered=messages_of(1, 5))
+        box.store.error = StoreIOError("the disk is gone")
+        with pytest.raises(StoreIOError):
+            await cursor.page_in()
+        assert cursor.size == 5
+        assert await box.drain(cursor) == [1, 2, 3, 4, 5]
+        await cursor.close()
+
+    @scenario
+    async def test_a_page_that_is_cancelled_can_be_read_again(self, box: CursorBox) -> None:
+        cursor = box.make(recovered=messages_of(1, 5))
+        box.store.gate = asyncio.Event()
+        task = asyncio.create_task(cursor.page_in())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        box.store.gate = None
+        assert await box.drain(cursor) == [1, 2, 3, 4, 5]
+        await cursor.close()
+
+    @scenario
+    async def test_a_page_under_way_when_it_is_closed_brings_nothing(self, box: CursorBox) -> None:
+        cursor = box.make(recovered=messages_of(1, 5))
+        box.store.gate = asyncio.Event()
+        task = asyncio.create_task(cursor.page_in())
+        await asyncio.sleep(0)
+        await cursor.close()
+        box.store.gate.set()
+        await task
+        assert (cursor.memory_bytes, list(cursor.take(5, ANY_SIZE))) == (0, [])
+
+    @scenario
+    async def test_a_list_without_a_store_is_served_or_refused(self, box: CursorBox) -> None:
+        if box.factory.needs_store:
+            with pytest.raises(ValueError, match="queue://q"):
+                box.make(stored=False)
+            return
+        cursor = box.make(stored=False, memory_limit_bytes=10_000)
+        dropped: list[int] = []
+        for first in range(1, 100, 10):
+            found = cursor.offer(messages_of(first, first + 9, size=300))
+            dropped += [stored.sequence for stored in found]
+        left = await box.drain(cursor, limit=6)
+        assert sorted([*dropped, *left]) == list(range(1, 101))
+        assert left == sorted(left)
+        assert box.store.pages == []
+        await cursor.close()
+
+    def test_any_sequence_of_calls_gives_what_a_plain_list_gives(
+        self,
+        cursor_factory: CursorFactory,
+        tmp_path: Path,
+        machine_settings: hypothesis.settings,
+    ) -> None:
+        run: Callable[..., Any] = run_state_machine_as_test
+        run(lambda: CursorMachine(cursor_factory, tmp_path), settings=machine_settings)
+
+
+class TestCursor(CursorConformance):
+    """The kit over the cursor that ``--cursor`` names."""

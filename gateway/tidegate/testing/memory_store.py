@@ -1,0 +1,363 @@
+"""The reference message store: the whole contract in plain dictionaries, nothing else.
+
+It says what each operation means by doing it in the simplest way. The conformance kit drives every
+other store beside it. It is also handy in tests of the broker, which need a store and no disk:
+:attr:`MemoryStore.write_error` makes writes fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar, assert_never, final
+
+from tidegate.spi import (
+    Acknowledge,
+    AcknowledgedMessage,
+    AcknowledgedPage,
+    AddDestination,
+    AddMessage,
+    ClearRetained,
+    Discard,
+    Durability,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    MessageStore,
+    Move,
+    Operation,
+    PendingCount,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RecoveredDestination,
+    RecoveredState,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    RequestError,
+    Session,
+    SetRetained,
+    StoreCapabilities,
+    StoreClosedError,
+    StoreContext,
+    StoredMessage,
+    StoreError,
+    StoreIOError,
+    StoreLockedError,
+    StoreStatistics,
+    Subscription,
+    WriteBatch,
+)
+
+_RowT = TypeVar("_RowT", StoredMessage, AcknowledgedMessage)
+
+_store_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class MemoryContents:
+    """What the disk is to other stores: give it to a new :class:`MemoryStore` to restart.
+
+    Attributes:
+        lists: sequence → message, in sequence order, for each pending list.
+        log: rows of the acknowledged log that are not released.
+        log_last, log_synced, log_released: ack sequences: written, readable, released.
+        owner: the open store.
+    """
+
+    store_id: str = field(default_factory=lambda: f"memory-{next(_store_numbers)}")
+    last_sequence: int = 0
+    last_pending_list: int = 0
+    lists: dict[int, dict[int, StoredMessage]] = field(
+        default_factory=dict[int, dict[int, StoredMessage]]
+    )
+    destinations: dict[str, int] = field(default_factory=dict[str, int])
+    subscriptions: dict[int, Subscription] = field(default_factory=dict[int, Subscription])
+    sessions: dict[str, Session] = field(default_factory=dict[str, Session])
+    inflight: dict[tuple[str, InflightDirection, int], InflightRecord] = field(
+        default_factory=dict[tuple[str, InflightDirection, int], InflightRecord]
+    )
+    retained: dict[str, Message] = field(default_factory=dict[str, Message])
+    log: list[AcknowledgedMessage] = field(default_factory=list[AcknowledgedMessage])
+    log_last: int = 0
+    log_synced: int = 0
+    log_released: int = 0
+    owner: object | None = None
+
+
+@final
+class MemoryStore:
+    """A :class:`tidegate.spi.MessageStore` in dictionaries.
+
+    Attributes:
+        contents: what it works on.
+        write_error: when set, :meth:`write` raises it and changes nothing; a StoreIOError makes
+            the store read-only, as the contract says.
+    """
+
+    def __init__(self, context: StoreContext, contents: MemoryContents | None = None) -> None:
+        if contents is None or not context.persistent:
+            contents = MemoryContents()
+        self.contents = contents
+        self.write_error: StoreError | None = None
+        self._context = context
+        self._is_open = False
+        self._read_only: StoreIOError | None = None
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """Durable in the sense that the contents outlive the store."""
+        return StoreCapabilities(durable=self._context.persistent, acknowledged_log=True)
+
+    async def open(self) -> RecoveredState:
+        """Take the contents, drop subscriptions that are not durable, tell what is there.
+
+        Raises: StoreLockedError.
+        """
+        contents = self.contents
+        if contents.owner is not None:
+            raise StoreLockedError(
+                f"{self._context.data_directory}: another store is open on these contents",
+                owner=self._context.gateway_name,
+            )
+        contents.owner = self
+        self._is_open = True
+        for subscription in list(contents.subscriptions.values()):
+            if not subscription.durable:
+                self._apply(RemoveSubscription(subscription.pending_list))
+        return RecoveredState(
+            store_id=contents.store_id,
+            last_sequence=contents.last_sequence,
+            last_pending_list=contents.last_pending_list,
+            destinations=[RecoveredDestination(*item) for item in contents.destinations.items()],
+            subscriptions=list(contents.subscriptions.values()),
+            sessions=list(contents.sessions.values()),
+            inflight=list(contents.inflight.values()),
+            retained=list(contents.retained.values()),
+            pending={
+                number: PendingCount(
+                    len(messages), sum(len(stored.message.body) for stored in messages.values())
+                )
+                for number, messages in contents.lists.items()
+            },
+        )
+
+    async def write(self, batch: WriteBatch) -> None:
+        """Apply the operations in order.
+
+        Raises: StoreClosedError; ``write_error``; StoreIOError once read-only.
+        """
+        self._check_open()
+        if self._read_only is not None:
+            raise self._read_only
+        if self.write_error is not None:
+            if isinstance(self.write_error, StoreIOError):
+                self._read_only = self.write_error
+            raise self.write_error
+        for operation in batch.operations:
+            self._apply(operation)
+        if batch.durability is Durability.SYNCED:
+            self.contents.log_synced = self.contents.log_last
+
+    def _apply(self, operation: Operation) -> None:
+        match operation:
+            case AddMessage() | Acknowledge() | Discard() | Move() | RecordDelivery():
+                self._apply_to_lists(operation)
+            case AddDestination() | RemoveDestination() | PutSubscription() | RemoveSubscription():
+                self._apply_to_bindings(operation)
+            case _:
+                self._apply_to_sessions(operation)
+
+    def _apply_to_lists(
+        self, operation: AddMessage | Acknowledge | Discard | Move | RecordDelivery
+    ) -> None:
+        match operation:
+            case AddMessage(sequence, message, pending_lists):
+                for number in pending_lists:
+                    self._append(number, StoredMessage(sequence, message))
+            case Acknowledge():
+                self._acknowledge(operation)
+            case Discard(pending_list, sequences):
+                for sequence in sequences:
+                    self.contents.lists[pending_list].pop(sequence)
+            case Move(pending_list, sequence, target_list, target_sequence, message):
+                self.contents.lists[pending_list].pop(sequence)
+                self._append(target_list, StoredMessage(target_sequence, message))
+            case RecordDelivery(pending_list, sequences, counts):
+                messages = self.contents.lists[pending_list]
+                for sequence, count in zip(sequences, counts, strict=True):
+                    message = messages[sequence].message
+                    messages[sequence] = StoredMessage(sequence, message, count)
+            case _:
+                assert_never(operation)
+
+    def _append(self, number: int, stored: StoredMessage) -> None:
+        self.contents.lists.setdefault(number, {})[stored.sequence] = stored
+        self.contents.last_sequence = max(self.contents.last_sequence, stored.sequence)
+
+    def _acknowledge(self, operation: Acknowledge) -> None:
+        contents = self.contents
+        times = operation.delivered_at or (0,) * len(operation.sequences)
+        for sequence, delivered_at in zip(operation.sequences, times, strict=True):
+            stored = contents.lists[operation.pending_list].pop(sequence)
+            if not self._context.keep_acknowledged:
+                continue
+            contents.log_last += 1
+            contents.log.append(
+                AcknowledgedMessage(
+                    ack_sequence=contents.log_last,
+                    sequence=sequence,
+                    message=stored.message,
+                    pending_list=operation.pending_list,
+                    delivered_at=delivered_at,
+                    acked_at=operation.acked_at,
+                    client_id=operation.client_id,
+                    subscription=operation.subscription,
+                    protocol=operation.protocol,
+                )
+            )
+
+    def _apply_to_bindings(
+        self, operation: AddDestination | RemoveDestination | PutSubscription | RemoveSubscription
+    ) -> None:
+        contents = self.contents
+        match operation:
+            case AddDestination(destination, pending_list):
+                contents.destinations[destination] = pending_list
+                self._add_list(pending_list)
+            case RemoveDestination(destination, pending_list):
+                contents.destinations.pop(destination, None)
+                contents.lists.pop(pending_list, None)
+            case PutSubscription(subscription):
+                contents.subscriptions[subscription.pending_list] = subscription
+                self._add_list(subscription.pending_list)
+            case RemoveSubscription(pending_list):
+                contents.subscriptions.pop(pending_list, None)
+                contents.lists.pop(pending_list, None)
+            case _:
+                assert_never(operation)
+
+    def _add_list(self, number: int) -> None:
+        if number:  # a topic has none
+            self.contents.lists.setdefault(number, {})
+            self.contents.last_pending_list = max(self.contents.last_pending_list, number)
+
+    def _apply_to_sessions(
+        self,
+        operation: SetRetained
+        | ClearRetained
+        | PutSession
+        | RemoveSession
+        | PutInflight
+        | RemoveInflight,
+    ) -> None:
+        contents = self.contents
+        match operation:
+            case SetRetained(message):
+                contents.retained[message.destination] = message
+            case ClearRetained(destination):
+                contents.retained.pop(destination, None)
+            case PutSession(session):
+                contents.sessions[session.client_id] = session
+            case RemoveSession(client_id):
+                contents.sessions.pop(client_id, None)
+                for key in [key for key in contents.inflight if key[0] == client_id]:
+                    del contents.inflight[key]
+            case PutInflight(record):
+                key = (record.client_id, record.direction, record.packet_id)
+                contents.inflight[key] = record
+            case RemoveInflight(client_id, direction, packet_id):
+                contents.inflight.pop((client_id, direction, packet_id), None)
+            case _:
+                assert_never(operation)
+
+    async def page_in(
+        self, pending_list: int, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        """Read pending messages of one list. Raises: StoreClosedError."""
+        self._check_open()
+        messages = self.contents.lists.get(pending_list, {}).values()
+        behind = [stored for stored in messages if stored.sequence > after]
+        return _page(behind, limit, bytes_max)
+
+    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        """Read the acknowledged log. Raises: RequestError, StoreClosedError."""
+        self._check_open()
+        contents = self.contents
+        if after < contents.log_released:
+            raise RequestError(
+                f"acknowledged rows behind {after} were released up to {contents.log_released}"
+            )
+        rows = [row for row in contents.log if after < row.ack_sequence <= contents.log_synced]
+        return AcknowledgedPage(_page(rows, limit, bytes_max), contents.log_synced)
+
+    async def release_acknowledged(self, through: int) -> None:
+        """Forget rows up to *through*. Raises: StoreClosedError."""
+        self._check_open()
+        contents = self.contents
+        contents.log_released = max(contents.log_released, min(through, contents.log_synced))
+        contents.log = [row for row in contents.log if row.ack_sequence > contents.log_released]
+
+    def statistics(self) -> StoreStatistics:
+        """Count everything anew."""
+        contents = self.contents
+        pending = {sequence for messages in contents.lists.values() for sequence in messages}
+        bodies = {row.sequence: len(row.message.body) for row in contents.log}
+        return StoreStatistics(
+            pending_messages=len(pending),
+            disk_bytes=0,
+            acknowledged_first=contents.log_released + 1,
+            acknowledged_last=contents.log_last,
+            acknowledged_bytes=sum(bodies[sequence] for sequence in bodies.keys() - pending),
+            acknowledged_oldest_at=contents.log[0].acked_at if contents.log else 0,
+            writable=self._is_open and self._read_only is None,
+        )
+
+    async def close(self) -> None:
+        """Let go of the contents. Idempotent."""
+        if self._is_open:
+            self._is_open = False
+            self.contents.log_synced = self.contents.log_last
+            self.contents.owner = None
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreClosedError("the store is not open")
+
+
+def _page(rows: Iterable[_RowT], limit: int, bytes_max: int) -> list[_RowT]:
+    page: list[_RowT] = []
+    size = 0
+    for row in rows:
+        size += len(row.message.body)
+        if len(page) == limit or (page and size > bytes_max):
+            break
+        page.append(row)
+    return page
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStoreOptions:
+    """The reference has no options."""
+
+
+class MemoryStoreFactory:
+    """Makes reference stores. Stores made with the same data directory share their contents."""
+
+    def __init__(self) -> None:
+        self._contents: dict[Path, MemoryContents] = {}
+
+    @property
+    def options_type(self) -> type:
+        """An empty table."""
+        return MemoryStoreOptions
+
+    def create(self, context: StoreContext, options: object) -> MessageStore:
+        """Build a store on the contents of ``context.data_directory``."""
+        contents = self._contents.setdefault(context.data_directory, MemoryContents())
+        return MemoryStore(context, contents)

@@ -1,0 +1,770 @@
+"""The conformance kit for message stores::
+
+    pytest --pyargs tidegate.testing.store_kit --store=NAME [--store-option KEY=VALUE ...]
+
+runs it over the store that is installed under the entry point ``store-NAME``. To run it from a test
+suite of your own, subclass and override one fixture::
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def store_factory(self):
+            return MyStoreFactory()
+
+Every test opens the store in a directory of its own and restarts it where that matters. What the
+store declares in its capabilities is expected of it, and only that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from pathlib import Path
+from typing import Final, cast
+
+import hypothesis
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddMessage,
+    ClearRetained,
+    Discard,
+    DiscardReason,
+    Durability,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    Message,
+    MessageStore,
+    MessageStoreFactory,
+    Move,
+    Operation,
+    PendingCount,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RecoveredDestination,
+    RecoveredState,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    RequestError,
+    Session,
+    SetRetained,
+    StoreCapabilities,
+    StoreClosedError,
+    StoreContext,
+    StoreLockedError,
+    Subscription,
+    WriteBatch,
+    parse_options,
+)
+from tidegate.testing._harness import plugin_factory, scenario
+from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS, StoreMachine, by_key
+
+#: A byte limit that no test reaches.
+ANY_SIZE: Final = 1 << 40
+
+QUEUE: Final = AddDestination("queue://orders", 1)
+OTHER: Final = AddDestination("queue://returns", 2)
+
+
+def text(sequence: int, body: bytes | None = None) -> Message:
+    """A small message whose body says its sequence."""
+    return Message("queue://orders", b"message %d" % sequence if body is None else body)
+
+
+def add(sequence: int, *lists: int, body: bytes | None = None) -> AddMessage:
+    """Store ``text(sequence)`` in list 1, or in *lists*."""
+    return AddMessage(sequence, text(sequence, body), lists or (1,))
+
+
+class StoreBox:
+    """One store in its directory; closes and reopens it.
+
+    Attributes: store: open after :meth:`open`; state: what that returned.
+    """
+
+    def __init__(self, factory: MessageStoreFactory, options: object, directory: Path) -> None:
+        self._factory = factory
+        self._options = options
+        self._made: list[MessageStore] = []
+        self.directory = directory
+        self.store: MessageStore
+        self.state: RecoveredState
+
+    def make(self, *, persistent: bool = True, keep_acknowledged: bool = True) -> MessageStore:
+        """Another store on the same directory, not open."""
+        context = StoreContext(
+            data_directory=self.directory,
+            gateway_name="conformance",
+            persistent=persistent,
+            keep_acknowledged=keep_acknowledged,
+        )
+        store = self._factory.create(context, self._options)
+        self._made.append(store)
+        return store
+
+    async def open(
+        self,
+        *operations: Operation,
+        persistent: bool = True,
+        keep_acknowledged: bool = True,
+    ) -> None:
+        """Open a store, and write *operations* when there are any."""
+        self.store = self.make(persistent=persistent, keep_acknowledged=keep_acknowledged)
+        self.state = await self.store.open()
+        if operations:
+            await self.write(*operations)
+
+    async def restart(self, *, keep_acknowledged: bool = True) -> None:
+        """Close the store and open the same contents again."""
+        await self.store.close()
+        await self.open(keep_acknowledged=keep_acknowledged)
+
+    async def write(
+        self, *operations: Operation, durability: Durability = Durability.SYNCED
+    ) -> None:
+        """Write one batch."""
+        await self.store.write(WriteBatch(list(operations), durability))
+
+    async def sequences(self, pending_list: int = 1) -> list[int]:
+        """Everything pending in a list, read in one page."""
+        page = await self.store.page_in(pending_list, 0, 1_000_000, ANY_SIZE)
+        return [stored.sequence for stored in page]
+
+    async def log(self, after: int = 0) -> list[tuple[int, int]]:
+        """The acknowledged log as (ack sequence, sequence)."""
+        page = await self.store.acknowledged(after, 1_000_000, ANY_SIZE)
+        return [(row.ack_sequence, row.sequence) for row in page.rows]
+
+    async def close(self) -> None:
+        """Close whatever was made here."""
+        for store in self._made:
+            await store.close()
+
+
+class StoreConformance:
+    """What every message store must do. Subclass it and override ``store_factory``."""
+
+    @pytest.fixture
+    def store_factory(self, request: pytest.FixtureRequest) -> MessageStoreFactory:
+        """The factory under test."""
+        name = cast("str | None", request.config.getoption("--store"))
+        if not name:
+            raise pytest.UsageError("name the store to test: --store=NAME (entry point store-NAME)")
+        factory = plugin_factory(f"store-{name}", "register_message_store")
+        return cast(MessageStoreFactory, factory)
+
+    @pytest.fixture
+    def store_options(
+        self, request: pytest.FixtureRequest, store_factory: MessageStoreFactory
+    ) -> object:
+        """The options it is built with."""
+        lines = cast("list[str]", request.config.getoption("--store-option"))
+        options_type = cast("type[object]", store_factory.options_type)
+        return parse_options(options_type, tomllib.loads("\n".join(lines)))
+
+    @pytest.fixture
+    def box(
+        self, store_factory: MessageStoreFactory, store_options: object, tmp_path: Path
+    ) -> StoreBox:
+        """A store that is not open yet, in an empty directory."""
+        return StoreBox(store_factory, store_options, tmp_path)
+
+    @pytest.fixture
+    def capabilities(self, box: StoreBox) -> StoreCapabilities:
+        """What the store declares."""
+        return box.make().capabilities
+
+    @pytest.fixture
+    def machine_settings(self) -> hypothesis.settings:
+        """How long the model-based test runs."""
+        return STORE_MACHINE_SETTINGS
+
+    @pytest.fixture
+    def durable(self, capabilities: StoreCapabilities) -> None:
+        """For tests that need contents to survive a restart."""
+        if not capabilities.durable:
+            pytest.skip("the store declares durable=False")
+
+    @pytest.fixture
+    def logged(self, capabilities: StoreCapabilities) -> None:
+        """For tests that need the acknowledged log."""
+        if not capabilities.acknowledged_log:
+            pytest.skip("the store declares acknowledged_log=False")
+
+    # ------------------------------------------------------------------------------- life cycle
+
+    @scenario
+    async def test_a_new_store_is_empty_and_has_an_identity(self, box: StoreBox) -> None:
+        await box.open()
+        state = box.state
+        assert state.store_id
+        assert (state.last_sequence, state.last_pending_list) == (0, 0)
+        assert not any([state.destinations, state.subscriptions, state.sessions])
+        assert not any([state.inflight, state.retained, state.pending])
+        assert await box.sequences() == []
+        await box.close()
+
+    @scenario
+    async def test_the_identity_stays_over_restarts(self, box: StoreBox, durable: None) -> None:
+        await box.open()
+        first = box.state.store_id
+        await box.restart()
+        assert box.state.store_id == first
+        await box.close()
+
+    @scenario
+    async def test_a_new_directory_gives_another_identity(
+        self, box: StoreBox, store_factory: MessageStoreFactory, store_options: object
+    ) -> None:
+        (box.directory / "a").mkdir()
+        (box.directory / "b").mkdir()
+        identities: set[str] = set()
+        for name in ("a", "b"):
+            inner = StoreBox(store_factory, store_options, box.directory / name)
+            await inner.open()
+            identities.add(inner.state.store_id)
+            await inner.close()
+        assert len(identities) == 2
+
+    @scenario
+    async def test_a_closed_store_refuses_all_work(self, box: StoreBox) -> None:
+        await box.open(QUEUE, add(1))
+        await box.store.close()
+        with pytest.raises(StoreClosedError):
+            await box.write(add(2))
+        with pytest.raises(StoreClosedError):
+            await box.store.page_in(1, 0, 1, 1)
+        with pytest.raises(StoreClosedError):
+            await box.store.acknowledged(0, 1, 1)
+        with pytest.raises(StoreClosedError):
+            await box.store.release_acknowledged(1)
+
+    @scenario
+    async def test_close_may_be_called_twice_and_before_open(self, box: StoreBox) -> None:
+        await box.open()
+        await box.store.close()
+        await box.store.close()
+        await box.make().close()
+
+    @scenario
+    async def test_only_one_store_at_a_time_owns_the_contents(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, add(1))
+        with pytest.raises(StoreLockedError):
+            await box.make().open()
+        await box.write(add(2))
+        await box.restart()
+        assert await box.sequences() == [1, 2]
+        await box.close()
+
+    @scenario
+    async def test_a_store_that_is_not_persistent_touches_no_disk(self, box: StoreBox) -> None:
+        await box.open(QUEUE, add(1), add(2), persistent=False)
+        assert not box.store.capabilities.durable
+        await box.write(Acknowledge(1, (1,)))
+        assert await box.sequences() == [2]
+        await box.store.close()
+        assert list(box.directory.iterdir()) == []
+
+    # ----------------------------------------------------------------------------- pending lists
+
+    @scenario
+    async def test_messages_come_back_in_order_with_all_their_fields(self, box: StoreBox) -> None:
+        message = Message(
+            destination="topic://ä.β.🚢",
+            body=bytes(range(256)),
+            headers=(("a", "1"), ("a", "2"), ("", ""), ("ключ", "line\nbreak:\\")),
+            received_at=1_700_000_000_000_001,
+            expires_at=1_900_000_000_000_002,
+            priority=9,
+            persistent=False,
+            qos=1,
+            retain=True,
+            protocol="mqtt",
+            client_id="client",
+            original_name="/a//b",
+            content_type="application/json",
+            correlation_data=b"\0\xff",
+            reply_to="queue://answers",
+        )
+        await box.open(QUEUE, AddMessage(7, message, (1,)), add(9, body=b""))
+        first, second = await box.store.page_in(1, 0, 10, ANY_SIZE)
+        assert (first.sequence, first.message, first.delivery_count) == (7, message, 0)
+        assert (second.sequence, second.message.body) == (9, b"")
+        await box.close()
+
+    @scenario
+    async def test_a_message_survives_a_restart_unchanged(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        message = Message("queue://orders", bytes(1_000_000), (("k", "v"),), 5, 6, 7)
+        await box.open(QUEUE, AddMessage(3, message, (1,)))
+        await box.restart()
+        (stored,) = await box.store.page_in(1, 0, 10, ANY_SIZE)
+        assert (stored.sequence, stored.message) == (3, message)
+        assert by_key(box.state)["pending"] == {1: PendingCount(1, 1_000_000)}
+        await box.close()
+
+    @scenario
+    async def test_a_page_begins_behind_after_and_ends_at_the_limit(self, box: StoreBox) -> None:
+        await box.open(QUEUE, *[add(sequence) for sequence in range(10, 60, 10)])
+
+        async def page(after: int, limit: int) -> list[int]:
+            found = await box.store.page_in(1, after, limit, ANY_SIZE)
+            return [stored.sequence for stored in found]
+
+        assert await page(0, 2) == [10, 20]
+        assert await page(20, 2) == [30, 40]
+        assert await page(29, 2) == [30, 40]
+        assert await page(40, 2) == [50]
+        assert await page(50, 2) == []
+        assert await page(0, 5) == [10, 20, 30, 40, 50]
+        await box.close()
+
+    @scenario
+    async def test_a_page_stops_before_its_bodies_exceed_the_byte_limit(
+        self, box: StoreBox
+    ) -> None:
+        await box.open(QUEUE, *[add(sequence, body=bytes(100)) for sequence in range(1, 6)])
+
+        async def count(bytes_max: int) -> int:
+            return len(await box.store.page_in(1, 0, 10, bytes_max))
+
+        assert [await count(size) for size in (1, 99, 100, 199, 200, 399, 500)] == [
+            1, 1, 1, 1, 2, 3, 5,
+        ]  # fmt: skip
+        await box.close()
+
+    @scenario
+    async def test_an_unknown_list_is_empty(self, box: StoreBox) -> None:
+        await box.open(QUEUE, add(1))
+        assert await box.sequences(99) == []
+        await box.close()
+
+    @scenario
+    async def test_acknowledged_and_discarded_messages_leave_their_list_only(
+        self, box: StoreBox
+    ) -> None:
+        await box.open(QUEUE, OTHER, *[add(sequence, 1, 2) for sequence in range(1, 7)])
+        await box.write(Acknowledge(1, (4, 2)), Discard(2, (1, 6), DiscardReason.EXPIRED))
+        assert await box.sequences(1) == [1, 3, 5, 6]
+        assert await box.sequences(2) == [2, 3, 4, 5]
+        await box.close()
+
+    @scenario
+    async def test_a_moved_message_is_the_last_of_its_new_list(self, box: StoreBox) -> None:
+        await box.open(QUEUE, OTHER, add(1), add(2), add(3, 2))
+        moved = Message("queue://returns", b"message 1", (("reason", "rejected"),))
+        await box.write(Move(1, 1, 2, 4, moved))
+        assert await box.sequences(1) == [2]
+        page = await box.store.page_in(2, 0, 10, ANY_SIZE)
+        assert [(stored.sequence, stored.message.headers) for stored in page] == [
+            (3, ()),
+            (4, (("reason", "rejected"),)),
+        ]
+        await box.close()
+
+    @scenario
+    async def test_delivery_counts_belong_to_message_and_list(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, OTHER, add(1, 1, 2), add(2, 1, 2))
+        await box.write(RecordDelivery(1, (1, 2), (1, 1)), RecordDelivery(1, (2,), (3,)))
+        for _ in range(2):
+            for number, expected in ((1, [1, 3]), (2, [0, 0])):
+                page = await box.store.page_in(number, 0, 10, ANY_SIZE)
+                assert [stored.delivery_count for stored in page] == expected
+            await box.restart()
+        await box.close()
+
+    @scenario
+    async def test_operations_of_one_batch_see_those_before_them(self, box: StoreBox) -> None:
+        await box.open()
+        await box.write(
+            QUEUE,
+            OTHER,
+            add(1),
+            add(2),
+            RecordDelivery(1, (2,), (1,)),
+            Acknowledge(1, (1,)),
+            Move(1, 2, 2, 3, text(3)),
+            Discard(2, (3,), DiscardReason.PURGED),
+            add(4),
+        )
+        assert await box.sequences(1) == [4]
+        assert await box.sequences(2) == []
+        await box.close()
+
+    @scenario
+    async def test_an_empty_batch_changes_nothing(self, box: StoreBox) -> None:
+        await box.open(QUEUE, add(1))
+        await box.write()
+        await box.write(durability=Durability.WRITTEN)
+        assert await box.sequences() == [1]
+        await box.close()
+
+    @scenario
+    async def test_thousands_of_messages_keep_their_order_over_a_restart(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, OTHER)
+        left: list[int] = []
+        for first in range(1, 3001, 100):
+            numbers = range(first, first + 100)
+            await box.write(*[add(number, 1, 2, body=bytes(number)) for number in numbers])
+            await box.write(Acknowledge(1, tuple(number for number in numbers if number % 7)))
+            left += [number for number in numbers if number % 7 == 0]
+        await box.restart()
+        assert await box.sequences(1) == left
+        assert await box.sequences(2) == list(range(1, 3001))
+        page = await box.store.page_in(2, 2000, 500, ANY_SIZE)
+        assert [len(stored.message.body) for stored in page] == list(range(2001, 2501))
+        await box.close()
+
+    # ---------------------------------------------------------------- what opening brings back
+
+    @scenario
+    async def test_destinations_and_their_counts_come_back(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, OTHER, AddDestination("topic://news", 0))
+        await box.write(add(1, 1, 2), add(2, 1), RemoveDestination("queue://returns", 2))
+        await box.restart()
+        assert sorted(box.state.destinations, key=lambda known: known.destination) == [
+            RecoveredDestination("queue://orders", 1),
+            RecoveredDestination("topic://news", 0),
+        ]
+        assert by_key(box.state)["pending"] == {1: PendingCount(2, 18)}
+        assert await box.sequences(2) == []
+        await box.close()
+
+    @scenario
+    async def test_the_highest_numbers_are_never_forgotten(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, AddDestination("queue://gone", 8), add(1), add(900, 8))
+        await box.write(Acknowledge(1, (1,)), RemoveDestination("queue://gone", 8))
+        for _ in range(3):
+            await box.restart(keep_acknowledged=False)
+            assert (box.state.last_sequence, box.state.last_pending_list) == (900, 8)
+        await box.close()
+
+    @scenario
+    async def test_durable_subscriptions_come_back_with_their_messages(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        kept = Subscription(
+            1, "client", "name", "topic://a.>", durable=True, qos=1, no_local=True,
+            protocol="mqtt", share_group="group", options={"k": "v"},
+        )  # fmt: skip
+        replaced = Subscription(2, "client", "other", "topic://b", durable=True)
+        removed = Subscription(3, "client", "third", "topic://c", durable=True)
+        await box.open(PutSubscription(kept), PutSubscription(replaced), PutSubscription(removed))
+        await box.write(add(1, 1, 2, 3))
+        newer = Subscription(2, "client", "other", "topic://b", durable=True, qos=0)
+        await box.write(PutSubscription(newer), RemoveSubscription(3))
+        await box.restart()
+        assert by_key(box.state)["subscriptions"] == {1: kept, 2: newer}
+        assert [await box.sequences(number) for number in (1, 2, 3)] == [[1], [1], []]
+        await box.close()
+
+    @scenario
+    async def test_subscriptions_that_are_not_durable_end_with_the_gateway(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(
+            QUEUE, PutSubscription(Subscription(5, "client", "s", "topic://a", durable=False))
+        )
+        await box.write(add(1, 1, 5), add(2, 5))
+        assert await box.sequences(5) == [1, 2]
+        await box.restart()
+        assert list(box.state.subscriptions) == []
+        assert by_key(box.state)["pending"] == {1: PendingCount(1, 9)}
+        assert await box.sequences(5) == []
+        assert box.store.statistics().pending_messages == 1
+        await box.restart()
+        assert box.state.last_pending_list == 5
+        await box.close()
+
+    @scenario
+    async def test_the_last_retained_message_of_a_destination_comes_back(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        def message(name: str, body: bytes) -> Message:
+            return Message(f"topic://{name}", body, (("h", "v"),), retain=True)
+
+        await box.open(SetRetained(message("a", b"1")), SetRetained(message("b", b"2")))
+        await box.write(SetRetained(message("a", b"3")), ClearRetained("topic://b"))
+        await box.write(ClearRetained("topic://never"), SetRetained(message("c", bytes(100_000))))
+        await box.restart()
+        assert by_key(box.state)["retained"] == {
+            "topic://a": message("a", b"3"),
+            "topic://c": message("c", bytes(100_000)),
+        }
+        await box.close()
+
+    @scenario
+    async def test_sessions_and_packet_ids_come_back(self, box: StoreBox, durable: None) -> None:
+        def packet(
+            client_id: str, direction: InflightDirection, packet_id: int, state: InflightState
+        ) -> InflightRecord:
+            return InflightRecord(client_id, direction, packet_id, state, "filter", 12)
+
+        incoming, outgoing = InflightDirection.IN, InflightDirection.OUT
+        await box.open(
+            PutSession(Session("a", 60)),
+            PutSession(Session("b", 0xFFFF_FFFF)),
+            PutInflight(packet("a", incoming, 1, InflightState.RECEIVED)),
+            PutInflight(packet("a", outgoing, 1, InflightState.PUBLISHED)),
+            PutInflight(packet("a", outgoing, 2, InflightState.PUBLISHED)),
+            PutInflight(packet("b", outgoing, 1, InflightState.PUBLISHED)),
+        )
+        newer = Session("a", 120, 1_700_000_000_000_000, {"version": "5"})
+        await box.write(
+            PutSession(newer),
+            RemoveSession("b"),
+            PutInflight(packet("a", outgoing, 1, InflightState.RELEASED)),
+            RemoveInflight("a", outgoing, 2),
+            RemoveInflight("a", outgoing, 3),
+        )
+        await box.restart()
+        found = by_key(box.state)
+        assert found["sessions"] == {"a": newer}
+        assert found["inflight"] == {
+            ("a", incoming, 1): packet("a", incoming, 1, InflightState.RECEIVED),
+            ("a", outgoing, 1): packet("a", outgoing, 1, InflightState.RELEASED),
+        }
+        await box.close()
+
+    @scenario
+    async def test_a_batch_that_was_only_written_survives_a_clean_restart(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, add(1), add(2))
+        await box.write(Acknowledge(1, (1,)), durability=Durability.WRITTEN)
+        assert await box.sequences() == [2]
+        await box.restart()
+        assert await box.sequences() == [2]
+        await box.close()
+
+    # ------------------------------------------------------------------------- acknowledged log
+
+    @scenario
+    async def test_the_acknowledged_log_is_dense_and_in_order_of_acknowledgement(
+        self, box: StoreBox, logged: None
+    ) -> None:
+        await box.open(QUEUE, OTHER, *[add(sequence, 1, 2) for sequence in range(1, 6)])
+        await box.write(Acknowledge(1, (4, 1)), Acknowledge(2, (1,)))
+        await box.write(Discard(1, (2,), DiscardReason.DROPPED), Acknowledge(1, (3,)))
+        assert await box.log() == [(1, 4), (2, 1), (3, 1), (4, 3)]
+        assert await box.log(after=2) == [(3, 1), (4, 3)]
+        assert await box.log(after=4) == []
+        await box.close()
+
+    @scenario
+    async def test_a_row_says_who_consumed_what_and_when(self, box: StoreBox, logged: None) -> None:
+        await box.open(QUEUE, add(1), add(2))
+        await box.write(Acknowledge(1, (2, 1), (100, 200), 300, "client", "subscription", "stomp"))
+        page = await box.store.acknowledged(0, 10, ANY_SIZE)
+        assert page.last == 2
+        assert [
+            (
+                row.message,
+                row.pending_list,
+                row.delivered_at,
+                row.acked_at,
+                row.client_id,
+                row.subscription,
+                row.protocol,
+            )
+            for row in page.rows
+        ] == [
+            (text(2), 1, 100, 300, "client", "subscription", "stomp"),
+            (text(1), 1, 200, 300, "client", "subscription", "stomp"),
+        ]
+        await box.close()
+
+    @scenario
+    async def test_the_acknowledged_log_is_read_in_pages(self, box: StoreBox, logged: None) -> None:
+        await box.open(QUEUE, *[add(number, body=bytes(100)) for number in range(1, 11)])
+        await box.write(Acknowledge(1, tuple(range(1, 11))))
+        page = await box.store.acknowledged(0, 4, ANY_SIZE)
+        assert [row.ack_sequence for row in page.rows] == [1, 2, 3, 4]
+        assert page.last == 10
+        page = await box.store.acknowledged(8, 4, ANY_SIZE)
+        assert [row.ack_sequence for row in page.rows] == [9, 10]
+        assert len((await box.store.acknowledged(0, 10, 350)).rows) in range(1, 4)
+        assert len((await box.store.acknowledged(0, 10, 1)).rows) == 1
+        await box.close()
+
+    @scenario
+    async def test_the_acknowledged_log_continues_over_restarts(
+        self, box: StoreBox, logged: None, durable: None
+    ) -> None:
+        await box.open(QUEUE)
+        for round_ in range(1, 5):
+            await box.write(*[add(10 * round_ + step) for step in range(3)])
+            await box.write(Acknowledge(1, tuple(10 * round_ + step for step in (2, 0, 1))))
+            await box.restart()
+        rows = await box.log()
+        assert [ack_sequence for ack_sequence, _ in rows] == list(range(1, 13))
+        assert [sequence for _, sequence in rows] == [
+            12,
+            10,
+            11,
+            22,
+            20,
+            21,
+            32,
+            30,
+            31,
+            42,
+            40,
+            41,
+        ]
+        page = await box.store.acknowledged(11, 1, ANY_SIZE)
+        assert page.rows[0].message == text(41)
+        await box.close()
+
+    @scenario
+    async def test_rows_are_kept_until_they_are_released(
+        self, box: StoreBox, logged: None, durable: None
+    ) -> None:
+        await box.open(QUEUE, *[add(sequence) for sequence in range(1, 7)])
+        await box.write(Acknowledge(1, (1, 2, 3, 4)))
+        await box.store.release_acknowledged(2)
+        await box.store.release_acknowledged(2)
+        await box.store.release_acknowledged(1)
+        for _ in range(2):
+            assert await box.log(after=2) == [(3, 3), (4, 4)]
+            with pytest.raises(RequestError):
+                await box.store.acknowledged(1, 10, ANY_SIZE)
+            await box.write()  # what makes the release durable, at the latest
+            await box.restart()
+        await box.store.release_acknowledged(4)
+        await box.write(Acknowledge(1, (5,)))
+        assert await box.log(after=4) == [(5, 5)]
+        await box.restart()
+        assert await box.log(after=4) == [(5, 5)]
+        assert await box.sequences() == [6]
+        await box.close()
+
+    @scenario
+    async def test_rows_are_readable_once_a_synced_batch_followed(
+        self, box: StoreBox, logged: None
+    ) -> None:
+        await box.open(QUEUE, add(1), add(2))
+        await box.write(Acknowledge(1, (1,)), durability=Durability.WRITTEN)
+        await box.write(Acknowledge(1, (2,)), durability=Durability.SYNCED)
+        page = await box.store.acknowledged(0, 10, ANY_SIZE)
+        assert ([row.sequence for row in page.rows], page.last) == ([1, 2], 2)
+        await box.close()
+
+    @scenario
+    async def test_without_a_sink_nothing_is_logged(self, box: StoreBox) -> None:
+        await box.open(QUEUE, add(1), keep_acknowledged=False)
+        await box.write(Acknowledge(1, (1,)))
+        assert await box.log() == []
+        assert box.store.statistics().acknowledged_bytes == 0
+        await box.close()
+
+    @scenario
+    async def test_statistics_follow_what_is_held(self, box: StoreBox, logged: None) -> None:
+        await box.open(QUEUE, OTHER, *[add(number, 1, 2, body=bytes(50)) for number in range(1, 5)])
+        before = box.store.statistics()
+        assert (before.pending_messages, before.writable) == (4, True)
+        assert (before.acknowledged_bytes, before.acknowledged_oldest_at) == (0, 0)
+        assert before.acknowledged_first == before.acknowledged_last + 1
+        await box.write(Acknowledge(1, (1, 2), acked_at=70), Acknowledge(2, (1,), acked_at=80))
+        held = box.store.statistics()
+        assert held.pending_messages == 3
+        assert (held.acknowledged_first, held.acknowledged_last) == (1, 3)
+        assert held.acknowledged_bytes >= 50
+        assert held.acknowledged_oldest_at == 70
+        await box.store.release_acknowledged(3)
+        after = box.store.statistics()
+        assert (after.acknowledged_first, after.acknowledged_last) == (4, 3)
+        assert (after.acknowledged_bytes, after.acknowledged_oldest_at) == (0, 0)
+        assert after.disk_bytes >= 0
+        await box.close()
+
+    # ------------------------------------------------------------------------------ concurrency
+
+    @scenario
+    async def test_pages_read_beside_writes_have_no_gaps(self, box: StoreBox) -> None:
+        await box.open(QUEUE)
+        is_written = False
+
+        async def write() -> None:
+            nonlocal is_written
+            for first in range(1, 501, 10):
+                await box.write(*[add(number) for number in range(first, first + 10)])
+            is_written = True
+
+        async def read() -> None:
+            seen = 0
+            while not is_written:
+                page = await box.store.page_in(1, 0, 1_000, ANY_SIZE)
+                assert [stored.sequence for stored in page] == list(range(1, len(page) + 1))
+                assert len(page) >= seen
+                seen = len(page)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(write(), read())
+        assert await box.sequences() == list(range(1, 501))
+        await box.close()
+
+    @scenario
+    async def test_a_cancelled_write_leaves_all_of_its_batch_or_nothing(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE)
+        expected: list[int] = []
+        for first in range(1, 201, 10):
+            numbers = list(range(first, first + 5))
+            task = asyncio.create_task(box.write(*[add(number) for number in numbers]))
+            for _ in range(first % 3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await box.write(add(first + 5))
+            page = await box.store.page_in(1, first - 1, 10, ANY_SIZE)
+            found = [stored.sequence for stored in page]
+            assert found in ([first + 5], [*numbers, first + 5])
+            expected += found
+        await box.restart()
+        assert await box.sequences() == expected
+        await box.close()
+
+    # -------------------------------------------------------------------------------- the model
+
+    def test_any_sequence_of_operations_gives_what_the_reference_gives(
+        self,
+        store_factory: MessageStoreFactory,
+        store_options: object,
+        tmp_path: Path,
+        capabilities: StoreCapabilities,
+        machine_settings: hypothesis.settings,
+    ) -> None:
+        made: list[Path] = []
+
+        def machine() -> StoreMachine:
+            directory = tmp_path / str(len(made))
+            directory.mkdir()
+            made.append(directory)
+            return StoreMachine(store_factory, store_options, directory, capabilities)
+
+        run_state_machine_as_test(machine, settings=machine_settings)  # type: ignore[no-untyped-call]
+        assert len(made) > 1
+
+
+class TestStore(StoreConformance):
+    """The kit over the store that ``--store`` names."""

@@ -1,0 +1,202 @@
+"""The file cursor: memory up to the limit, then a temporary file.
+
+For consumers that fall behind now and then while the message store is slow: the backlog is read
+from a local file instead of the store (AMQ message store, "File-based cursors"). The pending list
+has three parts, in this order: memory, spool, and what is only in the store. The last one holds
+what was pending before the start and what the spool has no room for. An unstored list has no such
+part: there the oldest messages are dropped when the spool is full.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, final
+
+from tidegate.spi import CursorContext, PendingCursor, StoredMessage, StoreIOError
+from tidegate_cursors._ordered_memory import OrderedMemory
+from tidegate_cursors._spool import READ_BYTES, Spool
+from tidegate_cursors._stored_tail import StoredTail, page_bounds
+
+_log = logging.getLogger("tidegate.cursor.file")
+
+_NOTHING: Final[Sequence[StoredMessage]] = ()
+
+
+@final
+class FileCursor:
+    """A :class:`tidegate.spi.PendingCursor`; all calls on the event loop."""
+
+    __slots__ = (
+        "_destination",
+        "_limit_bytes",
+        "_memory",
+        "_memory_position",
+        "_page_count",
+        "_spool",
+        "_tail",
+    )
+
+    def __init__(self, context: CursorContext) -> None:
+        self._destination = context.destination
+        self._limit_bytes = context.memory_limit_bytes
+        self._page_count = max(1, context.page_count)
+        self._memory = OrderedMemory()
+        self._memory_position = 0  # highest sequence that has been in memory
+        self._spool = Spool(
+            context.temporary_directory,
+            context.temporary_limit_bytes,
+            context.destination,
+            buffer_bytes=context.memory_limit_bytes // 4,
+        )
+        self._tail = StoredTail(context.read_page, context.recovered_count, context.page_count)
+
+    @property
+    def size(self) -> int:
+        """Messages that are pending and not taken: in memory, spooled, or only in the store."""
+        return len(self._memory.messages) + self._spool.count + self._tail.count
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory held now, with the spool's write buffer."""
+        return self._memory.memory_bytes + self._spool.buffered_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Never: what does not fit is spooled, left in the store, or replaces the oldest."""
+        return False
+
+    @property
+    def needs_page(self) -> bool:
+        """True when memory is empty and spool or store have more."""
+        return not self._memory.messages and (self._spool.count > 0 or self._tail.count > 0)
+
+    def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+        """Take new messages into memory while there is room and nothing waits behind it."""
+        if not self._tail.count and not self._spool.count:
+            kept = self._memory.append_within(messages, self._limit_bytes)
+            if kept:
+                self._tail.position = self._memory_position = messages[kept - 1].sequence
+                if kept == len(messages):
+                    return _NOTHING
+                messages = messages[kept:]
+        return self._offer_behind(messages)
+
+    def _offer_behind(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+        tail = self._tail
+        if tail.count:
+            tail.add(len(messages))
+            return _NOTHING
+        kept = self._spool.append(messages)
+        if kept:
+            tail.position = self._spool.last
+        if kept == len(messages):
+            return _NOTHING
+        if tail.is_stored:
+            tail.add(len(messages) - kept)
+            return _NOTHING
+        return self._replace_oldest(messages[kept:])
+
+    def _replace_oldest(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+        """Make room at the end by dropping as much at the beginning of the list.
+
+        The oldest are in memory, the room is needed in the spool: the first spooled messages move
+        into memory, and the first in memory are dropped.
+        """
+        memory = self._memory
+        spool = self._spool
+        dropped: list[StoredMessage] = []
+        while messages:
+            if spool.count:
+                try:
+                    memory.append(spool.read_now(self._page_count, READ_BYTES))
+                except StoreIOError as error:
+                    self._abandon_spool(error)
+            kept = spool.append(messages)
+            if not kept and not spool.count:  # above the spool's limit, or nothing can be written
+                kept = 1
+                memory.append(messages[:1])
+            messages = messages[kept:]
+            while memory.memory_bytes > self._limit_bytes and len(memory) > 1:
+                dropped += memory.take(1, 0)
+        return dropped
+
+    def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+        """Take the first messages in memory."""
+        return self._memory.take(limit, bytes_max)
+
+    async def page_in(self) -> None:
+        """Read from the spool, or from the store when the spool is empty; a page at a time.
+
+        Raises: StoreError; StoreIOError when the spool cannot be read and the list is not stored
+            (what was spooled is lost then). Cancellation: safe.
+        """
+        memory = self._memory
+        spool = self._spool
+        while True:
+            room_bytes = self._limit_bytes - memory.memory_bytes
+            if room_bytes <= 0 and memory.messages:
+                return
+            if not spool.count:
+                page = await self._tail.read(room_bytes)
+                break
+            try:
+                page = await spool.read(*page_bounds(room_bytes, self._page_count))
+            except StoreIOError as error:
+                if not self._abandon_spool(error):
+                    raise
+                continue
+            if page:
+                break
+        if page:
+            self._memory_position = page[-1].sequence
+            memory.append(page)
+
+    def _abandon_spool(self, error: StoreIOError) -> bool:
+        """The spool cannot be read: a stored list is read from the store instead.
+
+        Returns: False when the list is not stored, so that the spooled messages are lost.
+        """
+        count = self._spool.count
+        self._spool.clear()
+        _log.error(
+            "spool abandoned destination=%s messages=%d stored=%s error=%s",
+            self._destination,
+            count,
+            self._tail.is_stored,
+            error,
+        )
+        if not self._tail.is_stored:
+            return False
+        self._tail.position = self._memory_position
+        self._tail.add(count)
+        return True
+
+    def put_back(self, messages: Sequence[StoredMessage]) -> None:
+        """Taken messages return to their place: they have been in memory, so it is there."""
+        self._memory.put_back(messages)
+
+    def remove(self, sequences: Sequence[int]) -> int:
+        """Forget untaken messages. Returns how many were known."""
+        gone = set(sequences)
+        return self._memory.remove(gone) + self._spool.remove(gone) + self._tail.remove(gone)
+
+    async def close(self) -> None:
+        """Free memory and spool. Idempotent."""
+        self._memory.clear()
+        self._tail.forget()
+        self._spool.close()
+
+
+@final
+class FileCursorFactory:
+    """Makes file cursors, for stored and unstored lists."""
+
+    @property
+    def needs_store(self) -> bool:
+        """False: an unstored list lives in memory and spool alone."""
+        return False
+
+    def create(self, context: CursorContext) -> PendingCursor:
+        """Build the cursor of one list; the file is made when the first message is spooled."""
+        return FileCursor(context)

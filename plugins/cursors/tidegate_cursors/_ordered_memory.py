@@ -1,0 +1,129 @@
+"""Messages in memory, in sequence order: the part of every cursor that consumers are fed from.
+
+Only one structure is needed for new messages and for those that were put back. Messages are taken
+from the front, so whatever was taken at some time has a lower sequence than whatever never was:
+what comes back belongs in front of, or among, other messages that came back, never further behind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from tidegate.spi import MESSAGE_OVERHEAD_BYTES, StoredMessage
+
+_sequence_of: Final = attrgetter("sequence")
+
+
+class OrderedMemory:
+    """A deque of messages in sequence order that knows how much memory it stands for.
+
+    Attributes:
+        messages: in sequence order. Read it; change it only through the methods.
+        body_bytes: bytes of their bodies.
+    """
+
+    __slots__ = ("body_bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages: deque[StoredMessage] = deque()
+        self.body_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the messages are accounted with (:func:`tidegate.spi.memory_bytes` of each)."""
+        return self.body_bytes + len(self.messages) * MESSAGE_OVERHEAD_BYTES
+
+    def append(self, messages: Sequence[StoredMessage]) -> None:
+        """Add *messages* at the end; their sequences are above all that are here."""
+        self.messages.extend(messages)
+        self.body_bytes += sum([len(message.message.body) for message in messages])
+
+    def append_within(self, messages: Sequence[StoredMessage], limit_bytes: int) -> int:
+        """Add as many of the first *messages* as *limit_bytes* of memory allow.
+
+        One message is always taken when the memory is empty: a message above the limit must be
+        able to pass.
+
+        Returns: how many were added.
+        """
+        queue = self.messages
+        count = len(messages)
+        body_bytes = sum([len(message.message.body) for message in messages]) + self.body_bytes
+        if body_bytes + (len(queue) + count) * MESSAGE_OVERHEAD_BYTES <= limit_bytes:
+            queue.extend(messages)
+            self.body_bytes = body_bytes
+            return count
+        return self._append_part(messages, limit_bytes)
+
+    def _append_part(self, messages: Sequence[StoredMessage], limit_bytes: int) -> int:
+        used = self.memory_bytes
+        for index, message in enumerate(messages):
+            size = len(message.message.body) + MESSAGE_OVERHEAD_BYTES
+            if used + size > limit_bytes and self.messages:
+                return index
+            used += size
+            self.messages.append(message)
+            self.body_bytes += size - MESSAGE_OVERHEAD_BYTES
+        return len(messages)
+
+    def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+        """Remove and return the first messages; see :meth:`tidegate.spi.PendingCursor.take`."""
+        queue = self.messages
+        if not queue or limit < 1:
+            return ()
+        if limit >= len(queue) and self.body_bytes <= bytes_max:
+            taken = list(queue)
+            queue.clear()
+            self.body_bytes = 0
+            return taken
+        take_first = queue.popleft
+        first = take_first()
+        taken = [first]
+        size = len(first.message.body)
+        for _ in range(min(limit - 1, len(queue))):
+            size += len(queue[0].message.body)
+            if size > bytes_max:
+                size -= len(queue[0].message.body)
+                break
+            taken.append(take_first())
+        self.body_bytes -= size
+        return taken
+
+    def put_back(self, messages: Sequence[StoredMessage]) -> None:
+        """Return taken messages to their places; they may come in any order."""
+        if not messages:
+            return
+        returned = sorted(messages, key=_sequence_of)
+        last = returned[-1].sequence
+        queue = self.messages
+        while queue and queue[0].sequence < last:
+            returned.append(queue.popleft())
+        returned.sort(key=_sequence_of)  # two runs that are sorted already: a linear merge
+        queue.extendleft(reversed(returned))
+        self.body_bytes += sum([len(message.message.body) for message in messages])
+
+    def remove(self, sequences: set[int]) -> int:
+        """Remove the messages with these sequences. Returns how many there were."""
+        queue = self.messages
+        before = len(queue)
+        while queue and queue[0].sequence in sequences:  # expiry and purge begin at the front
+            self.body_bytes -= len(queue.popleft().message.body)
+        removed = before - len(queue)
+        if removed == len(sequences) or not queue:
+            return removed
+        kept = [message for message in queue if message.sequence not in sequences]
+        if len(kept) != len(queue):
+            self.messages = deque(kept)
+            self.body_bytes = sum([len(message.message.body) for message in kept])
+        return before - len(kept)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.messages.clear()
+        self.body_bytes = 0

@@ -1,0 +1,123 @@
+"""The vm cursor: every pending message is in memory, and producers are slowed at the limit.
+
+The fastest cursor when consumers keep up; when they do not, ``is_full`` makes the broker throttle
+producers (AMQ message store, "VM cursors"). What was pending before the start is loaded from the
+store before new messages are handed out. A backlog above the memory limit is loaded in parts, as
+memory drains: a gateway must be able to start with a backlog that is larger than its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from tidegate.spi import CursorContext, PendingCursor, StoredMessage
+from tidegate_cursors._ordered_memory import OrderedMemory
+from tidegate_cursors._stored_tail import StoredTail
+
+_NOTHING: Final[Sequence[StoredMessage]] = ()
+
+
+@final
+class VmCursor:
+    """A :class:`tidegate.spi.PendingCursor`; all calls on the event loop.
+
+    Until the recovered messages are loaded, new ones wait in a second memory behind them.
+    """
+
+    __slots__ = ("_limit_bytes", "_memory", "_recovered", "_waiting")
+
+    def __init__(self, context: CursorContext) -> None:
+        self._limit_bytes = context.memory_limit_bytes
+        self._memory = OrderedMemory()
+        self._waiting = OrderedMemory()
+        self._recovered = StoredTail(context.read_page, context.recovered_count, context.page_count)
+
+    @property
+    def size(self) -> int:
+        """Messages that are pending and not taken, also those not loaded yet."""
+        return len(self._memory.messages) + len(self._waiting.messages) + self._recovered.count
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory held now."""
+        return self._memory.memory_bytes + self._waiting.memory_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """True at the memory limit: producers must wait for consumers."""
+        return self.memory_bytes >= self._limit_bytes
+
+    @property
+    def needs_page(self) -> bool:
+        """True when memory is empty and recovered messages are left to load."""
+        return self._recovered.count > 0 and not self._memory.messages
+
+    def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+        """Keep new messages in memory, behind those that are still to be loaded."""
+        (self._waiting if self._recovered.count else self._memory).append(messages)
+        return _NOTHING
+
+    def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+        """Take the first messages in memory."""
+        return self._memory.take(limit, bytes_max)
+
+    async def page_in(self) -> None:
+        """Load recovered messages, page by page, all of them or up to the memory limit.
+
+        Raises: StoreError. Cancellation: safe; pages loaded before stay.
+        """
+        recovered = self._recovered
+        memory = self._memory
+        while recovered.count:
+            room_bytes = self._limit_bytes - self.memory_bytes
+            if room_bytes <= 0 and memory.messages:
+                break
+            page = await recovered.read(room_bytes)
+            if not page:
+                break
+            memory.append(page)
+        self._release_waiting()
+
+    def put_back(self, messages: Sequence[StoredMessage]) -> None:
+        """Taken messages return to their place."""
+        self._memory.put_back(messages)
+
+    def remove(self, sequences: Sequence[int]) -> int:
+        """Forget untaken messages. Returns how many were known."""
+        gone = set(sequences)
+        known = self._memory.remove(gone)
+        if self._recovered.count:
+            waiting = self._waiting.messages
+            if waiting:
+                first = waiting[0].sequence
+                known += self._waiting.remove({sequence for sequence in gone if sequence >= first})
+                gone = {sequence for sequence in gone if sequence < first}
+            known += self._recovered.remove(gone)
+            self._release_waiting()
+        return known
+
+    def _release_waiting(self) -> None:
+        if self._waiting.messages and not self._recovered.count:
+            self._memory.append(self._waiting.messages)
+            self._waiting.clear()
+
+    async def close(self) -> None:
+        """Free the memory. Idempotent."""
+        self._memory.clear()
+        self._waiting.clear()
+        self._recovered.forget()
+
+
+@final
+class VmCursorFactory:
+    """Makes vm cursors, for stored and unstored lists."""
+
+    @property
+    def needs_store(self) -> bool:
+        """False: the store is read only for what was pending before the start."""
+        return False
+
+    def create(self, context: CursorContext) -> PendingCursor:
+        """Build the cursor of one list."""
+        return VmCursor(context)

@@ -1,0 +1,288 @@
+"""Brings Delta's two jars: from the cache, by Spark's package resolver, or by a plain download.
+
+They are fetched once into a cache of the user, and every start after that works offline: Spark
+gets them as ``spark.jars``. Of ``delta-spark``'s 33 dependencies only ``delta-storage`` is missing
+in PySpark, so the other 77 MB are excluded.
+
+Two ways, because each has failed where the other worked. Spark's resolver (``spark.jars.packages``,
+by Ivy) knows the settings of Ivy and the local Maven repository, but gives up when that repository
+holds a ``.pom`` without its jar. A plain download honours proxies and certificates from the
+environment, as everything in Python does.
+
+No repository is named here: the plain download takes what the user configured, else the one that
+Ivy, which comes with PySpark, names as its own default in ``repository.properties``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from tidegate.spi import ConfigError
+from tidegate_sink_spark._runtime import spark_home
+
+log = logging.getLogger(__name__)
+
+FETCH_TIMEOUT: Final = 180.0  # seconds for the resolver, Java's start included
+READ_TIMEOUT: Final = 30.0  # seconds without a byte
+JAR_BYTES_MAX: Final = 100 << 20
+REPOSITORY_VARIABLE: Final = "TIDEGATE_MAVEN_REPOSITORY"
+
+#: Ivy patterns for what ``delta-spark`` declares and PySpark has already, or does not need.
+_EXCLUDED: Final = (
+    "com.*:*",
+    "commons-*:*",
+    "io.airlift:*",
+    "io.delta:delta-kernel*",
+    "io.unitycatalog:*",
+    "javax.*:*",
+    "org.*:*",
+)
+
+
+class JarsError(Exception):
+    """The jars could not be fetched. The text says which ways were tried and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A jar in a Maven repository."""
+
+    group: str
+    name: str
+    version: str
+
+    @property
+    def coordinate(self) -> str:
+        return f"{self.group}:{self.name}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}-{self.version}.jar"
+
+    @property
+    def path(self) -> str:
+        return f"{self.group.replace('.', '/')}/{self.name}/{self.version}/{self.file_name}"
+
+
+#: Spark 4.1.2 and newer break Delta before 4.3 at the tenth commit (delta-io/delta#6867).
+ARTIFACTS: Final = (
+    Artifact("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
+    Artifact("io.delta", "delta-storage", "4.4.0"),
+)
+
+
+def check_choice(choice: str) -> None:
+    """Check the option ``jars``. Raises: ConfigError."""
+    if choice in ("auto", "packages", "download"):
+        return
+    for path in _listed(choice):
+        if not path.is_file():
+            raise ConfigError(f"{path} is not there", key="jars")
+
+
+def _listed(choice: str) -> tuple[Path, ...]:
+    return tuple(Path(item.strip()).expanduser() for item in choice.split(",") if item.strip())
+
+
+def cache_directory(option: str, environ: Mapping[str, str]) -> Path:
+    """Where jars are kept: the option, else the user's cache directory."""
+    if option:
+        return Path(option).expanduser().absolute()
+    base = environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tidegate" / "jars"
+
+
+def ensure_jars(
+    choice: str, cache: Path, *, repository: str, environment: Mapping[str, str]
+) -> tuple[Path, ...]:
+    """The jars for ``spark.jars``, fetched when they are not in *cache*. Blocking.
+
+    Args:
+        choice: the option ``jars``.
+        repository: the option ``maven_repository``.
+        environment: of the job (JAVA_HOME, SPARK_HOME); ways to fetch read it too.
+    Raises: JarsError, OSError.
+    """
+    if choice not in ("auto", "packages", "download"):
+        return _listed(choice)
+    wanted = tuple(cache / artifact.file_name for artifact in ARTIFACTS)
+    if all(map(is_whole, wanted)):
+        return wanted
+    cache.mkdir(parents=True, exist_ok=True)
+    ways: dict[str, Callable[[], None]] = {
+        "packages": lambda: resolve(cache, repository, environment),
+        "download": lambda: download(cache, repository, environment),
+    }
+    failures: list[str] = []
+    for name in ways if choice == "auto" else (choice,):
+        log.info("jars fetch way=%s directory=%s", name, cache)
+        try:
+            ways[name]()
+        except (JarsError, OSError, subprocess.SubprocessError) as exc:
+            failures.append(f"{name}: {exc}")
+            log.warning("jars way=%s problem=%r", name, str(exc))
+            continue
+        if all(map(is_whole, wanted)):
+            return wanted
+        failures.append(f"{name}: no whole jars")
+    raise JarsError(
+        f"Delta's jars could not be fetched ({'; '.join(failures)}); put "
+        f"{' and '.join(path.name for path in wanted)} into {cache}, or set maven_repository"
+    )
+
+
+def is_whole(jar: Path) -> bool:
+    """Tell whether *jar* is a complete zip file: its directory is at its end."""
+    return jar.is_file() and zipfile.is_zipfile(jar)
+
+
+# ------------------------------------------------------------------------- Spark's package resolver
+def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> None:
+    """Let spark-submit resolve ``spark.jars.packages`` into an Ivy directory, once.
+
+    Raises: JarsError, OSError, subprocess.SubprocessError.
+    """
+    with tempfile.TemporaryDirectory(prefix=".ivy-", dir=cache) as directory:
+        ivy = Path(directory)
+        program = ivy / "nothing.py"
+        program.write_text("")
+        command = [
+            str(Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"),
+            *("--master", "local[1]"),
+            *("--conf", f"spark.jars.ivy={ivy}"),
+            *("--packages", ",".join(artifact.coordinate for artifact in ARTIFACTS)),
+            *("--exclude-packages", ",".join(_EXCLUDED)),
+        ]
+        configured = configured_repository(repository, environment)
+        if configured:
+            command += ["--repositories", configured]
+        done = subprocess.run(
+            [*command, str(program)],
+            cwd=ivy,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT,
+            check=False,
+        )
+        for artifact in ARTIFACTS:
+            jar = ivy / "jars" / f"{artifact.group}_{artifact.file_name}"
+            if not is_whole(jar):
+                raise JarsError(f"Spark's resolver did not bring {jar.name}{_reason(done.stderr)}")
+            os.replace(jar, cache / artifact.file_name)
+
+
+def _reason(output: str) -> str:
+    for line in output.splitlines():
+        if "unresolved dependency" in line or "NOT FOUND" in line or "Exception" in line:
+            return f" ({line.strip(' :')[:200]})"
+    return ""
+
+
+# ---------------------------------------------------------------------------------- plain download
+def download(cache: Path, repository: str, environment: Mapping[str, str]) -> None:
+    """Download the jars and compare their SHA-1 with the repository's. Raises: JarsError, OSError."""
+    base = configured_repository(repository, environment) or ivy_repository(spark_home() / "jars")
+    if not base:
+        raise JarsError(f"no repository is known; set maven_repository or {REPOSITORY_VARIABLE}")
+    for artifact in ARTIFACTS:
+        _download_one(f"{base.rstrip('/')}/{artifact.path}", cache / artifact.file_name)
+
+
+def _download_one(url: str, path: Path) -> None:
+    if not url.startswith(("https://", "http://", "file:")):
+        raise JarsError(f"{url} is neither http(s) nor file")
+    handle, name = tempfile.mkstemp(prefix=".jar-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            digest = _copy(url, file)
+            file.flush()
+            os.fsync(file.fileno())
+        expected = _published_digest(f"{url}.sha1")
+        if expected and expected != digest:
+            raise JarsError(f"{url} has SHA-1 {digest} and should have {expected}")
+        if not is_whole(temporary):
+            raise JarsError(f"{url} is not a whole jar")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _copy(url: str, file: Any) -> str:
+    """Copy *url* into *file*; its SHA-1 in hexadecimal."""
+    digest = hashlib.sha1(usedforsecurity=False)  # what Maven repositories publish
+    size_bytes = 0
+    with urllib.request.urlopen(url, timeout=READ_TIMEOUT) as answer:
+        while chunk := answer.read(1 << 16):
+            size_bytes += len(chunk)
+            if size_bytes > JAR_BYTES_MAX:
+                raise JarsError(f"{url} is larger than {JAR_BYTES_MAX} bytes")
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
+
+
+def _published_digest(url: str) -> str:
+    """The digest at *url*, or "" where the repository publishes none."""
+    try:
+        with urllib.request.urlopen(url, timeout=READ_TIMEOUT) as answer:
+            words = answer.read(200).decode("ascii", "replace").split()
+    except urllib.error.URLError as exc:
+        missing = exc.code == 404 if isinstance(exc, urllib.error.HTTPError) else False
+        if missing or url.startswith("file:"):
+            return ""
+        raise
+    return words[0].lower() if words else ""
+
+
+def configured_repository(option: str, environ: Mapping[str, str]) -> str:
+    """The repository that the user named: option, environment, a mirror in Maven's settings; or ""."""
+    if option:
+        return option
+    if environ.get(REPOSITORY_VARIABLE):
+        return environ[REPOSITORY_VARIABLE]
+    home = environ.get("HOME")
+    return maven_mirror(Path(home) / ".m2" / "settings.xml") if home else ""
+
+
+def maven_mirror(settings: Path) -> str:
+    """The mirror of Maven's central repository in *settings*, or "". Never raises."""
+    with contextlib.suppress(OSError, ElementTree.ParseError):
+        for mirror in ElementTree.parse(settings).iter():
+            if mirror.tag.rpartition("}")[2] != "mirror":
+                continue
+            fields = {item.tag.rpartition("}")[2]: (item.text or "").strip() for item in mirror}
+            patterns = [part.strip() for part in fields.get("mirrorOf", "").split(",")]
+            if {"*", "central", "external:*"} & set(patterns) and fields.get("url"):
+                return fields["url"]
+    return ""
+
+
+def ivy_repository(jars: Path) -> str:
+    """The default repository of the Ivy that PySpark brings, or ""."""
+    for jar in sorted(jars.glob("ivy-*.jar")):
+        with (
+            contextlib.suppress(OSError, KeyError, zipfile.BadZipFile),
+            zipfile.ZipFile(jar) as ivy,
+        ):
+            text = ivy.read("org/apache/ivy/core/settings/repository.properties").decode("latin-1")
+            for line in text.splitlines():
+                key, _, value = line.partition("=")
+                if key.strip() == "ivy.ibiblio.default.artifact.root":
+                    return value.strip()
+    return ""

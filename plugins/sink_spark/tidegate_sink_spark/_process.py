@@ -1,0 +1,130 @@
+"""The job as a child process: start, commands in, reports out, certain death."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tidegate_sink_spark._protocol import (
+    Command,
+    JobConfig,
+    Report,
+    decode_report,
+    encode_line,
+)
+
+log = logging.getLogger(__name__)
+
+#: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
+JOB_COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark._job")
+TAIL_LINES: Final = 20
+_READ_BYTES: Final = 1 << 16
+_LINE_BYTES_MAX: Final = 1 << 20
+
+
+class JobProcess:
+    """A running job and its Java machine. Made by :meth:`start`; used on one event loop."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._stderr = asyncio.create_task(self._follow_stderr())
+
+    @classmethod
+    async def start(
+        cls,
+        config: JobConfig,
+        *,
+        environment: Mapping[str, str],
+        work_directory: Path,
+        command: Sequence[str] = JOB_COMMAND,
+    ) -> JobProcess:
+        """Start the job in a session of its own (no Ctrl-C reaches it). Raises: OSError."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(environment),
+            cwd=work_directory,
+            start_new_session=True,
+            limit=_LINE_BYTES_MAX,
+        )
+        job = cls(process)
+        job._write(encode_line(config))
+        return job
+
+    @property
+    def pid(self) -> int:
+        """Of the Python process, and the number of the process group."""
+        return self._process.pid
+
+    @property
+    def tail(self) -> str:
+        """The last lines that it wrote to stderr."""
+        return "\n".join(self._tail)
+
+    def send(self, command: Command) -> None:
+        """Send *command*; nothing happens when the job is gone."""
+        self._write(encode_line(command))
+
+    def _write(self, line: bytes) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None, "the job is started with a pipe"
+        if not stdin.is_closing():
+            stdin.write(line)
+
+    async def next_report(self) -> Report | None:
+        """Its next report; None when it has ended. A line that is none is logged and skipped.
+
+        Cancellation: safe, no report is lost.
+        """
+        stdout = self._process.stdout
+        assert stdout is not None, "the job is started with a pipe"
+        while line := await stdout.readline():
+            try:
+                return decode_report(line)
+            except ValueError as exc:
+                log.warning("job pid=%d unexpected=%r problem=%s", self.pid, line[:200], exc)
+        return None
+
+    async def end(self) -> int:
+        """Kill what is left of the job and its Java machine; its exit code. Idempotent.
+
+        The group is killed even when the Python process has ended: Java may have outlived it.
+        Cancellation: safe; everything has been sent its signal by then.
+        """
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # PermissionError: macOS says so of a group that holds only ended processes
+        code = await self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._stderr.cancel()
+        await asyncio.gather(self._stderr, return_exceptions=True)
+        return code
+
+    async def wait(self) -> int:
+        """Wait until the Python process ended by itself; its exit code."""
+        return await self._process.wait()
+
+    async def _follow_stderr(self) -> None:
+        """Keep the pipe empty and the last lines; lines may be of any length."""
+        stderr = self._process.stderr
+        assert stderr is not None, "the job is started with a pipe"
+        rest = ""
+        while data := await stderr.read(_READ_BYTES):
+            *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
+            rest = rest[-_READ_BYTES:]
+            for line in lines:
+                log.debug("job pid=%d %s", self.pid, line)
+                if line.strip():
+                    self._tail.append(line[:500])

@@ -1,0 +1,214 @@
+"""Checkpoints and cleanup: what makes the next start short and the disk small.
+
+A checkpoint takes, on the loop, what changed since the last one (a copy of arrays, not of objects),
+and writes it in a thread: live lists, bindings snapshot, LMDB, in this order (docs/journal-format.md
+section 8). Cleanup is a checkpoint that afterwards deletes the data files that were dead when it
+began; a dead file can never live again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidegate_store_journal import _format
+from tidegate_store_journal._files import DataFile, DataFiles
+from tidegate_store_journal._index import Changes, Index
+from tidegate_store_journal._metadata import METADATA_VERSION, Metadata, MetadataState
+from tidegate_store_journal._sidefiles import (
+    Bindings,
+    LiveList,
+    split_blocks,
+    write_bindings,
+    write_live_list,
+)
+from tidegate_store_journal._storage import Storage
+
+logger = logging.getLogger("tidegate.store.journal")
+
+
+class Tail(Protocol):
+    """Where the journal ends: everything applied to the index is before it."""
+
+    @property
+    def file(self) -> DataFile | None: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one checkpoint writes, fixed on the loop."""
+
+    changes: list[Changes]
+    state: MetadataState
+    bindings: Bindings | None
+    live_lists: list[LiveList] = field(default_factory=list[LiveList])
+    dead: list[DataFile] = field(default_factory=list["DataFile"])
+
+
+class Checkpointer:
+    """Runs one checkpoint at a time. All methods are for the event loop."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        metadata: Metadata,
+        index: Index,
+        files: DataFiles,
+        tail: Tail,
+        executor: Executor,
+        *,
+        store_id: str,
+        sync: Callable[[], Awaitable[None]],
+        bindings_stale: bool,
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._index = index
+        self._files = files
+        self._tail = tail
+        self._executor = executor
+        self._store_id = store_id
+        self._sync = sync
+        self._lock = asyncio.Lock()
+        self._unsaved: list[Changes] = []
+        self._bindings_stale = bindings_stale
+        self._saved_batch = -1
+        self._saved_released = index.log.released
+
+    async def run(self, *, cleanup: bool = False, clean: bool = False, force: bool = False) -> int:
+        """Write a checkpoint if anything changed, and delete dead files when *cleanup*.
+
+        *clean*: the store is being closed; nothing is written after this. *force*: write one even
+        when nothing changed.
+        Returns: data files deleted. Raises: OSError; StoreError when the journal cannot be synced.
+        """
+        async with self._lock:
+            work = self._begin(cleanup=cleanup, clean=clean, force=force)
+            if work is None:
+                return 0
+            # Positions and locations in the checkpoint must not be ahead of what is on disk.
+            await self._sync()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._executor, self._write, work)
+            self._unsaved.clear()
+            self._bindings_stale = False
+            self._saved_batch = work.state.batch
+            self._saved_released = work.state.ack_released
+            gone = [file for file in work.dead if file.readers == 0]
+            for file in gone:
+                self._files.forget(file)
+                self._index.files.pop(file.file_id, None)
+            if gone:
+                await loop.run_in_executor(self._executor, self._delete, gone)
+            return len(gone)
+
+    def _begin(self, *, cleanup: bool, clean: bool, force: bool) -> _Work | None:
+        index = self._index
+        dead = self._find_dead() if cleanup else []
+        if not (
+            clean
+            or force
+            or dead
+            or self._unsaved
+            or self._bindings_stale
+            or index.batch != self._saved_batch
+            or index.log.released != self._saved_released
+        ):
+            return None
+        changes = index.take_changes()
+        self._unsaved.append(changes)
+        if changes.small_state_changed or changes.ack_released != self._saved_released:
+            self._bindings_stale = True
+        tail_file = self._tail.file
+        state = MetadataState(
+            METADATA_VERSION,
+            self._store_id,
+            clean,
+            changes.batch,
+            tail_file.file_id if tail_file else 0,
+            self._tail.offset,
+            changes.last_sequence,
+            changes.last_list,
+            changes.ack_last,
+            changes.ack_released,
+        )
+        bindings = None
+        if self._storage.durable and self._bindings_stale:
+            bindings = Bindings(
+                self._store_id,
+                changes.batch,
+                changes.last_sequence,
+                changes.last_list,
+                changes.ack_last,
+                changes.ack_released,
+                list(index.destinations.items()),
+                list(index.subscriptions.values()),
+                list(index.sessions.values()),
+                list(index.inflight_records()),
+                list(index.retained.values()),
+            )
+        work = _Work(list(self._unsaved), state, bindings, dead=dead)
+        if dead and self._storage.durable:
+            work.live_lists = self._live_lists(dead)
+        return work
+
+    def _find_dead(self) -> list[DataFile]:
+        """Files in which nothing lives, without the one that replay would begin with."""
+        used = self._files.used()
+        files = self._index.files
+        dead: list[DataFile] = []
+        for file in used[:-1]:
+            use = files.get(file.file_id)
+            if file is not self._tail.file and (use is None or use.references == 0):
+                dead.append(file)
+        return dead
+
+    def _live_lists(self, dead: list[DataFile]) -> list[LiveList]:
+        """Lists for the living files that acknowledgements in the dead ones speak of."""
+        index = self._index
+        spoken: set[int] = set()
+        for file in dead:
+            use = index.files.get(file.file_id)
+            if use is not None:
+                spoken |= use.speaks_of
+        living = {
+            file_id
+            for file_id in spoken
+            if file_id in index.files and index.files[file_id].references
+        }
+        if not living:
+            return []
+        rows = split_blocks(index.log.blocks(), index.log.released, frozenset(living))
+        return [
+            LiveList(
+                self._store_id,
+                file_id,
+                index.batch,
+                index.living_in(file_id),
+                [block.encode() for block in rows[file_id]],
+            )
+            for file_id in sorted(living)
+        ]
+
+    def _write(self, work: _Work) -> None:
+        """In the thread."""
+        for live in work.live_lists:
+            write_live_list(self._storage, live)
+        if work.bindings is not None:
+            write_bindings(self._storage, work.bindings)
+        self._metadata.save(work.changes, work.state)
+
+    def _delete(self, files: list[DataFile]) -> None:
+        """In the thread."""
+        for file in files:
+            self._storage.unlink(file.name)
+            self._storage.unlink(_format.live_name(file.file_id))
+        self._storage.sync_directory()
+        logger.info("deleted dead data files count=%d", len(files))

@@ -1,0 +1,447 @@
+"""The journal's bytes as pure functions: docs/journal-format.md is the specification.
+
+Nothing here does I/O, keeps state or knows about threads. A *location* is one integer (section 7
+of the document), so that an index entry is one object and the sums of many can be taken in C.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, cast
+
+import google_crc32c
+import msgspec
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    ClearRetained,
+    Discard,
+    DiscardReason,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    Move,
+    Operation,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    Session,
+    SetRetained,
+    Subscription,
+)
+
+FORMAT_VERSION: Final = 1
+FILE_MAGIC: Final = b"TGJOURNL"
+BATCH_MAGIC: Final = b"TGB1"
+#: The first batch begins on the page behind the header, so that padding keeps pages whole.
+DATA_OFFSET: Final = 4096
+
+_FILE_HEADER: Final = struct.Struct("<8sHHI16sQQQI")
+_BATCH_HEADER: Final = struct.Struct("<4sIQQQQQIII")
+_CRC: Final = struct.Struct("<I")
+RECORD_HEADER: Final = struct.Struct("<IIQQIIB3x")
+_MOVE_PREFIX: Final = struct.Struct("<QQ")
+
+FILE_HEADER_BYTES: Final = _FILE_HEADER.size + _CRC.size
+BATCH_HEADER_BYTES: Final = _BATCH_HEADER.size + _CRC.size
+RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
+#: Lengths inside a batch are u32.
+BATCH_BYTES_MAX: Final = 0xFFFF_FFFF
+
+MASK_32: Final = 0xFFFF_FFFF
+_MASK_35: Final = (1 << 35) - 1
+#: Set in the location of a message that was added to more than one list.
+SHARED_BIT: Final = 1 << 99
+FILE_SHIFT: Final = 100
+#: 28 bits of file id: at 32 MiB a file, 8 EiB are written before they run out.
+FILE_ID_MAX: Final = (1 << 28) - 1
+
+ADD: Final = 1
+ACKNOWLEDGE: Final = 2
+DISCARD: Final = 3
+MOVE: Final = 4
+DELIVERY: Final = 5
+ADD_DESTINATION: Final = 6
+REMOVE_DESTINATION: Final = 7
+PUT_SUBSCRIPTION: Final = 8
+REMOVE_SUBSCRIPTION: Final = 9
+SET_RETAINED: Final = 10
+CLEAR_RETAINED: Final = 11
+PUT_SESSION: Final = 12
+REMOVE_SESSION: Final = 13
+PUT_INFLIGHT: Final = 14
+REMOVE_INFLIGHT: Final = 15
+
+#: ``crc32c(seed, data)`` continues a CRC-32C whose value so far is *seed* (the package is untyped).
+crc32c: Final = cast("Callable[[int, bytes], int]", google_crc32c.extend)
+encode: Final = msgspec.msgpack.Encoder().encode
+_decode_message: Final = msgspec.msgpack.Decoder(Message).decode
+_decode_subscription: Final = msgspec.msgpack.Decoder(Subscription).decode
+_decode_session: Final = msgspec.msgpack.Decoder(Session).decode
+_decode_inflight: Final = msgspec.msgpack.Decoder(InflightRecord).decode
+_decode_str: Final = msgspec.msgpack.Decoder(str).decode
+
+
+class AcknowledgeValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Value of an acknowledge record (docs/journal-format.md section 3)."""
+
+    ack_first: int
+    sequences: tuple[int, ...]
+    delivered_at: tuple[int, ...] = ()
+    acked_at: int = 0
+    client_id: str = ""
+    subscription: str = ""
+    protocol: str = ""
+
+
+_decode_acknowledge: Final = msgspec.msgpack.Decoder(AcknowledgeValue).decode
+_decode_discard: Final = msgspec.msgpack.Decoder(tuple[tuple[int, ...], DiscardReason]).decode
+_decode_delivery: Final = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...]]).decode
+_decode_inflight_key: Final = msgspec.msgpack.Decoder(tuple[str, InflightDirection, int]).decode
+
+
+class FormatError(Exception):
+    """Bytes that are not what this version of the format says."""
+
+
+# ------------------------------------------------------------------------------------- data files
+
+
+class FileHeader(NamedTuple):
+    """Header of a data file; *seed* is its CRC, which goes into the CRC of every batch."""
+
+    store_id: str
+    file_id: int
+    salt: int
+    length: int
+    seed: int
+
+
+def file_name(file_id: int) -> str:
+    """Name of the data file with *file_id*."""
+    return f"journal-{file_id:010d}.data"
+
+
+def live_name(file_id: int) -> str:
+    """Name of the list of what lives in that data file."""
+    return f"journal-{file_id:010d}.live"
+
+
+def encode_file_header(store_id: str, file_id: int, salt: int, length: int) -> bytes:
+    """The 64 bytes at the beginning of a data file. *store_id*: 32 hexadecimal digits."""
+    body = _FILE_HEADER.pack(
+        FILE_MAGIC,
+        FORMAT_VERSION,
+        0,
+        DATA_OFFSET,
+        bytes.fromhex(store_id),
+        file_id,
+        salt,
+        length,
+        0,
+    )
+    return body + _CRC.pack(crc32c(0, body))
+
+
+def decode_file_header(data: bytes) -> FileHeader:
+    """Read and verify a file header. Raises: FormatError."""
+    if len(data) < FILE_HEADER_BYTES or data[:8] != FILE_MAGIC:
+        raise FormatError("it does not begin with the header of a data file")
+    magic, version, _, offset, store_id, file_id, salt, length, _ = _FILE_HEADER.unpack_from(data)
+    seed = crc32c(0, data[: _FILE_HEADER.size])
+    if (seed,) != _CRC.unpack_from(data, _FILE_HEADER.size):
+        raise FormatError("the CRC of its file header does not match")
+    if version != FORMAT_VERSION or offset != DATA_OFFSET or magic != FILE_MAGIC:
+        raise FormatError(f"it has format version {version}; this program reads {FORMAT_VERSION}")
+    return FileHeader(store_id.hex(), file_id, salt, length, seed)
+
+
+# ---------------------------------------------------------------------------------------- batches
+
+
+class BatchHeader(NamedTuple):
+    """Header of a batch (docs/journal-format.md section 2)."""
+
+    payload_bytes: int
+    batch: int
+    synced: int
+    last_sequence: int
+    last_ack: int
+    last_list: int
+    record_count: int
+    payload_crc: int
+
+
+def encode_batch_header(
+    seed: int,
+    payload: bytes,
+    batch: int,
+    synced: int,
+    last_sequence: int,
+    last_ack: int,
+    last_list: int,
+    record_count: int,
+) -> bytes:
+    """The 64 bytes in front of *payload*, which is all records of the batch."""
+    body = _BATCH_HEADER.pack(
+        BATCH_MAGIC,
+        len(payload),
+        batch,
+        synced,
+        last_sequence,
+        last_ack,
+        last_list,
+        record_count,
+        crc32c(seed, payload),
+        0,
+    )
+    return body + _CRC.pack(crc32c(seed, body))
+
+
+def decode_batch_header(seed: int, data: bytes) -> BatchHeader | None:
+    """Read a batch header; None when there is no valid one of the file with *seed*."""
+    if len(data) < BATCH_HEADER_BYTES or data[:4] != BATCH_MAGIC:
+        return None
+    body = data[: _BATCH_HEADER.size]
+    if (crc32c(seed, body),) != _CRC.unpack_from(data, _BATCH_HEADER.size):
+        return None
+    fields = cast("tuple[int, ...]", _BATCH_HEADER.unpack(body)[1:9])
+    return BatchHeader(*fields)
+
+
+def payload_is_valid(seed: int, header: BatchHeader, payload: bytes) -> bool:
+    """Tell whether *payload* is what *header* speaks of, whole and undamaged."""
+    return len(payload) == header.payload_bytes and crc32c(seed, payload) == header.payload_crc
+
+
+# ---------------------------------------------------------------------------------------- records
+
+
+class Record(NamedTuple):
+    """A record inside a batch. *offset* counts from the beginning of the batch's payload."""
+
+    offset: int
+    sequence: int
+    pending_list: int
+    prefix_bytes: int
+    body_bytes: int
+    type: int
+    payload: bytes
+
+
+def encode_record(
+    record_type: int,
+    payload: bytes,
+    *,
+    sequence: int = 0,
+    pending_list: int = 0,
+    prefix_bytes: int = 0,
+    body_bytes: int = 0,
+) -> bytes:
+    """One record with its header."""
+    return (
+        RECORD_HEADER.pack(
+            len(payload),
+            crc32c(sequence & MASK_32, payload),
+            sequence,
+            pending_list,
+            prefix_bytes,
+            body_bytes,
+            record_type,
+        )
+        + payload
+    )
+
+
+def iterate_records(payload: bytes, count: int) -> Iterator[Record]:
+    """The records of a batch whose CRC was verified. Raises: FormatError."""
+    offset = 0
+    end = len(payload)
+    unpack = RECORD_HEADER.unpack_from
+    for _ in range(count):
+        if offset + RECORD_HEADER_BYTES > end:
+            raise FormatError("a batch ends inside a record")
+        size, _crc, sequence, pending_list, prefix, body, kind = unpack(payload, offset)
+        begin = offset + RECORD_HEADER_BYTES
+        if begin + size > end or prefix > size:
+            raise FormatError("a record is longer than its batch")
+        value = payload[begin : begin + size]
+        yield Record(offset, sequence, pending_list, prefix, body, kind, value)
+        offset = begin + size
+    if offset != end:
+        raise FormatError("a batch has bytes behind its last record")
+
+
+def read_message(record: bytes, sequence: int) -> Message:
+    """Decode the message of one add or move record that was read alone.
+
+    Args: record: header and payload, exactly. sequence: which one it must be.
+    Raises: FormatError when it is damaged or another one.
+    """
+    if len(record) < RECORD_HEADER_BYTES:
+        raise FormatError("the record is cut off")
+    size, crc, found, _, prefix, _, kind = RECORD_HEADER.unpack_from(record)
+    payload = record[RECORD_HEADER_BYTES:]
+    if found != sequence or size != len(payload) or kind not in (ADD, MOVE):
+        raise FormatError(f"message {sequence} is not there")
+    if crc32c(sequence & MASK_32, payload) != crc or prefix > size:
+        raise FormatError(f"the CRC of message {sequence} does not match")
+    try:
+        return _decode_message(payload[prefix:] if prefix else payload)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"message {sequence} cannot be decoded: {error}") from error
+
+
+def further_lists(record: Record) -> tuple[int, ...]:
+    """The lists of an add record besides the one in its header."""
+    return struct.unpack_from(f"<{record.prefix_bytes // 8}Q", record.payload)
+
+
+def encode_acknowledge(operation: Acknowledge, ack_first: int) -> bytes:
+    """Value of an acknowledge record; without a log only what replay needs."""
+    if not ack_first:
+        return encode((0, operation.sequences))
+    return encode(
+        (
+            ack_first,
+            operation.sequences,
+            operation.delivered_at,
+            operation.acked_at,
+            operation.client_id,
+            operation.subscription,
+            operation.protocol,
+        )
+    )
+
+
+def encode_move(operation: Move) -> bytes:
+    """The payload of a move record."""
+    return _MOVE_PREFIX.pack(operation.pending_list, operation.sequence) + encode(operation.message)
+
+
+MOVE_PREFIX_BYTES: Final = _MOVE_PREFIX.size
+
+
+def decode_acknowledge(record: Record) -> tuple[Acknowledge, int]:
+    """The operation and its ``ack_first``. Raises: FormatError."""
+    try:
+        value = _decode_acknowledge(record.payload)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"an acknowledge record cannot be decoded: {error}") from error
+    operation = Acknowledge(
+        record.pending_list,
+        value.sequences,
+        value.delivered_at,
+        value.acked_at,
+        value.client_id,
+        value.subscription,
+        value.protocol,
+    )
+    return operation, value.ack_first
+
+
+def decode_operation(record: Record) -> Operation:
+    """Decode any record but *add message* and *acknowledge*. Raises: FormatError.
+
+    The message of a move is not decoded (replay needs only where it is); its field is empty.
+    """
+    decode = _DECODERS.get(record.type)
+    if decode is None:
+        raise FormatError(f"a record has the unknown type {record.type}; a newer version wrote it")
+    try:
+        return decode(record)
+    except (msgspec.DecodeError, struct.error, ValueError) as error:
+        raise FormatError(f"a record of type {record.type} cannot be decoded: {error}") from error
+
+
+_NO_MESSAGE: Final = Message("", b"")
+
+
+def _move(record: Record) -> Move:
+    source, sequence = _MOVE_PREFIX.unpack_from(record.payload)
+    return Move(source, sequence, record.pending_list, record.sequence, _NO_MESSAGE)
+
+
+_DECODERS: Final[Mapping[int, Callable[[Record], Operation]]] = {
+    DISCARD: lambda r: Discard(r.pending_list, *_decode_discard(r.payload)),
+    MOVE: _move,
+    DELIVERY: lambda r: RecordDelivery(r.pending_list, *_decode_delivery(r.payload)),
+    ADD_DESTINATION: lambda r: AddDestination(_decode_str(r.payload), r.pending_list),
+    REMOVE_DESTINATION: lambda r: RemoveDestination(_decode_str(r.payload), r.pending_list),
+    PUT_SUBSCRIPTION: lambda r: PutSubscription(_decode_subscription(r.payload)),
+    REMOVE_SUBSCRIPTION: lambda r: RemoveSubscription(r.pending_list),
+    SET_RETAINED: lambda r: SetRetained(_decode_message(r.payload)),
+    CLEAR_RETAINED: lambda r: ClearRetained(_decode_str(r.payload)),
+    PUT_SESSION: lambda r: PutSession(_decode_session(r.payload)),
+    REMOVE_SESSION: lambda r: RemoveSession(_decode_str(r.payload)),
+    PUT_INFLIGHT: lambda r: PutInflight(_decode_inflight(r.payload)),
+    REMOVE_INFLIGHT: lambda r: RemoveInflight(*_decode_inflight_key(r.payload)),
+}
+
+
+# -------------------------------------------------------------------------------------- locations
+
+
+def location(file_id: int, offset: int, record_bytes: int, body_bytes: int) -> int:
+    """Pack where a record lies (docs/journal-format.md section 7)."""
+    return (((file_id << 36 | offset) << 32 | record_bytes) << 32) | body_bytes
+
+
+def location_parts(value: int) -> tuple[int, int, int, int]:
+    """Unpack a location into file id, offset, record bytes and body bytes."""
+    return (
+        value >> FILE_SHIFT,
+        value >> 64 & _MASK_35,
+        value >> 32 & MASK_32,
+        value & MASK_32,
+    )
+
+
+# ------------------------------------------------------------------------------- side files
+
+_SIDE_HEADER: Final = struct.Struct("<8sII")
+LIVE_MAGIC: Final = b"TGLIVE01"
+BINDINGS_MAGIC: Final = b"TGBIND01"
+
+
+def encode_side_file(magic: bytes, value: bytes) -> bytes:
+    """A whole ``.live`` or bindings file around *value*."""
+    return _SIDE_HEADER.pack(magic, len(value), crc32c(0, value)) + value
+
+
+def decode_side_file(magic: bytes, data: bytes) -> bytes:
+    """The value inside such a file. Raises: FormatError."""
+    if len(data) < _SIDE_HEADER.size:
+        raise FormatError("the file is cut off")
+    found, length, crc = _SIDE_HEADER.unpack_from(data)
+    value = data[_SIDE_HEADER.size :]
+    if found != magic or length != len(value) or crc32c(0, value) != crc:
+        raise FormatError("its header or CRC does not match")
+    return value
+
+
+def pack_integers(values: Sequence[int]) -> bytes:
+    """One u64 each."""
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+def unpack_integers(data: bytes) -> tuple[int, ...]:
+    """The inverse of :func:`pack_integers`."""
+    return struct.unpack(f"<{len(data) // 8}Q", data)
+
+
+def pack_locations(values: Sequence[int]) -> bytes:
+    """Sixteen bytes each."""
+    return b"".join([value.to_bytes(16, "little") for value in values])
+
+
+def unpack_locations(data: bytes) -> list[int]:
+    """The inverse of :func:`pack_locations`."""
+    return [int.from_bytes(data[at : at + 16], "little") for at in range(0, len(data), 16)]

@@ -1,0 +1,418 @@
+"""The metadata store: the checkpoint, in LMDB. docs/journal-format.md section 7.
+
+It can always be deleted; everything in it can be rebuilt from the journal and its side files. The
+two classes have the same shape; :class:`NoMetadata` is for journals without a real directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, TypeVar, cast
+
+import lmdb
+import msgspec
+from lmdb import verify as lmdb_verify
+
+from tidegate.spi import InflightRecord, Message, Session, Subscription
+from tidegate_store_journal._acklog import AckBlock, decode_block
+from tidegate_store_journal._format import FormatError, encode
+from tidegate_store_journal._index import Changes
+from tidegate_store_journal._pending import iterate_arrays
+
+T = TypeVar("T")
+
+METADATA_VERSION: Final = 1
+#: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
+#: pages, and a damaged one can end the process instead of raising an error.
+_VERIFY_BYTES_MAX: Final = 8 << 20
+#: Address space, not disk: LMDB maps this much, and it is doubled when it is not enough.
+_MAP_BYTES: Final = 4 << 30
+_MAP_BYTES_MAX: Final = 1 << 44
+#: Entries put by one call into LMDB; each call holds the GIL for part of its time.
+_PUT_ENTRIES: Final = 512
+
+_PENDING_KEY: Final = struct.Struct(">QQ")
+_U64_KEY: Final = struct.Struct(">Q")
+_COUNT: Final = struct.Struct("<I")
+_INFLIGHT_KEY: Final = struct.Struct(">BH")
+_STATE_KEY: Final = b"state"
+
+
+class MetadataError(Exception):
+    """The metadata store is missing something or damaged; the journal can rebuild it."""
+
+
+class MetadataState(msgspec.Struct, frozen=True, array_like=True):
+    """Value of ``meta/state``."""
+
+    version: int
+    store_id: str
+    clean: bool
+    batch: int
+    file_id: int
+    offset: int
+    last_sequence: int
+    last_list: int
+    ack_last: int
+    ack_released: int
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A whole checkpoint, read back."""
+
+    state: MetadataState
+    lists: dict[int, tuple[array[int], array[int]]]
+    deliveries: dict[tuple[int, int], int]
+    destinations: dict[str, int]
+    subscriptions: list[Subscription]
+    sessions: list[Session]
+    inflight: list[InflightRecord]
+    retained: list[Message]
+    acknowledged: list[AckBlock]
+    speaks_of: dict[int, list[int]]
+
+
+@dataclass(slots=True)
+class MetadataCounters:
+    """What was ever written: the proof that short-lived messages never get here.
+
+    Attributes: checkpoints; pending_put, pending_deleted: message references; acknowledged_put,
+    acknowledged_deleted: blocks of the acknowledged log.
+    """
+
+    checkpoints: int = 0
+    pending_put: int = 0
+    pending_deleted: int = 0
+    acknowledged_put: int = 0
+    acknowledged_deleted: int = 0
+
+
+class Metadata(Protocol):
+    """Where checkpoints go. Blocking; never two calls at once."""
+
+    counters: MetadataCounters
+
+    def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
+        """The last checkpoint; None when there is none. Raises: MetadataError, OSError."""
+        ...
+
+    def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
+        """Write *changes*, oldest first, and *state* in one durable transaction.
+
+        Raises: OSError; nothing changed then.
+        """
+        ...
+
+    def reset(self) -> None:
+        """Begin again with an empty one."""
+        ...
+
+    @property
+    def disk_bytes(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class NoMetadata:
+    """No metadata store: every start replays all there is."""
+
+    counters: MetadataCounters = field(default_factory=MetadataCounters)
+
+    def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
+        """See :class:`Metadata`."""
+        return None
+
+    def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
+        """See :class:`Metadata`."""
+        self.counters.checkpoints += 1
+
+    def reset(self) -> None:
+        """See :class:`Metadata`."""
+
+    @property
+    def disk_bytes(self) -> int:
+        """Nothing is on disk."""
+        return 0
+
+    def close(self) -> None:
+        """See :class:`Metadata`."""
+
+
+class LmdbMetadata:
+    """See the module."""
+
+    _DATABASES: Final = (
+        "meta",
+        "pending",
+        "deliveries",
+        "destinations",
+        "subscriptions",
+        "sessions",
+        "inflight",
+        "retained",
+        "acknowledged",
+        "files",
+    )
+
+    def __init__(self, directory: Path) -> None:
+        self.counters = MetadataCounters()
+        self._directory = directory
+        self._map_bytes = _MAP_BYTES
+        self._environment: lmdb.Environment | None = None
+        self._open: dict[str, lmdb._Database] = {}
+
+    def _env(self) -> lmdb.Environment:
+        if self._environment is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            environment = lmdb.open(
+                str(self._directory),
+                map_size=self._map_bytes,
+                max_dbs=len(self._DATABASES),
+                # The journal's own lock keeps others out; this one lets read-only tools look on.
+                lock=True,
+                metasync=True,
+                sync=True,
+            )
+            self._open = {name: environment.open_db(name.encode()) for name in self._DATABASES}
+            self._environment = environment
+            self._map_bytes = environment.info()["map_size"]
+        return self._environment
+
+    def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
+        """See :class:`Metadata`."""
+        if not (self._directory / "data.mdb").exists():
+            return None
+        self._verify()
+        try:
+            with self._env().begin() as transaction:
+                return self._load(transaction, progress)
+        except (lmdb.Error, msgspec.DecodeError, struct.error, FormatError, ValueError) as error:
+            raise MetadataError(f"{self._directory}: {error}") from error
+
+    def _verify(self) -> None:
+        path = self._directory / "data.mdb"
+        if path.stat().st_size > _VERIFY_BYTES_MAX and not _is_cut_off(path):
+            return
+        try:
+            problems = cast("list[str]", lmdb_verify.verify(str(path)))  # untyped package
+        except lmdb_verify.VerifyError as error:
+            raise MetadataError(f"{path}: {error}") from error
+        if problems:
+            raise MetadataError(f"{path}: {problems[0]}")
+
+    def _load(
+        self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
+    ) -> Loaded | None:
+        database = self._open
+        encoded = transaction.get(_STATE_KEY, db=database["meta"])
+        if encoded is None:
+            return None
+        state = msgspec.msgpack.decode(encoded, type=MetadataState)
+        if state.version != METADATA_VERSION:
+            raise MetadataError(f"{self._directory} has version {state.version}")
+
+        def values(name: str) -> list[bytes]:
+            cursor = transaction.cursor(db=database[name])
+            return [bytes(value) for value in cursor.iternext(keys=False, values=True)]
+
+        def read(name: str, wanted: type[T]) -> list[T]:
+            decode = msgspec.msgpack.Decoder(wanted).decode
+            return [decode(value) for value in values(name)]
+
+        deliveries: dict[tuple[int, int], int] = {}
+        for key, value in transaction.cursor(db=database["deliveries"]):
+            list_id, sequence = _PENDING_KEY.unpack(key)
+            deliveries[list_id, sequence] = _COUNT.unpack(value)[0]
+        return Loaded(
+            state=state,
+            lists=self._load_pending(transaction, progress),
+            deliveries=deliveries,
+            destinations=dict(read("destinations", tuple[str, int])),
+            subscriptions=read("subscriptions", Subscription),
+            sessions=read("sessions", Session),
+            inflight=read("inflight", InflightRecord),
+            retained=read("retained", Message),
+            acknowledged=[decode_block(value) for value in values("acknowledged")],
+            speaks_of={
+                _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=list[int])
+                for key, value in transaction.cursor(db=database["files"])
+            },
+        )
+
+    def _load_pending(
+        self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
+    ) -> dict[int, tuple[array[int], array[int]]]:
+        lists: dict[int, tuple[array[int], array[int]]] = {}
+        total = transaction.stat(self._open["pending"])["entries"]
+        current = -1
+        sequences = locations = array("Q")
+        unpack = _PENDING_KEY.unpack
+        for done, (key, value) in enumerate(transaction.cursor(db=self._open["pending"])):
+            list_id, sequence = unpack(key)
+            if list_id != current:
+                current = list_id
+                sequences, locations = lists[list_id] = array("Q"), array("Q")
+            if len(value) != 16:
+                raise MetadataError(f"{self._directory}: a location is {len(value)} bytes long")
+            sequences.append(sequence)
+            locations.frombytes(value)
+            if done % 100_000 == 0:
+                progress("loading the checkpoint", done, total)
+        return lists
+
+    def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
+        """See :class:`Metadata`."""
+        while True:
+            counters = MetadataCounters()
+            try:
+                with self._env().begin(write=True) as transaction:
+                    for change in changes:
+                        self._save_messages(transaction, change, counters)
+                        self._save_small_state(transaction, change)
+                    transaction.put(_STATE_KEY, encode(state), db=self._open["meta"])
+                break
+            except lmdb.MapFullError as error:
+                if self._map_bytes >= _MAP_BYTES_MAX:
+                    raise OSError(errno.ENOSPC, "the metadata store is full") from error
+                self._map_bytes *= 2
+                self._env().set_mapsize(self._map_bytes)
+            except lmdb.DiskError as error:
+                raise OSError(errno.ENOSPC, f"metadata store: {error}") from error
+            except lmdb.Error as error:
+                raise OSError(errno.EIO, f"metadata store: {error}") from error
+        total = self.counters
+        total.checkpoints += 1
+        total.pending_put += counters.pending_put
+        total.pending_deleted += counters.pending_deleted
+        total.acknowledged_put += counters.acknowledged_put
+        total.acknowledged_deleted += counters.acknowledged_deleted
+
+    def _save_messages(
+        self, transaction: lmdb.Transaction, change: Changes, counters: MetadataCounters
+    ) -> None:
+        pending = self._open["pending"]
+        key_of = _PENDING_KEY.pack
+        for list_id in change.dropped_lists:
+            self._drop_list(transaction, list_id)
+        for list_id, sequences in change.removed.items():
+            for sequence in sequences:
+                counters.pending_deleted += transaction.delete(
+                    key_of(list_id, sequence), db=pending
+                )
+        cursor = transaction.cursor(db=pending)
+        for list_id, sequences, locations in change.added:
+            items: list[tuple[bytes, bytes]] = []
+            for sequence, low, high in iterate_arrays(sequences, locations):
+                items.append((key_of(list_id, sequence), struct.pack("<QQ", low, high)))
+                if len(items) >= _PUT_ENTRIES:
+                    counters.pending_put += cursor.putmulti(items)[1]
+                    items = []
+            if items:
+                counters.pending_put += cursor.putmulti(items)[1]
+        deliveries = self._open["deliveries"]
+        for (list_id, sequence), count in change.deliveries.items():
+            key = key_of(list_id, sequence)
+            if count:
+                transaction.put(key, _COUNT.pack(count), db=deliveries)
+            else:
+                transaction.delete(key, db=deliveries)
+        acknowledged = self._open["acknowledged"]
+        for block in change.acknowledged:
+            transaction.put(_U64_KEY.pack(block.first), block.encode(), db=acknowledged)
+            counters.acknowledged_put += 1
+        for first in change.acknowledged_gone:
+            counters.acknowledged_deleted += transaction.delete(
+                _U64_KEY.pack(first), db=acknowledged
+            )
+
+    def _drop_list(self, transaction: lmdb.Transaction, list_id: int) -> None:
+        for name in ("pending", "deliveries"):
+            cursor = transaction.cursor(db=self._open[name])
+            prefix = _U64_KEY.pack(list_id)
+            found = cursor.set_range(prefix)
+            while found and bytes(cursor.key()).startswith(prefix):
+                found = cursor.delete()
+
+    def _save_small_state(self, transaction: lmdb.Transaction, change: Changes) -> None:
+        def store(name: str, key: bytes, value: bytes | None) -> None:
+            if value is None:
+                transaction.delete(key, db=self._open[name])
+            else:
+                transaction.put(key, value, db=self._open[name])
+
+        for name, list_id in change.destinations.items():
+            value = None if list_id is None else encode((name, list_id))
+            store("destinations", _hash(name), value)
+        for list_id, subscription in change.subscriptions.items():
+            store("subscriptions", _U64_KEY.pack(list_id), _encode_or_none(subscription))
+        for client_id, session in change.sessions.items():
+            store("sessions", _hash(client_id), _encode_or_none(session))
+        for (client_id, (direction, packet_id)), record in change.inflight.items():
+            key = _hash(client_id) + _INFLIGHT_KEY.pack(direction, packet_id)
+            store("inflight", key, _encode_or_none(record))
+        for destination, message in change.retained.items():
+            store("retained", _hash(destination), _encode_or_none(message))
+        for file_id, spoken in change.speaks_of.items():
+            store("files", _U64_KEY.pack(file_id), encode(spoken) if spoken else None)
+
+    def reset(self) -> None:
+        """See :class:`Metadata`."""
+        self.close()
+        if self._directory.exists():
+            shutil.rmtree(self._directory)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of LMDB's file."""
+        try:
+            return (self._directory / "data.mdb").stat().st_size
+        except OSError:
+            return 0
+
+    def close(self) -> None:
+        """See :class:`Metadata`."""
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+
+
+#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.
+_META_PAGE: Final = struct.Struct("<40xI92xQQ")
+
+
+def _is_cut_off(path: Path) -> bool:
+    """The file ends before its last page: reading there through the map would be SIGBUS.
+
+    A file may end early legally (free pages at the end were never written), so this only asks for
+    a closer look.
+    """
+    with path.open("rb") as file:
+        first = file.read(_META_PAGE.size)
+        if len(first) < _META_PAGE.size:
+            return True
+        page_bytes, last_page, transaction_id = _META_PAGE.unpack(first)
+        file.seek(page_bytes)
+        second = file.read(_META_PAGE.size)
+        if len(second) < _META_PAGE.size:
+            return True
+        _, other_last_page, other_id = _META_PAGE.unpack(second)
+        last = other_last_page if other_id > transaction_id else last_page
+        return path.stat().st_size < (last + 1) * page_bytes
+
+
+def _hash(text: str) -> bytes:
+    """LMDB keys are at most 511 bytes long; names are not."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _encode_or_none(value: object) -> bytes | None:
+    return None if value is None else encode(value)

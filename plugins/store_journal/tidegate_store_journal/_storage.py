@@ -1,0 +1,379 @@
+"""Where the journal's bytes go: a small interface, the real directory, and plain memory.
+
+The engine touches files only through :class:`Storage` and :class:`File` (the LMDB metadata store is
+the one exception, see :attr:`Storage.metadata_directory`), so that a fault-injecting storage can
+take the place of the real one. Names are flat: no name contains a slash. Every method may be called
+from any thread and may block; none is called for the same file from two threads at once except
+``pread``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from tidegate.spi import StoreLockedError
+
+LOCK_NAME: Final = "lock"
+#: Linux takes at most 1024 buffers in one call (IOV_MAX in <limits.h>).
+_BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
+
+
+class File(Protocol):
+    """An open file. All methods but ``length`` raise OSError."""
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write all of *buffers*, one behind the other, at *offset*; all or an error.
+
+        After an error any part of the range may have been written.
+        """
+        ...
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Read up to *length* bytes; fewer only at the end of the file."""
+        ...
+
+    def datasync(self) -> None:
+        """Return when everything written is on stable storage (``fdatasync``)."""
+        ...
+
+    def preallocate(self, length: int) -> None:
+        """Make the file *length* bytes long with room on the device; new bytes read as zeros.
+
+        Raises: OSError with ENOSPC or EDQUOT when there is no room; the file may then have any
+            length.
+        """
+        ...
+
+    @property
+    def length(self) -> int:
+        """Length in bytes."""
+        ...
+
+    def close(self) -> None:
+        """Release it; does not sync. Idempotent."""
+        ...
+
+
+class Storage(Protocol):
+    """A flat directory of files. All methods raise OSError."""
+
+    @property
+    def metadata_directory(self) -> Path | None:
+        """Where the metadata store may live; None: there is none, every start replays it all."""
+        ...
+
+    @property
+    def durable(self) -> bool:
+        """What was synced survives a power cut."""
+        ...
+
+    def lock(self, owner: str) -> None:
+        """Take exclusive ownership, creating the directory. Raises: StoreLockedError."""
+        ...
+
+    def unlock(self) -> None:
+        """Give ownership back. Idempotent."""
+        ...
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """Open for reading and writing; *create* makes an empty one in place of any old one."""
+        ...
+
+    def list(self) -> Sequence[str]:
+        """All names, in no order."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename, replacing *new* atomically. Durable after ``sync_directory``."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Remove; no error when it does not exist. Durable after ``sync_directory``."""
+        ...
+
+    def sync_directory(self) -> None:
+        """Return when all creations, renames and removals are on stable storage."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Room on the file system for us."""
+        ...
+
+    def describe(self, name: str) -> str:
+        """How to name the file to the operator: its path."""
+        ...
+
+
+class DirectoryFile:
+    """A file of :class:`DirectoryStorage`."""
+
+    __slots__ = ("_fd", "_lock")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        """See :class:`File`."""
+        total = sum(map(len, buffers))
+        if len(buffers) <= _BUFFERS_MAX:
+            written = os.pwritev(self._fd, buffers, offset)
+            if written == total:
+                return
+        else:
+            written = 0
+        # A short write (a signal, a nearly full disk) is rare: finish it the simple way, so that
+        # the error that ends it, ENOSPC usually, is raised by the call that cannot make progress.
+        rest = memoryview(b"".join(buffers))[written:]
+        offset += written
+        while rest:
+            written = os.pwrite(self._fd, rest, offset)
+            if written == 0:
+                raise OSError(errno.EIO, "the file system wrote nothing and reported no error")
+            rest = rest[written:]
+            offset += written
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """See :class:`File`."""
+        data = os.pread(self._fd, length, offset)
+        if len(data) in (length, 0):
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self._fd, length - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def datasync(self) -> None:
+        """See :class:`File`."""
+        os.fdatasync(self._fd)
+
+    def preallocate(self, length: int) -> None:
+        """See :class:`File`."""
+        try:
+            os.posix_fallocate(self._fd, 0, length)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            # The file system cannot reserve; the padding that follows takes the room instead.
+            os.ftruncate(self._fd, length)
+
+    @property
+    def length(self) -> int:
+        """See :class:`File`."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """See :class:`File`."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+
+class DirectoryStorage:
+    """A directory of the real file system."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock_fd = -1
+
+    @property
+    def metadata_directory(self) -> Path | None:
+        """See :class:`Storage`."""
+        return self._directory / "metadata"
+
+    @property
+    def durable(self) -> bool:
+        """See :class:`Storage`."""
+        return True
+
+    def lock(self, owner: str) -> None:
+        """See :class:`Storage`. The lock dies with the process, so it is never left behind."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / LOCK_NAME
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(fd, 1024, 0).decode("utf-8", "replace").strip() or "unknown"
+            os.close(fd)
+            raise StoreLockedError(
+                f"{self._directory} is owned by another gateway ({holder}); "
+                "stop it, or choose another data directory",
+                owner=holder,
+            ) from error
+        except OSError:
+            os.close(fd)
+            raise
+        try:
+            os.ftruncate(fd, 0)
+            text = f"{owner} pid={os.getpid()} host={socket.gethostname()}\n"
+            os.pwrite(fd, text.encode(), 0)
+        except OSError:
+            # The text only helps a person; on a full disk the lock itself is what counts.
+            pass
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        """See :class:`Storage`."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def open(self, name: str, *, create: bool = False) -> DirectoryFile:
+        """See :class:`Storage`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0)
+        return DirectoryFile(os.open(self._directory / name, flags, 0o644))
+
+    def list(self) -> Sequence[str]:
+        """See :class:`Storage`."""
+        return os.listdir(self._directory)
+
+    def rename(self, old: str, new: str) -> None:
+        """See :class:`Storage`."""
+        os.replace(self._directory / old, self._directory / new)
+
+    def unlink(self, name: str) -> None:
+        """See :class:`Storage`."""
+        (self._directory / name).unlink(missing_ok=True)
+
+    def sync_directory(self) -> None:
+        """See :class:`Storage`."""
+        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self) -> int:
+        """See :class:`Storage`."""
+        status = os.statvfs(self._directory)
+        return status.f_bavail * status.f_frsize
+
+    def describe(self, name: str) -> str:
+        """See :class:`Storage`."""
+        return str(self._directory / name)
+
+
+class MemoryFile:
+    """A file of :class:`MemoryStorage`; bytes never written take no memory."""
+
+    __slots__ = ("_data", "_length")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._length = 0
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        """See :class:`File`."""
+        data = self._data
+        if offset > len(data):
+            data.extend(bytes(offset - len(data)))
+        joined = b"".join(buffers)
+        data[offset : offset + len(joined)] = joined
+        self._length = max(self._length, offset + len(joined))
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """See :class:`File`."""
+        wanted = max(0, min(length, self._length - offset))
+        data = bytes(self._data[offset : offset + wanted])
+        return data + bytes(wanted - len(data))
+
+    def datasync(self) -> None:
+        """See :class:`File`."""
+
+    def preallocate(self, length: int) -> None:
+        """See :class:`File`."""
+        self._length = max(self._length, length)
+
+    @property
+    def length(self) -> int:
+        """See :class:`File`."""
+        return self._length
+
+    def close(self) -> None:
+        """See :class:`File`."""
+
+
+class MemoryStorage:
+    """Files that live as long as this object: the journal of ``persistent = false``."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, MemoryFile] = {}
+
+    @property
+    def metadata_directory(self) -> Path | None:
+        """See :class:`Storage`."""
+        return None
+
+    @property
+    def durable(self) -> bool:
+        """See :class:`Storage`."""
+        return False
+
+    def lock(self, owner: str) -> None:
+        """See :class:`Storage`. Nobody else can see these files."""
+
+    def unlock(self) -> None:
+        """See :class:`Storage`."""
+
+    def open(self, name: str, *, create: bool = False) -> MemoryFile:
+        """See :class:`Storage`."""
+        if create:
+            self._files[name] = MemoryFile()
+        file = self._files.get(name)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file in memory", name)
+        return file
+
+    def list(self) -> Sequence[str]:
+        """See :class:`Storage`."""
+        return list(self._files)
+
+    def rename(self, old: str, new: str) -> None:
+        """See :class:`Storage`."""
+        self._files[new] = self._files.pop(old)
+
+    def unlink(self, name: str) -> None:
+        """See :class:`Storage`."""
+        self._files.pop(name, None)
+
+    def sync_directory(self) -> None:
+        """See :class:`Storage`."""
+
+    def free_bytes(self) -> int:
+        """See :class:`Storage`. Memory has its limits elsewhere (flow control)."""
+        return 1 << 62
+
+    def describe(self, name: str) -> str:
+        """See :class:`Storage`."""
+        return f"memory:{name}"
+
+
+def write_atomically(storage: Storage, name: str, data: bytes) -> None:
+    """Replace file *name* by *data*: written aside, synced, renamed, directory synced.
+
+    Crash story: before the rename is durable the old file is there whole; after it the new one is,
+    because its bytes were synced first. The leftover ``.tmp`` is removed at the next start.
+    """
+    temporary = name + ".tmp"
+    file = storage.open(temporary, create=True)
+    try:
+        file.pwritev([data], 0)
+        file.datasync()
+    finally:
+        file.close()
+    storage.rename(temporary, name)
+    storage.sync_directory()

@@ -1,0 +1,34 @@
+"""Entry point ``store-journal`` of the group ``tidegate.plugins``."""
+
+from __future__ import annotations
+
+from tidegate.spi import MessageStore, MessageStoreFactory, PluginInfo, StoreContext, hookimpl
+from tidegate_store_journal._options import JournalOptions, check
+from tidegate_store_journal._store import JournalStore
+
+tidegate_plugin = PluginInfo(
+    summary="append-only journal: data files, in-memory index, checkpoints in LMDB",
+    spi_version=(1, 0),
+)
+
+
+class JournalStoreFactory:
+    """Makes journal stores."""
+
+    @property
+    def options_type(self) -> type:
+        """See MessageStoreFactory."""
+        return JournalOptions
+
+    def create(self, context: StoreContext, options: object) -> MessageStore:
+        """See MessageStoreFactory."""
+        if not isinstance(options, JournalOptions):
+            raise TypeError(f"expected JournalOptions, got {type(options).__name__}")
+        check(options)
+        return JournalStore(context, options)
+
+
+@hookimpl
+def register_message_store() -> MessageStoreFactory:
+    """Called by the host when ``[store] plugin = "journal"``."""
+    return JournalStoreFactory()

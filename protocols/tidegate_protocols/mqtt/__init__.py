@@ -1,0 +1,72 @@
+"""MQTT: an incremental codec, a session machine on the broker's contract, a listener."""
+
+from __future__ import annotations
+
+from tidegate_protocols.mqtt._codec import NEED_DATA, Codec, NeedData
+from tidegate_protocols.mqtt._codes import (
+    MalformedPacketError,
+    PacketType,
+    PacketViolationError,
+    ReasonCode,
+    UnsupportedVersionError,
+)
+from tidegate_protocols.mqtt._encode import encode
+from tidegate_protocols.mqtt._front_end import MqttFrontEnd, MqttFrontEndFactory
+from tidegate_protocols.mqtt._options import MqttOptions
+from tidegate_protocols.mqtt._packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    TopicRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from tidegate_protocols.mqtt._session import Session
+from tidegate_protocols.mqtt._states import SessionState
+from tidegate_protocols.mqtt._validate import validate
+
+__all__ = [
+    "NEED_DATA",
+    "Codec",
+    "Connack",
+    "Connect",
+    "Disconnect",
+    "MalformedPacketError",
+    "MqttFrontEnd",
+    "MqttFrontEndFactory",
+    "MqttOptions",
+    "NeedData",
+    "Packet",
+    "PacketType",
+    "PacketViolationError",
+    "Pingreq",
+    "Pingresp",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "Pubrec",
+    "Pubrel",
+    "ReasonCode",
+    "Session",
+    "SessionState",
+    "Suback",
+    "Subscribe",
+    "TopicRequest",
+    "Unsuback",
+    "Unsubscribe",
+    "UnsupportedVersionError",
+    "Will",
+    "encode",
+    "validate",
+]

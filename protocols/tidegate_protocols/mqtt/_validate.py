@@ -1,0 +1,104 @@
+"""Whether a packet that could be read says something that is allowed.
+
+The answers here are :class:`PacketViolationError`: legal bytes, illegal content. Which packet may
+come when is the session's table, in ``_states``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tidegate_protocols.mqtt._codes import PacketViolationError
+from tidegate_protocols.mqtt._packets import (
+    Connack,
+    Connect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+
+
+def validate_publish(packet: Publish) -> None:
+    """Check a PUBLISH. Apart from :func:`validate` because it is called for every message."""
+    topic = packet.topic
+    if not topic:
+        raise PacketViolationError("an empty topic name", "MQTT-4.7.3-1")
+    if "+" in topic or "#" in topic:
+        raise PacketViolationError("a wildcard in a topic name", "MQTT-3.3.2-2")
+    if packet.qos:
+        if not packet.packet_id:
+            raise PacketViolationError("packet identifier 0", "MQTT-2.3.1-1")
+    elif packet.dup:
+        raise PacketViolationError("DUP in a PUBLISH of QoS 0", "MQTT-3.3.1-2")
+
+
+def validate(packet: Packet) -> None:
+    """Check one packet of any type.
+
+    Raises: PacketViolationError with the clause.
+    """
+    check = _CHECKS.get(type(packet))
+    if check is not None:
+        check(packet)
+
+
+def _validate_connect(packet: Connect) -> None:
+    will = packet.will
+    if will is not None:
+        if not will.topic:
+            raise PacketViolationError("an empty will topic", "MQTT-4.7.3-1")
+        if "+" in will.topic or "#" in will.topic:
+            raise PacketViolationError("a wildcard in the will topic", "MQTT-4.7.1-1")
+
+
+def _validate_connack(packet: Connack) -> None:
+    if packet.return_code > 5:
+        raise PacketViolationError("a reserved CONNACK return code", "MQTT 3.1.1 3.2.2.3")
+    if packet.return_code and packet.session_present:
+        raise PacketViolationError("session present in a refusing CONNACK", "MQTT-3.2.2-4")
+
+
+def _validate_subscribe(packet: Subscribe) -> None:
+    _validate_packet_id(packet)
+    if not packet.requests:
+        raise PacketViolationError("SUBSCRIBE without a topic filter", "MQTT-3.8.3-3")
+    if not all(request.topic_filter for request in packet.requests):
+        raise PacketViolationError("an empty topic filter", "MQTT-4.7.3-1")
+
+
+def _validate_unsubscribe(packet: Unsubscribe) -> None:
+    _validate_packet_id(packet)
+    if not packet.topic_filters:
+        raise PacketViolationError("UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
+    if not all(packet.topic_filters):
+        raise PacketViolationError("an empty topic filter", "MQTT-4.7.3-1")
+
+
+def _validate_packet_id(
+    packet: Puback | Pubrec | Pubrel | Pubcomp | Subscribe | Suback | Unsubscribe | Unsuback,
+) -> None:
+    if not packet.packet_id:
+        raise PacketViolationError("packet identifier 0", "MQTT-2.3.1-1")
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any], None]]] = {
+    Connect: _validate_connect,
+    Connack: _validate_connack,
+    Publish: validate_publish,
+    Puback: _validate_packet_id,
+    Pubrec: _validate_packet_id,
+    Pubrel: _validate_packet_id,
+    Pubcomp: _validate_packet_id,
+    Subscribe: _validate_subscribe,
+    Suback: _validate_packet_id,
+    Unsubscribe: _validate_unsubscribe,
+    Unsuback: _validate_packet_id,
+}

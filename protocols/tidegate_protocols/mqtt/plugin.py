@@ -1,0 +1,16 @@
+"""The entry point ``protocol-mqtt``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate.spi import FrontEndFactory, PluginInfo, hookimpl
+from tidegate_protocols.mqtt._front_end import MqttFrontEndFactory
+
+tidegate_plugin: Final = PluginInfo(summary="MQTT 3.1 and 3.1.1 over TCP", spi_version=(1, 0))
+
+
+@hookimpl
+def register_front_end() -> FrontEndFactory:
+    """The factory of ``protocol = "mqtt"`` listeners."""
+    return MqttFrontEndFactory()

@@ -1,0 +1,404 @@
+"""A connected client: what its frames mean to the broker, and what the broker delivers to it.
+
+Everything a frame needs to be valid in itself is checked here; whether the moment is right for it
+is the session's business. Errors are raised and answered by the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, final
+
+from tidegate.spi import (
+    BrokerConnection,
+    GatewayError,
+    PeerProtocolError,
+    RequestError,
+    StoredMessage,
+    SubscribeRequest,
+    names,
+)
+from tidegate_protocols.stomp import _messages
+from tidegate_protocols.stomp._destinations import to_publish, to_subscribe
+from tidegate_protocols.stomp._encoder import MessageEncoder
+from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, Version
+from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp._subscriptions import AckMode, Subscription
+
+#: Destination names whose canonical form a session remembers; it starts again when that is full.
+_DESTINATIONS_REMEMBERED: Final = 256
+#: Digits of a sequence (unsigned 64 bit has 20) and of a subscription number that int() is given.
+_DIGITS_MAX: Final = 20
+
+#: Three brokers, three spellings; each is accepted.
+_DURABLE_NAMES: Final = (
+    "durable-subscription-name",
+    "durable-subscriber-name",
+    "activemq.subscriptionName",
+)
+_PREFETCH_NAMES: Final = ("prefetch-count", "activemq.prefetchSize")
+_PREFETCH_DIGITS_MAX: Final = 9
+#: Headers of SUBSCRIBE that change *which* messages come. Ignoring them would consume messages that
+#: the client did not want, so until they are supported they are refused.
+_NOT_YET: Final = ("selector", "browser")
+
+
+@final
+class Client:
+    """The frames of one connected client.
+
+    Args:
+        connection: the broker's side.
+        version, client_id: as negotiated; options: of the listener.
+        store_id: makes message ids unique for ever.
+
+    Attributes:
+        connection: as given.
+        received_at: stamp for messages, microseconds since the epoch; the session sets it once
+            for everything that came in one read.
+        touched: subscriptions with collected acknowledgements, to be flushed by the session.
+    """
+
+    __slots__ = (
+        "_by_key",
+        "_by_number",
+        "_client_id",
+        "_destinations",
+        "_message_id_prefix",
+        "_numbers",
+        "_options",
+        "_transactions",
+        "_version",
+        "connection",
+        "received_at",
+        "touched",
+    )
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        *,
+        version: Version,
+        client_id: str,
+        options: StompOptions,
+        store_id: str,
+    ) -> None:
+        self.connection = connection
+        self._version = version
+        self._client_id = client_id
+        self._options = options
+        self._message_id_prefix = f"{store_id}-"
+        self._numbers = 0
+        self._by_key: dict[str, Subscription] = {}
+        self._by_number: dict[bytes, Subscription] = {}
+        #: Open transactions, and what to put back into the books when one is aborted.
+        self._transactions: dict[str, list[tuple[Subscription, list[tuple[int, int]]]]] = {}
+        self._destinations: dict[str, tuple[str, str]] = {}
+        self.received_at = 0
+        self.touched: list[Subscription] = []
+
+    def deliver(self, key: str, messages: Sequence[StoredMessage]) -> bytes:
+        """The MESSAGE frames for *messages*; b"" when the client has unsubscribed meanwhile."""
+        subscription = self._by_key.get(key)
+        if subscription is None:
+            return b""  # the broker puts them back
+        subscription.delivered(messages)
+        return subscription.encoder.encode(messages)
+
+    def send(self, frame: Frame) -> None:
+        """STOMP 1.2 "SEND"."""
+        headers = frame.headers
+        written = headers.pop("destination", None)
+        if written is None:
+            raise PeerProtocolError("SEND needs a destination header")
+        receipt = headers.pop("receipt", None)
+        transaction = headers.pop("transaction", None)
+        headers.pop("content-length", None)
+        try:
+            known = self._destinations.get(written)
+            if known is None:
+                known = self._remember(written)
+            make = (
+                _messages.common_message
+                if not frame.pairs and _messages.UNUSUAL.isdisjoint(headers)
+                else _messages.any_message
+            )
+            message = make(frame, known[0], known[1], self.received_at, self._client_id)
+            self.connection.publish(message, receipt, transaction)
+        except GatewayError:
+            headers["destination"] = written  # the ERROR frame shows what was refused
+            if receipt is not None:
+                headers["receipt"] = receipt
+            raise
+
+    def _remember(self, written: str) -> tuple[str, str]:
+        """Canonical destination, and the name as written when that is not how we would write it."""
+        if len(self._destinations) >= _DESTINATIONS_REMEMBERED:
+            self._destinations.clear()
+        known = (to_publish(written), "" if written.startswith("/") else written)
+        self._destinations[written] = known
+        return known
+
+    def acknowledge_run(self, run: AckRun) -> None:
+        """Plain ACKs of STOMP 1.2, the other half of the hot path."""
+        last = run.ids[0][0]
+        subscription = self._touch(self._numbered(last))
+        for number, sequence in run.ids:
+            if number != last:
+                subscription = self._touch(self._numbered(number))
+                last = number
+            if subscription.is_individual:
+                subscription.collected.append(int(sequence))
+            else:
+                subscription.collected += subscription.cover(int(sequence))
+
+    def _touch(self, subscription: Subscription) -> Subscription:
+        if not subscription.collected:
+            self.touched.append(subscription)
+        return subscription
+
+    def flush_acknowledged(self) -> None:
+        """Pass what was collected to the broker, one call per subscription."""
+        connection = self.connection
+        touched = self.touched
+        while touched:
+            subscription = touched.pop()
+            sequences = subscription.collected
+            subscription.collected = []
+            if not sequences:
+                continue
+            try:
+                connection.acknowledge(subscription.key, sequences)
+            except RequestError:
+                # One of them is not in flight, and nothing was done: the ones before it count.
+                for sequence in sequences:
+                    connection.acknowledge(subscription.key, (sequence,))
+
+    def control(self, frame: Frame) -> None:
+        """Any frame but SEND and plain ACKs."""
+        check_no_body(frame, self._version)
+        _CONTROLS[frame.command](self, frame)
+
+    def subscribe(self, frame: Frame) -> None:
+        """STOMP 1.2 "SUBSCRIBE"."""
+        headers = frame.headers
+        version = self._version
+        written = _required(frame, "destination")
+        subscription_id = headers.get("id")
+        if subscription_id is None and version is not Version.V1_0:
+            raise PeerProtocolError(f"SUBSCRIBE needs an id header in STOMP {version.value}")
+        key = written if subscription_id is None else subscription_id
+        if key in self._by_key:
+            raise PeerProtocolError(f"there is a subscription {key!r} on this connection already")
+        if len(self._by_key) >= self._options.subscriptions_max:
+            raise RequestError(
+                f"this connection has {len(self._by_key)} subscriptions, the listener's limit"
+            )
+        for name in _NOT_YET:
+            if headers.get(name, "false") != "false":
+                raise RequestError(
+                    f"the header {name} is not supported; without it other messages would come"
+                )
+        mode = _ack_mode(headers.get("ack", "auto"))
+        durable_name = next((headers[name] for name in _DURABLE_NAMES if headers.get(name)), "")
+        destination = to_subscribe(written)
+        if durable_name and not self._client_id:
+            raise RequestError("a durable subscription needs a client-id header on CONNECT")
+        if durable_name and not names.is_topic(destination):
+            raise RequestError("only a subscription to a topic can be durable; a queue is anyway")
+        self._numbers += 1
+        number = self._numbers
+        names_acks = version is Version.V1_2 and mode is not AckMode.AUTO
+        subscription = Subscription(
+            key,
+            number,
+            mode,
+            MessageEncoder(
+                version,
+                subscription_id,
+                self._message_id_prefix,
+                f"{number}-" if names_acks else "",
+            ),
+            durable_name=durable_name,
+            tracked=version is Version.V1_0,  # there an ACK need not name the subscription
+        )
+        self._by_key[key] = subscription
+        self._by_number[b"%d" % number] = subscription
+        self.connection.subscribe(
+            SubscribeRequest(
+                key=key,
+                destination=destination,
+                acknowledge=mode is not AckMode.AUTO,
+                durable_name=durable_name,
+                prefetch_count=_prefetch(frame),
+            ),
+            headers.get("receipt"),
+        )
+
+    def unsubscribe(self, frame: Frame) -> None:
+        """STOMP 1.2 "UNSUBSCRIBE"; with a durable name the subscription is also forgotten."""
+        headers = frame.headers
+        key = headers.get("id")
+        if key is None and self._version is Version.V1_0:
+            key = headers.get("destination")
+        if key is None:
+            raise PeerProtocolError("UNSUBSCRIBE needs an id header")
+        subscription = self._by_key.get(key)
+        if subscription is None:
+            raise RequestError(f"there is no subscription {key!r} on this connection")
+        durable_name = next((headers[name] for name in _DURABLE_NAMES if headers.get(name)), "")
+        if durable_name and durable_name != subscription.durable_name:
+            raise RequestError(f"subscription {key!r} is not the durable {durable_name!r}")
+        del self._by_key[key]
+        del self._by_number[b"%d" % subscription.number]
+        self.connection.unsubscribe(key, headers.get("receipt"), forget=bool(durable_name))
+
+    def acknowledge(self, frame: Frame) -> None:
+        """STOMP 1.2 "ACK"."""
+        subscription, sequence = self._acknowledged(frame)
+        receipt = frame.headers.get("receipt")
+        transaction = frame.headers.get("transaction")
+        if receipt is None and transaction is None:
+            self._touch(subscription)
+            subscription.collected += subscription.cover(sequence)
+            return
+        self.flush_acknowledged()
+        covered = self._cover(subscription, sequence, transaction)
+        self.connection.acknowledge(subscription.key, covered, receipt, transaction)
+
+    def reject(self, frame: Frame) -> None:
+        """STOMP 1.2 "NACK": the opposite of ACK, cumulative like it."""
+        if self._version is Version.V1_0:
+            raise PeerProtocolError("STOMP 1.0 has no NACK")
+        self.flush_acknowledged()
+        subscription, sequence = self._acknowledged(frame)
+        transaction = frame.headers.get("transaction")
+        covered = self._cover(subscription, sequence, transaction)
+        self.connection.reject(subscription.key, covered, frame.headers.get("receipt"), transaction)
+
+    def _cover(
+        self, subscription: Subscription, sequence: int, transaction: str | None
+    ) -> list[int]:
+        covered = subscription.cover_with_places(sequence)
+        if transaction is not None:
+            if transaction not in self._transactions:
+                raise RequestError(f"there is no open transaction {transaction!r}")
+            self._transactions[transaction].append((subscription, covered))
+        return [sequence for sequence, _ in covered]
+
+    def _acknowledged(self, frame: Frame) -> tuple[Subscription, int]:
+        """The message that an ACK or NACK means, by the rules of the version."""
+        if self._version is Version.V1_2:
+            ack_id = _required(frame, "id")
+            number, _, sequence = ack_id.partition("-")
+            return self._numbered(number.encode()), _sequence(sequence, ack_id)
+        message_id = _required(frame, "message-id")
+        if not message_id.startswith(self._message_id_prefix):
+            raise PeerProtocolError(f"message-id {message_id[:80]!r} was not given by this gateway")
+        sequence = _sequence(message_id[len(self._message_id_prefix) :], message_id)
+        key = frame.headers.get("subscription")
+        if key is None and self._version is Version.V1_0:
+            for subscription in self._by_key.values():
+                if subscription.holds(sequence):
+                    return subscription, sequence
+            raise PeerProtocolError(f"message-id {message_id!r} is not in flight")
+        if key is None:
+            raise PeerProtocolError(f"{frame.command} needs a subscription header in STOMP 1.1")
+        subscription = self._by_key.get(key)
+        if subscription is None:
+            raise PeerProtocolError(f"there is no subscription {key!r} on this connection")
+        return subscription, sequence
+
+    def _numbered(self, number: bytes) -> Subscription:
+        subscription = self._by_number.get(number)
+        if subscription is None:
+            raise PeerProtocolError(
+                f"the ack id begins with {number[:20]!r}, which is no subscription of this "
+                "connection; use the value of the MESSAGE frame's ack header"
+            )
+        return subscription
+
+    def begin(self, frame: Frame) -> None:
+        """STOMP 1.2 "BEGIN"."""
+        transaction = _required(frame, "transaction")
+        if len(self._transactions) >= self._options.transactions_max:
+            raise RequestError(
+                f"this connection has {len(self._transactions)} open transactions, "
+                "the listener's limit"
+            )
+        connection = self.connection
+        connection.begin(transaction)
+        self._transactions[transaction] = []
+        receipt = frame.headers.get("receipt")
+        if receipt is not None:
+            connection.synchronize(receipt)
+
+    def commit(self, frame: Frame) -> None:
+        """STOMP 1.2 "COMMIT"."""
+        transaction = _required(frame, "transaction")
+        self.connection.commit(transaction, frame.headers.get("receipt"))
+        self._transactions.pop(transaction, None)
+
+    def abort(self, frame: Frame) -> None:
+        """STOMP 1.2 "ABORT"."""
+        transaction = _required(frame, "transaction")
+        self.connection.abort(transaction, frame.headers.get("receipt"))
+        for subscription, covered in self._transactions.pop(transaction, ()):
+            subscription.restore(covered)
+
+
+def check_no_body(frame: Frame, version: Version) -> None:
+    """Only SEND has a body (STOMP 1.2 "Value Encoding"). 1.0: "the body … is ignored".
+
+    Raises: PeerProtocolError.
+    """
+    if frame.body and version is not Version.V1_0:
+        raise PeerProtocolError(f"{frame.command} must not have a body")
+
+
+def _required(frame: Frame, name: str) -> str:
+    value = frame.headers.get(name)
+    if not value:
+        raise PeerProtocolError(f"{frame.command} needs a header {name} that is not empty")
+    return value
+
+
+def _sequence(digits: str, whole: str) -> int:
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
+        raise PeerProtocolError(f"{whole[:80]!r} is no id that this gateway has given")
+    return int(digits)
+
+
+def _ack_mode(text: str) -> AckMode:
+    try:
+        return AckMode(text)
+    except ValueError:
+        modes = ", ".join(mode.value for mode in AckMode)
+        raise PeerProtocolError(f"ack:{text[:40]} is not allowed; write one of {modes}") from None
+
+
+def _prefetch(frame: Frame) -> int:
+    for name in _PREFETCH_NAMES:
+        text = frame.headers.get(name)
+        if text is not None:
+            if not (text.isascii() and text.isdigit() and len(text) <= _PREFETCH_DIGITS_MAX):
+                raise PeerProtocolError(f"{name}:{text[:40]} is not a number of messages")
+            return int(text)
+    return 0
+
+
+_CONTROLS: Final[Mapping[str, Callable[[Client, Frame], None]]] = {
+    "ABORT": Client.abort,
+    "ACK": Client.acknowledge,
+    "BEGIN": Client.begin,
+    "COMMIT": Client.commit,
+    "NACK": Client.reject,
+    "SUBSCRIBE": Client.subscribe,
+    "UNSUBSCRIBE": Client.unsubscribe,
+}
+#: What to do with each frame that a connected client may send, but for DISCONNECT.
+ACTIONS: Final[Mapping[str, Callable[[Client, Any], None]]] = {
+    **dict.fromkeys(_CONTROLS, Client.control),
+    "SEND": Client.send,
+    ACK_RUN: Client.acknowledge_run,
+}

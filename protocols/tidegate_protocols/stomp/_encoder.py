@@ -1,0 +1,204 @@
+"""Frames to bytes, by the rules of each version.
+
+MESSAGE and RECEIPT are on the hot path: what does not change between messages of a subscription is
+built once (:class:`MessageEncoder`), and receipts of one confirmation leave in one join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, final
+
+from tidegate.spi import PRIORITY_DEFAULT, Message, StoredMessage
+from tidegate_protocols.stomp._destinations import to_stomp
+from tidegate_protocols.stomp._escape import escape_name, escape_value
+from tidegate_protocols.stomp._frames import Frame, Version
+
+HEART_BEAT_BYTES: Final = b"\n"
+
+#: Destinations whose header line an encoder remembers. A queue has one; a wildcard subscription
+#: may see any number, so the memory is bounded and simply starts again when it is full.
+_DESTINATIONS_REMEMBERED: Final = 256
+
+_RECEIPT_START: Final = "RECEIPT\nreceipt-id:"
+_RECEIPT_END: Final = "\n\n\0"
+_RECEIPT_SEPARATOR: Final = _RECEIPT_END + _RECEIPT_START
+_NUL: Final = b"\0"
+
+
+def encode(frame: Frame, version: Version) -> bytes:
+    """Any frame, with content-length added when it has a body and states none.
+
+    CONNECT, STOMP and CONNECTED are not escaped (STOMP 1.2 "Value Encoding").
+    """
+    rules = Version.V1_0 if frame.command in ("CONNECT", "STOMP", "CONNECTED") else version
+    pairs = frame.pairs or tuple(frame.headers.items())
+    if frame.body and "content-length" not in frame.headers:
+        pairs = (*pairs, ("content-length", str(len(frame.body))))
+    lines = "".join(f"{escape_name(n, rules)}:{escape_value(v, rules)}\n" for n, v in pairs)
+    return b"".join((f"{frame.command}\n{lines}\n".encode(), frame.body, _NUL))
+
+
+def encode_connected(
+    version: Version, *, session: str, server: str, heart_beat: tuple[int, int]
+) -> bytes:
+    """CONNECTED. *heart_beat*: milliseconds we can send and want to receive; not said in 1.0.
+
+    Source: STOMP 1.2 "CONNECTED Frame"; 1.0 knows only ``session`` and ignores the others.
+    """
+    headers = {"version": version.value, "session": session, "server": server}
+    if version is not Version.V1_0:
+        headers["heart-beat"] = f"{heart_beat[0]},{heart_beat[1]}"
+    return encode(Frame("CONNECTED", headers), version)
+
+
+def encode_error(
+    message: str,
+    body: str,
+    version: Version,
+    *,
+    receipt: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """ERROR: a short *message*, the whole story in *body*. STOMP 1.2 "ERROR"."""
+    named = {"message": message, "content-type": "text/plain"}
+    if receipt is not None:
+        named["receipt-id"] = receipt
+    named.update(headers or {})
+    return encode(Frame("ERROR", named, (body + "\n").encode("utf-8", "replace")), version)
+
+
+def encode_receipts(receipts: Sequence[str], version: Version) -> bytes:
+    """One RECEIPT for each id, in order. *receipts* is not empty."""
+    text = _RECEIPT_SEPARATOR.join(receipts)
+    between = len(receipts) - 1
+    if (
+        text.count(":") != between
+        or text.count("\n") != between * 3
+        or "\\" in text
+        or "\r" in text
+    ):
+        text = _RECEIPT_SEPARATOR.join([escape_value(receipt, version) for receipt in receipts])
+    return (_RECEIPT_START + text + _RECEIPT_END).encode()
+
+
+@final
+class MessageEncoder:
+    """Writes the MESSAGE frames of one subscription.
+
+    Args:
+        version: of the session.
+        subscription: the client's id for it; None: it gave none (STOMP 1.0).
+        message_id_prefix: goes before the sequence in ``message-id``; needs no escaping.
+        ack_prefix: goes before the sequence in ``ack``; "": no such header (1.0, 1.1, auto).
+    """
+
+    __slots__ = ("_ack", "_destinations", "_lead", "_version")
+
+    def __init__(
+        self, version: Version, subscription: str | None, message_id_prefix: str, ack_prefix: str
+    ) -> None:
+        self._version = version
+        lead = "MESSAGE\n"
+        if subscription is not None:
+            lead += f"subscription:{escape_value(subscription, version)}\n"
+        self._lead = f"{lead}message-id:{message_id_prefix}"
+        self._ack = f"\nack:{ack_prefix}" if ack_prefix else ""
+        self._destinations: dict[str, str] = {}
+
+    def encode(self, messages: Iterable[StoredMessage]) -> bytes:
+        """The MESSAGE frames of *messages*, in order, in one piece."""
+        lead = self._lead
+        ack = self._ack
+        destinations = self._destinations
+        pieces: list[bytes] = []
+        for stored in messages:
+            message = stored.message
+            sequence = stored.sequence
+            body = message.body
+            destination = destinations.get(message.destination)
+            if destination is None:
+                destination = self._remember(message.destination)
+            user = message.headers
+            if user:
+                lines = self._user_lines(user)
+                stamped = "timestamp:" in lines and any(name == "timestamp" for name, _ in user)
+            else:
+                lines = ""
+                stamped = False
+            if (
+                stored.delivery_count
+                or message.content_type
+                or message.expires_at
+                or message.priority != PRIORITY_DEFAULT
+                or message.correlation_data
+                or message.reply_to
+                or message.original_name
+                or not message.persistent
+            ):
+                lines = self._rare_lines(stored) + lines
+                if message.original_name and message.protocol == "stomp":
+                    destination = self._destination_line(message.original_name)
+            if not stamped:
+                lines = f"timestamp:{message.received_at // 1000}\n{lines}"
+            numbers = f"{sequence}{ack}{sequence}" if ack else sequence
+            pieces += (
+                f"{lead}{numbers}{destination}{len(body)}\n{lines}\n".encode(),
+                body,
+                _NUL,
+            )
+        return b"".join(pieces)
+
+    def _remember(self, destination: str) -> str:
+        if len(self._destinations) >= _DESTINATIONS_REMEMBERED:
+            self._destinations.clear()
+        line = self._destinations[destination] = self._destination_line(to_stomp(destination))
+        return line
+
+    def _destination_line(self, name: str) -> str:
+        return f"\ndestination:{escape_value(name, self._version)}\ncontent-length:"
+
+    def _user_lines(self, headers: tuple[tuple[str, str], ...]) -> str:
+        lines = "".join([f"{name}:{value}\n" for name, value in headers])
+        count = len(headers)
+        if (
+            lines.count(":") == count
+            and lines.count("\n") == count
+            and "\\" not in lines
+            and "\r" not in lines
+            and "\0" not in lines
+        ):
+            return lines
+        version = self._version
+        return "".join(
+            [
+                f"{escape_name(name, version)}:{escape_value(value, version)}\n"
+                for name, value in headers
+            ]
+        )
+
+    def _rare_lines(self, stored: StoredMessage) -> str:
+        """Headers that most messages do not have; their order is that of docs/stomp.md."""
+        message = stored.message
+        pairs: list[tuple[str, str]] = []
+        if stored.delivery_count:
+            pairs.append(("redelivered", "true"))
+        if message.content_type:
+            pairs.append(("content-type", message.content_type))
+        if message.expires_at:
+            pairs.append(("expires", str(message.expires_at // 1000)))
+        if message.priority != PRIORITY_DEFAULT:
+            pairs.append(("priority", str(message.priority)))
+        if not message.persistent:
+            pairs.append(("persistent", "false"))
+        if message.correlation_data:
+            pairs.append(("correlation-id", _correlation_id(message)))
+        if message.reply_to:
+            pairs.append(("reply-to", to_stomp(message.reply_to)))
+        version = self._version
+        return "".join([f"{name}:{escape_value(value, version)}\n" for name, value in pairs])
+
+
+def _correlation_id(message: Message) -> str:
+    """Correlation data as a header: MQTT's are any bytes, STOMP's headers are UTF-8."""
+    return message.correlation_data.decode("utf-8", "backslashreplace")

@@ -1,0 +1,48 @@
+"""What a client is told when something is refused. STOMP 1.2 "ERROR"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidegate.spi import GatewayError
+from tidegate_protocols.stomp._encoder import encode_error
+from tidegate_protocols.stomp._frames import Frame, Version
+from tidegate_protocols.stomp._handshake import SUPPORTED, NoCommonVersionError
+
+#: Characters of the ``message`` header ("a short description"); the body has all of it.
+_MESSAGE_MAX: Final = 200
+#: Header lines of the offending frame that are shown, and characters of each.
+_LINES_SHOWN: Final = 20
+_LINE_SHOWN_MAX: Final = 200
+_SECRETS: Final = frozenset({"passcode"})
+
+
+def error_frame(
+    error: GatewayError, version: Version, *, frame: Frame | None, receipt: str | None
+) -> bytes:
+    """The ERROR frame for *error*.
+
+    Args: frame: the frame that was refused, when it is known; receipt: of the operation refused.
+    """
+    reason = str(error)
+    body = reason if frame is None else f"{reason}\n-----\n{_shown(frame)}\n-----"
+    headers: Mapping[str, str] = (
+        {"version": SUPPORTED} if isinstance(error, NoCommonVersionError) else {}
+    )
+    short = reason.partition("\n")[0][:_MESSAGE_MAX]
+    return encode_error(short, body, version, receipt=receipt, headers=headers)
+
+
+def _shown(frame: Frame) -> str:
+    """The frame's head, without its body and without secrets."""
+    lines = [frame.command]
+    pairs = frame.pairs or tuple(frame.headers.items())
+    for name, value in pairs[:_LINES_SHOWN]:
+        shown = "(not shown)" if name in _SECRETS else value[:_LINE_SHOWN_MAX]
+        lines.append(f"{name[:_LINE_SHOWN_MAX]}:{shown}")
+    if len(pairs) > _LINES_SHOWN:
+        lines.append(f"({len(pairs) - _LINES_SHOWN} more)")
+    if frame.body:
+        lines.append(f"(body of {len(frame.body)} bytes)")
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""STOMP's vocabulary: versions, commands, frames, limits."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+
+class Version(enum.Enum):
+    """A version of the protocol that this gateway speaks; the value is what is on the wire."""
+
+    V1_0 = "1.0"
+    V1_1 = "1.1"
+    V1_2 = "1.2"
+
+
+#: Commands a client may send. STOMP 1.2 "Augmented BNF": client-command.
+CLIENT_COMMANDS: Final = frozenset(
+    {
+        "ABORT",
+        "ACK",
+        "BEGIN",
+        "COMMIT",
+        "CONNECT",
+        "DISCONNECT",
+        "NACK",
+        "SEND",
+        "STOMP",
+        "SUBSCRIBE",
+        "UNSUBSCRIBE",
+    }
+)
+#: Commands a server may send. STOMP 1.2 "Augmented BNF": server-command.
+SERVER_COMMANDS: Final = frozenset({"CONNECTED", "ERROR", "MESSAGE", "RECEIPT"})
+
+#: What the decoder calls a run of plain ACK frames; no wire command has this name.
+ACK_RUN: Final = "ACK*"
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One frame, unescaped.
+
+    Attributes:
+        command: e.g. ``SEND``.
+        headers: in order; of a repeated header the first entry (STOMP 1.2 "Repeated Header
+            Entries"). The receiver of the frame owns the dict and may take it apart.
+        body: exactly the bytes sent.
+        pairs: every header line in order when a name is repeated, else ().
+    """
+
+    command: str
+    headers: dict[str, str]
+    body: bytes = b""
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+class AckRun(msgspec.Struct, frozen=True, gc=False):
+    """Consecutive STOMP 1.2 ACK frames that have nothing but an ``id`` of our own form.
+
+    They are half of what a consumer sends, and decoding them one by one would cost four times as
+    much. Attributes: ids: (subscription number, sequence) of each, as ASCII digits.
+    """
+
+    ids: list[tuple[bytes, bytes]]
+    command: str = ACK_RUN
+
+
+class Signal(enum.Enum):
+    """Events that are not frames."""
+
+    NEED_DATA = "need data"
+    HEART_BEAT = "heart-beat"
+
+
+NEED_DATA: Final = Signal.NEED_DATA
+HEART_BEAT: Final = Signal.HEART_BEAT
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one frame may be. STOMP 1.2 "Size Limits".
+
+    Attributes:
+        header_count: header lines of a frame.
+        header_line_bytes: of one header line, without its line end.
+        header_bytes: of the command and all header lines together.
+        body_bytes: of the body.
+    """
+
+    header_count: int = 128
+    header_line_bytes: int = 16 * 1024
+    header_bytes: int = 64 * 1024
+    body_bytes: int = 100 * 1024 * 1024

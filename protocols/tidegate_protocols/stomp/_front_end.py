@@ -1,0 +1,132 @@
+"""The STOMP listener: options, sessions, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import final
+
+from tidegate.spi import (
+    Broker,
+    ConfigError,
+    ConnectionEndedError,
+    FlowControlError,
+    FrontEnd,
+    ListenerConfig,
+)
+from tidegate_protocols.stomp._errors import error_frame
+from tidegate_protocols.stomp._frames import Version
+from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp._session import Session, SessionContext
+from tidegate_protocols.transport import Link, TcpListener
+
+logger = logging.getLogger("tidegate.stomp")
+
+
+@final
+class StompFrontEnd:
+    """A :class:`~tidegate.spi.FrontEnd` for STOMP 1.0, 1.1 and 1.2 over TCP."""
+
+    def __init__(self, config: ListenerConfig, options: StompOptions, broker: Broker) -> None:
+        self._options = options
+        self._address = f"stomp://{_host_port(config.host, config.port)}"
+        self._sessions: set[Session] = set()
+        self._context = SessionContext(
+            broker=broker,
+            options=options,
+            allow_anonymous=config.allow_anonymous,
+            address=lambda: self._address,
+            ended=self._sessions.discard,
+        )
+        refusal = FlowControlError(
+            f"this listener has {options.connections_max} connections, its limit; try again later"
+        )
+        self._listener = TcpListener(
+            config.host,
+            config.port,
+            self._make_handler,
+            connections_max=options.connections_max,
+            refusal=error_frame(refusal, Version.V1_0, frame=None, receipt=None),
+        )
+
+    async def start(self) -> str:
+        """Bind and accept. Returns ``stomp://host:port``. Raises: OSError."""
+        host, port = await self._listener.start()
+        self._address = f"stomp://{_host_port(host, port)}"
+        logger.info("listening address=%s", self._address)
+        return self._address
+
+    async def stop_accepting(self) -> None:
+        """No new connections. Idempotent."""
+        await self._listener.stop_accepting()
+
+    async def stop(self) -> None:
+        """Tell every client, flush, close; at most ``stop_timeout``. Idempotent."""
+        await self._listener.stop_accepting()
+        for session in list(self._sessions):
+            session.end(ConnectionEndedError("shutdown", "the gateway is stopping"))
+        await self._listener.stop(self._options.stop_timeout)
+
+    def _make_handler(self) -> _Handler:
+        session = Session(self._context, asyncio.get_running_loop())
+        self._sessions.add(session)
+        return _Handler(session)
+
+
+@final
+class _Handler:
+    """A session as the transport sees it (``closed`` means another thing to the broker)."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def opened(self, link: Link) -> None:
+        self._session.opened(link)
+
+    def data_received(self, data: bytes) -> None:
+        self._session.data_received(data)
+
+    def closed(self, error: Exception | None) -> None:
+        self._session.lost(error)
+
+    def pause_writing(self) -> None:
+        self._session.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._session.resume_writing()
+
+
+@final
+class StompFrontEndFactory:
+    """What the plugin registers (:class:`~tidegate.spi.FrontEndFactory`)."""
+
+    @property
+    def options_type(self) -> type:
+        return StompOptions
+
+    @property
+    def transports(self) -> Sequence[str]:
+        return ("tcp",)
+
+    @property
+    def default_port(self) -> int:
+        return 61613
+
+    def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
+        """Build a listener; does not bind. Raises: ConfigError."""
+        if config.transport not in self.transports:
+            raise ConfigError(
+                f"STOMP runs over {', '.join(self.transports)}, not {config.transport!r}",
+                key="transport",
+            )
+        options = config.options
+        if not isinstance(options, StompOptions):
+            raise TypeError(f"options of a STOMP listener are StompOptions, not {type(options)}")
+        return StompFrontEnd(config, options, broker)
+
+
+def _host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,101 @@
+"""Options of a STOMP listener: the keys of a ``[[listeners]]`` table beside the host's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.spi import Kind, option
+from tidegate_protocols.stomp._frames import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class StompOptions:
+    """See docs/stomp.md. Sizes are bytes, times are seconds."""
+
+    connect_timeout: float = option(
+        10.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        help="A connection that did not complete CONNECT within this time is closed; "
+        "guards against idle sockets that use up connections_max.",
+    )
+    heart_beat_send_minimum: float = option(
+        1.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="the gateway sends no heart-beats",
+        help="Shortest interval at which the gateway offers to send heart-beats; "
+        "guards against clients that ask for more than a loop full of timers can give.",
+    )
+    heart_beat_receive_minimum: float = option(
+        1.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="the gateway wants no heart-beats",
+        help="Shortest interval at which the gateway wants heart-beats from a client that can send "
+        "them; guards against floods of them.",
+    )
+    heart_beat_grace_factor: float = option(
+        2.0,
+        minimum=2.0,
+        maximum=1000.0,
+        help="A client is lost after this many of its heart-beat intervals without a byte; "
+        "guards against disconnecting clients that are only slow.",
+    )
+    connections_max: int = option(
+        10_000,
+        minimum=1,
+        help="Connections this listener holds at a time; one more is told so and closed.",
+    )
+    subscriptions_max: int = option(
+        1_000, minimum=1, help="Subscriptions of one connection; one more is an ERROR."
+    )
+    transactions_max: int = option(
+        100, minimum=1, help="Open transactions of one connection; one more is an ERROR."
+    )
+    header_count_max: int = option(
+        128, minimum=4, help="Header lines of one frame; more are an ERROR."
+    )
+    header_line_max: int = option(
+        16 * 1024,
+        kind=Kind.SIZE,
+        minimum=64,
+        help="Length of one header line without its line end; a longer one is an ERROR.",
+    )
+    headers_max: int = option(
+        64 * 1024,
+        kind=Kind.SIZE,
+        minimum=256,
+        help="Command and header lines of one frame together; more are an ERROR. "
+        "Bounds what a peer that never ends its headers can make the gateway hold.",
+    )
+    body_max: int = option(
+        100 * 1024 * 1024,
+        kind=Kind.SIZE,
+        minimum=0,
+        help="Body of one frame; a larger one is an ERROR, as soon as content-length states it.",
+    )
+    stop_timeout: float = option(
+        5.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        help="When the gateway stops, connections get this long to take what was written to them.",
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """What the decoder enforces."""
+        return Limits(
+            header_count=self.header_count_max,
+            header_line_bytes=self.header_line_max,
+            header_bytes=self.headers_max,
+            body_bytes=self.body_max,
+        )
+
+    @property
+    def heart_beat_ms(self) -> tuple[int, int]:
+        """What the gateway says of itself in the ``heart-beat`` header."""
+        return (
+            round(self.heart_beat_send_minimum * 1000),
+            round(self.heart_beat_receive_minimum * 1000),
+        )

@@ -1,0 +1,423 @@
+"""One STOMP connection, from the first byte to the last.
+
+The steps between states are in ``_transitions``, the meaning of a connected client's frames is in
+``_client``; here they meet the transport, the broker's answers and time. The frames of one read
+are handled in one go: plain ACKs are collected and passed to the broker in one call for each
+subscription, receipts that become due together leave in one write, and so do messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, cast, final
+
+from tidegate.spi import (
+    Broker,
+    ConnectionEndedError,
+    ConnectRequest,
+    ConnectResult,
+    GatewayError,
+    PeerProtocolError,
+    RequestError,
+    StoredMessage,
+    Token,
+    format_duration,
+)
+from tidegate_protocols.stomp import _handshake
+from tidegate_protocols.stomp._client import ACTIONS, Client, check_no_body
+from tidegate_protocols.stomp._decoder import Decoder
+from tidegate_protocols.stomp._encoder import (
+    HEART_BEAT_BYTES,
+    encode_connected,
+    encode_receipts,
+)
+from tidegate_protocols.stomp._errors import error_frame
+from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, Version
+from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
+from tidegate_protocols.stomp._messages import PROTOCOL
+from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp._transitions import Input, State, input_of, step
+from tidegate_protocols.transport import Link
+
+logger = logging.getLogger("tidegate.stomp")
+
+_CONNECTED: Final = State.CONNECTED
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """What all sessions of a listener share.
+
+    Attributes:
+        broker, options: as the front-end got them.
+        allow_anonymous: the listener's rule.
+        address: the listener's address, known once it is bound.
+        ended: called when a session's socket is gone.
+    """
+
+    broker: Broker
+    options: StompOptions
+    allow_anonymous: bool
+    address: Callable[[], str]
+    ended: Callable[[Session], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Farewell:
+    """Token of DISCONNECT. Attributes: receipt (None: not asked for)."""
+
+    receipt: str | None
+
+
+@final
+class Session:
+    """The protocol side of one connection; also the broker's :class:`~tidegate.spi.ClientPeer`."""
+
+    __slots__ = (
+        "_client",
+        "_connect_task",
+        "_connect_timer",
+        "_context",
+        "_decoder",
+        "_handshake",
+        "_heart_beat",
+        "_is_graceful",
+        "_link",
+        "_loop",
+        "_state",
+        "_throttled",
+        "_writable",
+    )
+
+    def __init__(self, context: SessionContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+        self._state = State.WAITING
+        self._decoder = Decoder(context.options.limits)
+        self._link: Link | None = None
+        self._handshake: _handshake.Handshake | None = None
+        self._client: Client | None = None
+        self._heart_beat: HeartBeat | None = None
+        self._connect_timer: asyncio.TimerHandle | None = None
+        self._connect_task: asyncio.Task[None] | None = None
+        self._is_graceful = False  # the client said DISCONNECT
+        self._throttled = False
+        self._writable = True
+
+    # ------------------------------------------------------------------------- from the transport
+
+    @property
+    def state(self) -> State:
+        """Where the session stands."""
+        return self._state
+
+    def opened(self, link: Link) -> None:
+        """The connection is up; CONNECT must follow within ``connect_timeout``."""
+        self._link = link
+        self._connect_timer = self._loop.call_later(
+            self._context.options.connect_timeout, self._connect_timed_out
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        if self._heart_beat is not None:
+            self._heart_beat.heard_at = self._loop.time()
+        try:
+            self._decoder.receive_data(data)
+        except PeerProtocolError:
+            return  # the error was answered when it was found
+        self._process()
+
+    def lost(self, error: Exception | None) -> None:
+        """The socket is gone."""
+        before = self._state
+        self._state = step(before, Input.LOST)
+        if before is not State.CLOSED:
+            logger.debug("connection lost peer=%s error=%s", self._peer, error)
+        self._release()
+        self._context.ended(self)
+
+    def end(self, error: GatewayError) -> None:
+        """The listener ends the connection: ERROR, then close."""
+        self._refuse(error, None)
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self._writable = False
+        if self._client is not None:
+            self._client.connection.writable(False)
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        self._writable = True
+        if self._client is not None:
+            self._client.connection.writable(True)
+
+    # ---------------------------------------------------------------------------- from the broker
+
+    def confirmed(self, tokens: Sequence[Token]) -> None:
+        """ClientPeer: these are durable: RECEIPTs in one write. STOMP 1.2 "RECEIPT"."""
+        if self._state is State.CLOSED:
+            return
+        last = tokens[-1]
+        if type(last) is _Farewell:  # nothing follows DISCONNECT, so it is the last token
+            tokens = [*tokens[:-1], last.receipt] if last.receipt is not None else tokens[:-1]
+        if tokens:
+            self._write(encode_receipts(cast("Sequence[str]", tokens), self._version))
+        if type(last) is _Farewell:
+            self._state = step(self._state, Input.SETTLED)
+            if self._link is not None:
+                self._link.close()
+            self._loop.call_soon(self._release)
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        """ClientPeer: an operation was not carried out: ERROR, and the connection ends."""
+        receipt = token.receipt if isinstance(token, _Farewell) else cast("str | None", token)
+        self._refuse(error, None, receipt)
+
+    def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
+        """ClientPeer: messages for subscription *key*, in one write."""
+        if self._client is not None and self._state is not State.CLOSED:
+            self._write(self._client.deliver(key, messages))
+
+    def throttle(self, paused: bool) -> None:
+        """ClientPeer: producers are too fast (or no longer)."""
+        self._throttled = paused
+        self._adjust_reading()
+
+    def closed(self, error: GatewayError) -> None:
+        """ClientPeer: the broker ended the connection: ERROR, then close."""
+        self._client = None
+        self._refuse(error, None)
+
+    # ------------------------------------------------------------------------------------- frames
+
+    def _process(self) -> None:
+        """Handle the frames that are complete, as far as the state lets us."""
+        if self._state is State.CONNECTED:
+            self._process_work()
+        # Here CONNECT is awaited, or everything is an error (after DISCONNECT). In CONNECTING
+        # further frames wait in the decoder, and in CLOSED for ever.
+        while self._state is State.WAITING or self._state is State.LEAVING:
+            frame: Frame | AckRun | None = None
+            try:
+                frame = next(self._decoder.events(), None)
+                if frame is None:
+                    return
+                self._step_by(frame)
+            except GatewayError as error:
+                self._refuse(error, frame)
+
+    def _process_work(self) -> None:
+        """The hot loop: frames of a connected client."""
+        client = self._client
+        assert client is not None, "a connected session has a client"
+        client.received_at = time.time_ns() // 1000
+        touched = client.touched
+        blamed: Frame | AckRun | None = None
+        try:
+            for frame in self._decoder.events():
+                command = frame.command
+                if touched and command != ACK_RUN and command != "ACK":
+                    blamed = None
+                    client.flush_acknowledged()
+                action = ACTIONS.get(command)
+                blamed = frame
+                if action is None:
+                    self._step_by(frame)
+                else:
+                    action(client, frame)
+                if self._state is not _CONNECTED:  # DISCONNECT, or the broker ended us meanwhile
+                    return
+            if touched:
+                blamed = None
+                client.flush_acknowledged()
+        except GatewayError as error:
+            with contextlib.suppress(GatewayError):  # the first problem is the one to tell
+                client.flush_acknowledged()  # what came before the bad frame counts
+            self._refuse(error, blamed)
+
+    def _step_by(self, frame: Frame | AckRun) -> None:
+        """A frame that changes the state, or one at the wrong moment."""
+        after = step(self._state, input_of(frame.command), frame.command.rstrip("*"))
+        assert isinstance(frame, Frame), "no step is taken by an ACK"
+        if after is State.CONNECTING:
+            self._connect(frame)
+        else:
+            self._disconnect(frame)
+        self._state = after
+        self._adjust_reading()
+
+    def _connect(self, frame: Frame) -> None:
+        """CONNECT or STOMP. STOMP 1.2 "CONNECT or STOMP Frame"."""
+        self._handshake = handshake = _handshake.read(frame)
+        self._decoder.version = handshake.version
+        context = self._context
+        request = ConnectRequest(
+            protocol=PROTOCOL,
+            version=handshake.version.value,
+            client_id=handshake.client_id,
+            peer=self._peer,
+            listener=context.address(),
+            username=handshake.username,
+            password=handshake.password,
+            anonymous_allowed=context.allow_anonymous,
+        )
+        self._connect_task = self._loop.create_task(self._ask_broker(request))
+
+    def _disconnect(self, frame: Frame) -> None:
+        """STOMP 1.2 "DISCONNECT": the receipt says that everything before it is safe."""
+        assert self._client is not None, "only a connected client can send DISCONNECT"
+        check_no_body(frame, self._version)
+        self._is_graceful = True
+        self._client.connection.synchronize(_Farewell(frame.headers.get("receipt")))
+
+    async def _ask_broker(self, request: ConnectRequest) -> None:
+        try:
+            result = await self._context.broker.connect(request, self)
+            if self._state is State.CONNECTING:
+                self._accept(result)
+                self._process()
+            else:
+                result.connection.disconnect(graceful=False)
+        except GatewayError as error:
+            self._refuse(error, None)
+        except Exception:
+            logger.exception("connect failed, connection aborted peer=%s", self._peer)
+            if self._link is not None:
+                self._link.abort()
+        finally:
+            self._connect_task = None
+
+    def _accept(self, result: ConnectResult) -> None:
+        handshake = self._handshake
+        assert handshake is not None, "a broker's answer needs a CONNECT"
+        self._state = step(self._state, Input.ACCEPT)
+        context = self._context
+        self._client = Client(
+            result.connection,
+            version=handshake.version,
+            client_id=handshake.client_id,
+            options=context.options,
+            store_id=context.broker.store_id,
+        )
+        if self._connect_timer is not None:
+            self._connect_timer.cancel()
+            self._connect_timer = None
+        server = context.options.heart_beat_ms
+        self._write(
+            encode_connected(
+                handshake.version,
+                session=secrets.token_hex(8),
+                server=f"tidegate/{context.broker.version}",
+                heart_beat=server,
+            )
+        )
+        send_ms, receive_ms = negotiate(handshake.heart_beat, server)
+        if send_ms or receive_ms:
+            self._heart_beat = HeartBeat(
+                self._loop,
+                send_s=send_ms / 1000,
+                receive_s=receive_ms / 1000,
+                grace_factor=context.options.heart_beat_grace_factor,
+                write=self._write_heart_beat,
+                expired=self._heart_beat_expired,
+            )
+        logger.debug(
+            "connected peer=%s version=%s principal=%s heart_beat_ms=%d,%d",
+            self._peer,
+            handshake.version.value,
+            result.connection.principal,
+            send_ms,
+            receive_ms,
+        )
+        result.connection.resume()
+        if not self._writable:
+            result.connection.writable(False)
+        self._adjust_reading()
+
+    # ------------------------------------------------------------------------------------- the end
+
+    def _refuse(
+        self, error: GatewayError, frame: Frame | AckRun | None, receipt: str | None = None
+    ) -> None:
+        """ERROR, then close. STOMP 1.2 "ERROR": the server "MUST close the connection"."""
+        if self._state is State.CLOSED:
+            return
+        shown = frame if isinstance(frame, Frame) else None
+        if receipt is None and shown is not None:
+            receipt = shown.headers.get("receipt")
+        log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
+        log("refused peer=%s state=%s reason=%s", self._peer, self._state.name, error)
+        self._write(error_frame(error, self._version, frame=shown, receipt=receipt))
+        self._state = step(self._state, Input.FAIL)
+        if self._link is not None:
+            self._link.close()
+        # Not at once: the broker may be calling us, and wants no call before it returned.
+        self._loop.call_soon(self._release)
+
+    def _release(self) -> None:
+        """Let go of timers, the task and the broker's side. Idempotent."""
+        if self._connect_timer is not None:
+            self._connect_timer.cancel()
+            self._connect_timer = None
+        if self._connect_task is not None:
+            self._connect_task.cancel()
+            self._connect_task = None
+        if self._heart_beat is not None:
+            self._heart_beat.stop()
+            self._heart_beat = None
+        client, self._client = self._client, None
+        if client is not None:
+            client.connection.disconnect(graceful=self._is_graceful)
+
+    def _connect_timed_out(self) -> None:
+        self._connect_timer = None
+        what = "no CONNECT came" if self._state is State.WAITING else "CONNECT was not answered"
+        limit_s = self._context.options.connect_timeout
+        self._refuse(RequestError(f"{what} within {format_duration(limit_s)}"), None)
+
+    def _heart_beat_expired(self, silent_s: float) -> None:
+        logger.info("heart-beat missed peer=%s last_heard_ms=%d", self._peer, silent_s * 1000)
+        problem = f"no heart-beat: nothing was heard for {round(silent_s * 1000)} ms"
+        self._refuse(ConnectionEndedError("heart-beat", problem), None)
+
+    # ------------------------------------------------------------------------------------- helpers
+
+    @property
+    def _peer(self) -> str:
+        return "unknown" if self._link is None else self._link.peer
+
+    @property
+    def _version(self) -> Version:
+        return Version.V1_0 if self._handshake is None else self._handshake.version
+
+    def _write(self, data: bytes) -> None:
+        if self._heart_beat is not None:
+            self._heart_beat.is_silent = False
+        if self._link is not None:
+            self._link.send(data)
+
+    def _write_heart_beat(self) -> None:
+        # A client that does not read has bytes waiting already.
+        if self._link is not None and self._writable:
+            self._link.send(HEART_BEAT_BYTES)
+
+    def _adjust_reading(self) -> None:
+        link = self._link
+        if link is None:
+            return
+        paused = self._throttled or self._state is State.CONNECTING
+        if paused:
+            link.pause_reading()
+        else:
+            link.resume_reading()
+        if self._heart_beat is not None:
+            self._heart_beat.is_reading = not paused
+            self._heart_beat.heard_at = self._loop.time()

@@ -1,0 +1,118 @@
+"""A session's subscriptions: what is in flight, and what an ACK covers."""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import final
+
+from tidegate.spi import PeerProtocolError, StoredMessage
+from tidegate_protocols.stomp._encoder import MessageEncoder
+
+
+class AckMode(enum.Enum):
+    """STOMP 1.2 "SUBSCRIBE ack Header"; the value is what is on the wire."""
+
+    AUTO = "auto"
+    CLIENT = "client"
+    CLIENT_INDIVIDUAL = "client-individual"
+
+
+@final
+class Subscription:
+    """One subscription of one session.
+
+    Attributes:
+        key: its name towards the broker: the client's id, or in STOMP 1.0 perhaps the destination.
+        number: short name in ``ack`` headers, unique in the session and never used again.
+        is_individual: an ACK covers its own message only and no books are kept here.
+        collected: sequences that were acknowledged in this turn and not passed on yet.
+    """
+
+    __slots__ = (
+        "_in_flight",
+        "_ordinal",
+        "collected",
+        "durable_name",
+        "encoder",
+        "is_individual",
+        "key",
+        "mode",
+        "number",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        number: int,
+        mode: AckMode,
+        encoder: MessageEncoder,
+        *,
+        durable_name: str = "",
+        tracked: bool = False,
+    ) -> None:
+        self.key = key
+        self.number = number
+        self.mode = mode
+        self.encoder = encoder
+        self.durable_name = durable_name
+        self.collected: list[int] = []
+        # Sequence to delivery ordinal, in order of delivery: what a cumulative ACK covers is the
+        # session's business. With individual ACKs the broker's own books are enough. (OrderedDict,
+        # because taking from the front of a dict costs more the longer it is used so.)
+        tracks = tracked or mode is AckMode.CLIENT
+        self._in_flight: OrderedDict[int, int] | None = OrderedDict() if tracks else None
+        self._ordinal = 0
+        self.is_individual = not tracks and mode is AckMode.CLIENT_INDIVIDUAL
+
+    def delivered(self, messages: Sequence[StoredMessage]) -> None:
+        """*messages* have been written to the client."""
+        in_flight = self._in_flight
+        if in_flight is not None and self.mode is not AckMode.AUTO:
+            ordinal = self._ordinal
+            for stored in messages:
+                ordinal += 1
+                in_flight[stored.sequence] = ordinal
+            self._ordinal = ordinal
+
+    def holds(self, sequence: int) -> bool:
+        """Tell whether *sequence* is known to be in flight here."""
+        return self._in_flight is not None and sequence in self._in_flight
+
+    def cover(self, sequence: int) -> list[int]:
+        """Take what an ACK or NACK of *sequence* covers out of the books, in delivery order.
+
+        STOMP 1.2 "SUBSCRIBE ack Header": with ``client`` it is cumulative, "all messages sent to
+        the subscription before". Raises: PeerProtocolError.
+        """
+        return [covered for covered, _ in self.cover_with_places(sequence)]
+
+    def cover_with_places(self, sequence: int) -> list[tuple[int, int]]:
+        """As :meth:`cover`, with what :meth:`restore` needs to undo it."""
+        if self.mode is AckMode.AUTO:
+            raise PeerProtocolError(
+                f"subscription {self.key!r} has ack:auto, nothing of it can be acknowledged"
+            )
+        in_flight = self._in_flight
+        if in_flight is None:
+            return [(sequence, 0)]
+        if sequence not in in_flight:
+            raise PeerProtocolError(
+                f"message {sequence} is not in flight on subscription {self.key!r}; "
+                "was it acknowledged before?"
+            )
+        if self.mode is AckMode.CLIENT_INDIVIDUAL:
+            return [(sequence, in_flight.pop(sequence))]
+        covered: list[tuple[int, int]] = []
+        while True:
+            first = in_flight.popitem(last=False)
+            covered.append(first)
+            if first[0] == sequence:
+                return covered
+
+    def restore(self, covered: Sequence[tuple[int, int]]) -> None:
+        """A transaction was aborted: *covered* are in flight again, in their old places."""
+        if self._in_flight is not None:
+            merged = [*self._in_flight.items(), *covered]
+            self._in_flight = OrderedDict(sorted(merged, key=lambda item: item[1]))

@@ -1,0 +1,105 @@
+"""A real gateway process for tests: started, killed, started again on the same ports and data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+START_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class GatewayProcess:
+    """``tidegate run`` with STOMP and MQTT on free loopback ports and its data in *directory*.
+
+    *extra* is TOML that is appended to the configuration; *broker* goes into ``[broker]``.
+    """
+
+    def __init__(self, directory: Path, *, extra: str = "", broker: str = "") -> None:
+        self.directory = directory
+        self.stomp_port = free_port()
+        self.mqtt_port = free_port()
+        self.config = directory / "tidegate.toml"
+        self.log = directory / "gateway.log"
+        self.config.write_text(
+            f"""
+[broker]
+name = "under-test"
+data_directory = "{directory / "data"}"
+{broker}
+
+[[listeners]]
+protocol = "stomp"
+bind = "127.0.0.1:{self.stomp_port}"
+
+[[listeners]]
+protocol = "mqtt"
+bind = "127.0.0.1:{self.mqtt_port}"
+
+{extra}
+"""
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> GatewayProcess:
+        """Start and wait until both ports accept connections."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for port in (self.stomp_port, self.mqtt_port):
+            while not self._accepts(port):
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(f"the gateway did not start:\n{self.tail()}")
+                time.sleep(0.02)
+        return self
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "tidegate", "run", "--config", str(self.config)]
+
+    @staticmethod
+    def _accepts(port: int) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    def tail(self) -> str:
+        """The end of its log, for failure messages."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout_s: float = 60.0) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def __enter__(self) -> GatewayProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()

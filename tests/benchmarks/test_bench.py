@@ -1,0 +1,249 @@
+"""The benchmark's own arithmetic and files: a wrong ratio would be believed."""
+
+import importlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))  # the scripts there are no distribution
+
+brokers = importlib.import_module("benchkit.brokers")
+machine = importlib.import_module("benchkit.machine")
+process = importlib.import_module("benchkit.process")
+report = importlib.import_module("benchkit.report")
+scenarios = importlib.import_module("benchkit.scenarios")
+bench = importlib.import_module("bench")
+
+
+def run(broker: str, turn: int, rate: float, scenario: str = "stomp-1x1", **more: Any) -> Any:
+    return report.Run(scenario, broker, turn, rate=rate, **more)
+
+
+def results(*runs: Any) -> Any:
+    made = report.Results()
+    made.runs.extend(runs)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("values", "fraction", "expected"),
+    [([7.0], 0.5, 7.0), ([3, 1, 2], 0.5, 2), (range(100), 0.99, 99), (range(200), 0.99, 198)],
+)
+def test_percentile_is_the_nearest_rank(values: Any, fraction: float, expected: float) -> None:
+    assert report.percentile(list(values), fraction) == expected
+
+
+def test_percentile_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        report.percentile([], 0.5)
+
+
+def test_ratio_is_the_median_over_rounds_that_both_finished() -> None:
+    made = results(
+        run("tidegate", 1, 200.0),
+        run("tidegate", 2, 300.0),
+        run("tidegate", 3, 900.0),
+        run("artemis", 1, 100.0),  # 2
+        run("artemis", 2, 100.0),  # 3
+        run("artemis", 3, 0.0, error="refused"),
+    )
+    assert made.ratio("stomp-1x1", "artemis") == 2.5
+    assert made.ratio("stomp-1x1", "classic") is None
+
+
+def test_a_rate_goal_is_reached_at_its_factor_and_missed_below() -> None:
+    goal = scenarios.RateGoal("stomp-1x1", "artemis", 1.3)
+    for ours, reached in ((130.0, True), (129.0, False)):
+        made = results(run("tidegate", 1, ours), run("artemis", 1, 100.0))
+        assert [verdict.reached for verdict in report.judge(made, [goal])] == [reached]
+
+
+def test_a_sync_goal_compares_each_round_with_its_own_raw_sync() -> None:
+    made = results(
+        *(run("tidegate", turn, 1.0, "stomp-window1", confirm_p50=400.0) for turn in (1, 2, 3))
+    )
+    made.raw_sync = {1: machine.RawSync(100.0, 1.0), 2: machine.RawSync(80.0, 1.0)}
+    goal = scenarios.SyncGoal("stomp-window1", 4.0)
+    assert made.sync_ratio("stomp-window1", "tidegate") == 4.5
+    assert [verdict.reached for verdict in report.judge(made, [goal])] == [False]
+
+
+def test_a_goal_without_runs_has_no_verdict() -> None:
+    assert report.judge(results(), scenarios.GOALS) == []
+
+
+def test_every_goal_names_a_scenario_that_runs_by_default_and_a_known_peer() -> None:
+    for goal in scenarios.GOALS:
+        assert scenarios.SCENARIOS[goal.scenario].default
+        assert getattr(goal, "peer", "artemis") in brokers.PEERS
+
+
+def test_faults_and_cost_come_out_of_the_generators_report() -> None:
+    quantiles = {"p50": 1.0, "p99": 2.0, "max": 3.0}
+    found = report.run_from_report(
+        "stomp-1x1",
+        "artemis",
+        1,
+        {
+            "total_sent": 50_000,
+            "messages_per_s": 10.0,
+            "bytes_per_s": 2560.0,
+            "confirm_us": quantiles,
+            "end_to_end_us": quantiles,
+            "generator_cpu_s": 0.1,
+            "settle_seconds": 0.0,
+            "lost": 0,
+            "duplicates": 2,
+            "out_of_order": 0,
+            "corrupt": 0,
+            "misrouted": 0,
+            "unexpected_confirms": 1,
+        },
+        1.5,
+    )
+    assert found.broker_cpu_100k == 3.0
+    assert found.faults == "2 duplicate, 1 confirmed unasked"
+    assert report.generator_bound([found]) == []
+
+
+def test_the_table_shows_medians_ratio_durability_and_failures() -> None:
+    made = results(
+        run("tidegate", 1, 3000.0),
+        run("artemis", 1, 1000.0),
+        run("artemis", 2, 2000.0, faults="7 out of order"),
+        run("classic", 1, 0.0, error="refused [x]"),
+    )
+    console = Console(file=io.StringIO(), width=240)
+    console.print(report.table(made, scenarios.SCENARIOS["stomp-1x1"]))
+    assert isinstance(console.file, io.StringIO)
+    rows = {line.split()[1]: line for line in console.file.getvalue().splitlines() if "│" in line}
+    assert "1,500" in rows["artemis"]
+    assert "1,000..2,000" in rows["artemis"]
+    assert "3.00x" in rows["artemis"]
+    assert "synced (NIO journal); 7 out of order" in rows["artemis"]
+    assert "failed: refused [x]" in rows["classic"]
+
+
+def test_a_load_without_durable_subscribers_is_not_called_synced() -> None:
+    artemis = brokers.BROKERS["artemis"]
+    loads = scenarios.SCENARIOS
+    assert "synced" in loads["mqtt-qos1-4x1"].durability(artemis)
+    assert "memory" in loads["mqtt-qos1-4x1-clean"].durability(artemis)
+    assert "memory" in loads["stomp-topic-1x4"].durability(artemis)
+
+
+def test_the_generated_config_is_toml_for_both_protocols() -> None:
+    text = brokers.tidegate_config(Path('/tmp/a "b"\\c'), {"stomp": 7001, "mqtt": 7002})
+    assert tomllib.loads(text) == {
+        "broker": {"name": "bench", "data_directory": '/tmp/a "b"\\c'},
+        "listeners": [
+            {"protocol": "stomp", "bind": "127.0.0.1:7001"},
+            {"protocol": "mqtt", "bind": "127.0.0.1:7002"},
+        ],
+    }
+
+
+def test_artemis_gets_its_consumer_window_and_mqtt_no_stomp_headers() -> None:
+    artemis = brokers.BROKERS["artemis"]
+    stomp = scenarios.SCENARIOS["stomp-1x1"].arguments(artemis)
+    assert "-subscribe-header=consumer-window-size:1000000" in stomp
+    assert "-send-header=destination-type:ANYCAST" in stomp
+    mqtt = scenarios.SCENARIOS["mqtt-qos1-4x1"].arguments(artemis)
+    assert "-clean=false" in mqtt
+    assert not [argument for argument in mqtt if "header" in argument]
+
+
+def test_four_queues_are_four_names() -> None:
+    spec = brokers.BROKERS["tidegate"]
+    arguments = scenarios.SCENARIOS["stomp-4x4-4q"].arguments(spec)
+    (names,) = (a.partition("=")[2] for a in arguments if a.startswith("-destination="))
+    assert len(set(names.split(","))) == 4
+
+
+@pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:0", "host:65536", "host:x"])
+def test_an_address_that_is_not_host_and_port_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        brokers.Address.parse(text)
+
+
+def test_a_peer_given_by_address_is_not_started() -> None:
+    options = bench.parse_arguments(
+        ["--peers=none", "--no-tidegate", "--artemis-stomp=h:1", "--artemis-login=u:p"]
+    )
+    (target,) = bench.choose_targets(options)
+    assert (target.ours, target.user, target.password) == (False, "u", "p")
+    assert target.speaks("stomp")
+    assert not target.speaks("mqtt")
+
+
+def test_an_unknown_scenario_or_peer_is_named() -> None:
+    with pytest.raises(bench.SetupError, match="nonesuch"):
+        bench.choose_scenarios("stomp-1x1,nonesuch")
+    with pytest.raises(bench.SetupError, match="activemq"):
+        bench.choose_targets(bench.parse_arguments(["--no-tidegate", "--peers=activemq"]))
+
+
+def test_cpu_and_session_are_read_past_a_command_with_spaces_and_parentheses() -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    line = f"42 (a) b (c)) S 1 42 77 0 -1 0 0 0 0 0 {ticks} {2 * ticks} 0 0 20 0"
+    assert process.stat_fields(line) == (77, 3.0)
+
+
+def test_stopping_a_broker_ends_all_that_it_started(tmp_path: Path) -> None:
+    # The inner shell ignores SIGTERM and leaves the process group, as a daemon would.
+    command = ["bash", "-c", "(set -m; (trap '' TERM; sleep 300; sleep 300) &) ; exec sleep 300"]
+    with process.running(command, tmp_path / "log", []) as broker:
+        session = broker._process.pid
+        assert session in process.session_processes(session)
+    assert process.session_processes(session) == {}
+
+
+def test_a_broker_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    (port,) = process.free_ports(1)
+    command = ["bash", "-c", "echo no such key; exit 3"]
+    with (
+        pytest.raises(process.BrokerStartError, match="no such key"),
+        process.running(command, tmp_path / "log", [brokers.Address("127.0.0.1", port)]),
+    ):
+        pytest.fail("it was taken for ready")
+
+
+def test_raw_sync_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    measured = machine.measure_raw_sync(tmp_path, count=5)
+    assert 0 < measured.p50_us <= measured.p99_us
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_result_file_holds_command_machine_and_every_run(tmp_path: Path) -> None:
+    made = results(run("tidegate", 1, 5.0))
+    made.raw_sync = {1: machine.RawSync(90.0, 200.0)}
+    path = tmp_path / "deep" / "result.json"
+    report.write_json(path, made, {"cpu": "x"}, {"tidegate": "1"}, ["bench.py", "--quick"])
+    document = json.loads(path.read_text())
+    assert document["command"] == ["bench.py", "--quick"]
+    assert document["raw_sync_us"] == {"1": {"p50_us": 90.0, "p99_us": 200.0}}
+    assert document["runs"][0]["rate"] == 5.0
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="the load generator needs Go")
+def test_the_load_generators_own_tests_pass() -> None:
+    done = subprocess.run(
+        ["go", "test", "-timeout", "60s", "./..."],
+        cwd=BENCHMARKS / "loadgen",
+        env=os.environ | {"GOTOOLCHAIN": "local"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

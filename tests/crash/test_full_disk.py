@@ -1,0 +1,124 @@
+"""A real full disk under the running gateway: it says so, refuses, and recovers by itself.
+
+The gateway runs in a mount namespace of its own with a small tmpfs as its data directory; the test
+fills and frees that file system through ``/proc/PID/root``. That needs the right to mount: root, or a
+kernel that lets users have namespaces (``unshare --user --map-root-user``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from gateway_process import GatewayProcess
+from wire import StompClient
+
+SIZE_MB = 192
+BODY = b"x" * 8192
+WAIT_S = 60.0
+
+
+class SmallDiskGateway(GatewayProcess):
+    """Its data directory is a tmpfs of SIZE_MB in a mount namespace of its own."""
+
+    def command(self) -> list[str]:
+        (self.directory / "data").mkdir(exist_ok=True)
+        unshare = ["unshare", "--mount"]
+        if os.geteuid() != 0:
+            unshare += ["--user", "--map-root-user"]
+        script = 'mount -t tmpfs -o size=$1m tmpfs "$2" && shift 2 && exec "$@"'
+        data = str(self.directory / "data")
+        return [*unshare, "sh", "-c", script, "sh", str(SIZE_MB), data, *super().command()]
+
+    @property
+    def disk(self) -> Path:
+        """The data directory as the gateway sees it."""
+        return Path(f"/proc/{self.pid}/root{self.directory}/data")
+
+    def fill(self) -> None:
+        """Leave no room at all."""
+        with (self.disk / "filler").open("ab", buffering=0) as file:
+            block = bytes(1 << 20)
+            size = len(block)
+            while size:
+                try:
+                    file.write(block[:size])
+                except OSError:
+                    size //= 2
+
+    def free(self) -> None:
+        (self.disk / "filler").unlink()
+
+
+async def publish(client: StompClient, number: int) -> bool:
+    """Send one message with a receipt; False when the gateway refused it with an ERROR."""
+    body = str(number).encode() + b" " + BODY
+    client.send("SEND", body, destination="/queue/full", receipt=str(number))
+    await client.writer.drain()
+    answer = await client.receive()
+    if answer.command == "RECEIPT":
+        return True
+    assert answer.command == "ERROR", answer
+    assert answer.headers.get("receipt-id") == str(number)
+    assert "full" in (answer.headers["message"] + answer.body.decode()).lower(), answer
+    return False
+
+
+async def scenario(gateway: SmallDiskGateway) -> None:
+    confirmed: list[int] = []
+    number = 0
+    client = await StompClient.connect(gateway.stomp_port)
+    for number in range(20):
+        assert await publish(client, number)
+        confirmed.append(number)
+    await asyncio.to_thread(gateway.fill)
+    refused = False
+    async with asyncio.timeout(WAIT_S):
+        while not refused:  # what was pre-created is used up first
+            number += 1
+            if await publish(client, number):
+                confirmed.append(number)
+            else:
+                refused = True
+    consumer = await StompClient.connect(gateway.stomp_port)
+    consumer.send("SUBSCRIBE", destination="/queue/full", id="1", ack="client-individual")
+    got: list[int] = []
+    for _ in range(10):  # consuming goes on, and its acknowledgements are confirmed
+        frame = await consumer.receive()
+        got.append(int(frame.body.split()[0]))
+        consumer.send("ACK", id=frame.headers["ack"], receipt="a")
+        while (answer := await consumer.receive()).command == "MESSAGE":
+            pytest.fail("prefetched beyond one")
+        assert answer.command == "RECEIPT", answer
+    await asyncio.to_thread(gateway.free)
+    async with asyncio.timeout(WAIT_S):
+        recovered = False
+        while not recovered:
+            number += 1
+            client = await StompClient.connect(gateway.stomp_port)
+            if recovered := await publish(client, number):
+                confirmed.append(number)
+            else:
+                await asyncio.sleep(0.2)
+    while confirmed[-1] not in got:
+        frame = await consumer.receive()
+        if frame.command == "MESSAGE":
+            got.append(int(frame.body.split()[0]))
+            consumer.send("ACK", id=frame.headers["ack"], receipt="b")
+    lost = set(confirmed) - set(got)
+    assert not lost, f"confirmed and lost: {sorted(lost)}"
+    assert got == sorted(got), "order"
+
+
+@pytest.mark.timeout(180)
+def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
+    policy = '[[destinations]]\nmatch = ">"\nprefetch_count = 1\n'
+    small = '\n[store]\nplugin = "journal"\njournal_max_file_length = "4mb"\ndisk_free_limit = "1mb"\n'
+    assert subprocess.run(["unshare", "--version"], check=False).returncode == 0
+    with SmallDiskGateway(tmp_path, extra=policy + small) as gateway:
+        asyncio.run(scenario(gateway))
+        assert gateway.stop() == 0, gateway.tail()
+    assert "Traceback" not in gateway.log.read_text(), gateway.tail()

@@ -1,0 +1,409 @@
+"""A broker core in a test: a store that obeys the test, clients that write down what they hear.
+
+Time is virtual: when nothing is left to do the loop jumps to the next timer, so back-off and
+expiry take no real time and a test that waits for something impossible fails at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidegate.broker import BrokerCore
+from tidegate.broker._connection import Connection
+from tidegate.config import BrokerConfig, DestinationPolicy
+from tidegate.spi import (
+    AcknowledgedPage,
+    Authenticator,
+    Authorizer,
+    ConnectRequest,
+    ConnectResult,
+    CursorFactory,
+    Durability,
+    GatewayError,
+    InflightRecord,
+    Interceptor,
+    Message,
+    Operation,
+    RecoveredState,
+    StoreCapabilities,
+    StoreContext,
+    StoredMessage,
+    StoreError,
+    StoreFullError,
+    StoreStatistics,
+    SubscribeRequest,
+    Token,
+    WriteBatch,
+    names,
+)
+from tidegate.testing.memory_store import MemoryContents, MemoryStore
+from tidegate_cursors import FileCursorFactory, StoreCursorFactory, VmCursorFactory
+
+T = TypeVar("T")
+
+START_US = 1_700_000_000_000_000
+ROUNDS_MAX = 2_000
+
+CURSORS: Mapping[str, CursorFactory] = {
+    "store": StoreCursorFactory(),
+    "vm": VmCursorFactory(),
+    "file": FileCursorFactory(),
+}
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Never waits for a timer: tells the loop that its time has come."""
+
+    jumped = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            # No timer at all. Only a thread could wake the loop: give it a moment of real time.
+            found = super().select(20)
+            assert found, "the test waits for something that will never happen"
+            return found
+        self.jumped += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop on which time passes only when there is nothing else to do."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.jumped
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine on virtual time; an exception nobody handled fails it."""
+    problems: list[dict[str, Any]] = []
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.get_loop().set_exception_handler(lambda _loop, context: problems.append(context))
+        result = runner.run(main)
+    assert not problems, problems
+    return result
+
+
+class ScriptedStore:
+    """A memory store whose writes the test holds back, lets fail, and reads.
+
+    Attributes:
+        batches: operations of each batch that became durable.
+        attempts: how often ``write`` was called.
+        is_full: asked for each batch; True refuses it with StoreFullError.
+        error: raised by the next write (and by a read-only store ever after).
+        waiting: a write stands at the gate.
+    """
+
+    def __init__(self, contents: MemoryContents, *, keep_acknowledged: bool = False) -> None:
+        context = StoreContext(Path("/nowhere"), "test", keep_acknowledged=keep_acknowledged)
+        self.inner = MemoryStore(context, contents)
+        self.contents = contents
+        self.batches: list[list[Operation]] = []
+        self.durabilities: list[Durability] = []
+        self.attempts = 0
+        self.is_full: Callable[[WriteBatch], bool] = lambda _batch: False
+        self.error: Exception | None = None
+        self.waiting = False
+        self.is_closed = False
+        self._gate = asyncio.Event()
+        self._gate.set()
+        self._writing = False
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self.inner.capabilities
+
+    def hold(self) -> None:
+        """From now on writes wait."""
+        self._gate.clear()
+
+    def release(self) -> None:
+        """Let the waiting write, and all later ones, go on."""
+        self._gate.set()
+
+    def refuse(self, times: int) -> None:
+        """Be full for the next *times* writes."""
+        left = iter(range(times))
+        self.is_full = lambda _batch: next(left, None) is not None
+
+    async def open(self) -> RecoveredState:
+        return await self.inner.open()
+
+    async def write(self, batch: WriteBatch) -> None:
+        assert not self._writing, "write was called before the last one returned"
+        self._writing = True
+        self.attempts += 1
+        try:
+            self.waiting = not self._gate.is_set()
+            await self._gate.wait()
+            self.waiting = False
+            await asyncio.sleep(0)
+            if self.error is not None:
+                raise self.error
+            if self.is_full(batch):
+                raise StoreFullError("no room")
+            operations = list(batch.operations)
+            await self.inner.write(batch)
+            self.batches.append(operations)
+            self.durabilities.append(batch.durability)
+        finally:
+            self._writing = False
+
+    async def page_in(
+        self, pending_list: int, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        page = await self.inner.page_in(pending_list, after, limit, bytes_max)
+        await asyncio.sleep(0)
+        return page
+
+    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        return await self.inner.acknowledged(after, limit, bytes_max)
+
+    async def release_acknowledged(self, through: int) -> None:
+        await self.inner.release_acknowledged(through)
+
+    def statistics(self) -> StoreStatistics:
+        return self.inner.statistics()
+
+    async def close(self) -> None:
+        self.is_closed = True
+        await self.inner.close()
+
+    def operations(self, *types: type) -> list[Any]:
+        """Every operation of these types that became durable, in order."""
+        return [op for batch in self.batches for op in batch if isinstance(op, types)]
+
+    def pending(self, destination: str) -> list[bytes]:
+        """Bodies that are durable and pending in a queue."""
+        number = self.contents.destinations[destination]
+        return [stored.message.body for stored in self.contents.lists[number].values()]
+
+
+class Client:
+    """A front-end's side of one connection that records what it is told.
+
+    Attributes:
+        confirmations: tokens in the order of their confirmation.
+        failures: (token, error).
+        deliveries: (subscription key, message), in order.
+        events: all of it as words, for tests about order.
+        is_paused: the broker asked to stop reading.
+        ended: the error given to ``closed``, if any.
+        on_deliver, on_closed: called from within the callback, as a front-end may.
+    """
+
+    def __init__(self) -> None:
+        self.confirmations: list[Token] = []
+        self.failures: list[tuple[Token, GatewayError]] = []
+        self.deliveries: list[tuple[str, StoredMessage]] = []
+        self.events: list[object] = []
+        self.is_paused = False
+        self.ended: GatewayError | None = None
+        self.on_deliver: Callable[[str, Sequence[StoredMessage]], None] | None = None
+        self.on_closed: Callable[[], None] | None = None
+        self.connection: Connection
+        self.result: ConnectResult
+
+    # --- tidegate.spi.ClientPeer
+
+    def confirmed(self, tokens: Sequence[Token]) -> None:
+        self.confirmations += tokens
+        self.events += tokens
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        self.failures.append((token, error))
+        self.events.append(("failed", token))
+
+    def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
+        assert messages, "an empty delivery"
+        assert self.ended is None, "a delivery after the end"
+        self.deliveries += [(key, message) for message in messages]
+        self.events += [("delivered", message.message.body) for message in messages]
+        if self.on_deliver is not None:
+            self.on_deliver(key, messages)
+
+    def throttle(self, paused: bool) -> None:
+        assert paused != self.is_paused, "throttled twice, or resumed without being throttled"
+        self.is_paused = paused
+
+    def closed(self, error: GatewayError) -> None:
+        assert self.ended is None, "closed twice"
+        self.ended = error
+        if self.on_closed is not None:
+            self.on_closed()
+
+    # --- what tests say
+
+    def send(self, destination: str, body: bytes | str, token: Token = None, **more: Any) -> None:
+        """Publish; *more*: fields of the message, or transaction and inflight."""
+        call = {key: more.pop(key) for key in ("transaction", "inflight") if key in more}
+        self.connection.publish(message(destination, body, **more), token, **call)
+
+    def subscribe(self, destination: str, key: str = "s", token: Token = None, **more: Any) -> bool:
+        return self.connection.subscribe(
+            SubscribeRequest(key=key, destination=destination, **more), token
+        )
+
+    def bodies(self, key: str | None = None) -> list[bytes]:
+        """Bodies delivered so far (to one subscription)."""
+        return [m.message.body for found, m in self.deliveries if key in (None, found)]
+
+    def sequences(self, key: str = "s") -> list[int]:
+        return [m.sequence for found, m in self.deliveries if found == key]
+
+    def counts(self, key: str = "s") -> list[int]:
+        """Delivery counts delivered so far."""
+        return [m.delivery_count for found, m in self.deliveries if found == key]
+
+    def ack_all(self, key: str = "s", token: Token = None) -> None:
+        """Acknowledge everything that was delivered and is in flight."""
+        consumer = self.connection._consumers[key]
+        self.connection.acknowledge(key, list(consumer.in_flight), token)
+
+    def acknowledge_at_once(self) -> None:
+        """From now on acknowledge from within ``deliver``."""
+        self.on_deliver = lambda key, messages: self.connection.acknowledge(
+            key, [m.sequence for m in messages]
+        )
+
+
+def message(destination: str, body: bytes | str, **fields: Any) -> Message:
+    """A message with defaults for tests; text bodies are encoded."""
+    return Message(destination, body.encode() if isinstance(body, str) else body, **fields)
+
+
+class Core(BrokerCore):
+    """A broker core on virtual time."""
+
+    def now(self) -> int:
+        return START_US + int(asyncio.get_running_loop().time() * 1_000_000)
+
+
+class Broker:
+    """A broker core, its store and a way to restart both.
+
+    Args: policies, extensions: as for BrokerCore; config: keys of ``[broker]``.
+    """
+
+    def __init__(
+        self,
+        *policies: DestinationPolicy,
+        extensions: Sequence[Authenticator | Authorizer | Interceptor] = (),
+        contents: MemoryContents | None = None,
+        keep_acknowledged: bool = False,
+        **config: Any,
+    ) -> None:
+        self.contents = contents or MemoryContents()
+        self.config = BrokerConfig(**config)
+        self.policies = policies
+        self.extensions = extensions
+        self.keep_acknowledged = keep_acknowledged
+        self.recovered: RecoveredState
+        self.store: ScriptedStore
+        self.core: Core
+        self._directory = tempfile.TemporaryDirectory(prefix="tidegate-test-")
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_failure: object) -> None:
+        self.store.release()
+        await self.core.stop()
+        self._directory.cleanup()
+
+    async def start(self) -> None:
+        self.store = ScriptedStore(self.contents, keep_acknowledged=self.keep_acknowledged)
+        self.core = Core(
+            self.config,
+            self.store,
+            cursors=CURSORS,
+            policies=self.policies,
+            extensions=self.extensions,
+            temporary_directory=Path(self._directory.name),
+            version="0",
+        )
+        self.recovered = await self.core.start()
+
+    async def kill(self) -> None:
+        """Start again with what is durable, as after SIGKILL."""
+        core = self.core
+        tasks = [*core._tasks, *core._closers, core.writer._task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.contents.owner = None
+        await self.start()
+
+    async def client(
+        self, protocol: str = "stomp", client_id: str = "", *, resume: bool = True, **request: Any
+    ) -> Client:
+        """Connect, and by default finish the handshake."""
+        client = Client()
+        client.result = await self.core.connect(
+            connect_request(protocol, client_id, **request), client
+        )
+        assert isinstance(client.result.connection, Connection)
+        client.connection = client.result.connection
+        if resume:
+            client.connection.resume()
+        return client
+
+    async def settle(self) -> None:
+        """Let everything happen that can happen without the test doing something."""
+        core, writer, store = self.core, self.core.writer, self.store
+        idle = 0
+        for _ in range(ROUNDS_MAX):
+            await asyncio.sleep(0)
+            is_writing = writer._in_flight is not None and not store.waiting
+            is_full = writer.full_until > asyncio.get_running_loop().time()
+            pages = [task for task in core._tasks if task.get_name().startswith("page-in")]
+            work_waits = not writer.turn.is_empty() and writer._in_flight is None
+            busy = (is_writing and not is_full) or pages or work_waits
+            if busy or writer.scheduled or core._resting or core._closers:
+                idle = 0
+            else:
+                idle += 1
+            if idle == 5:
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def queue(self, name: str) -> Any:
+        return self.core.queues[names.queue(name)]
+
+
+def connect_request(protocol: str = "stomp", client_id: str = "", **more: Any) -> ConnectRequest:
+    fields: dict[str, Any] = {"anonymous_allowed": True, **more}
+    return ConnectRequest(
+        protocol=protocol,
+        version="1.2",
+        client_id=client_id,
+        peer="127.0.0.1:4711",
+        listener=f"{protocol}://127.0.0.1:1",
+        **fields,
+    )
+
+
+def inflight_record(client_id: str, direction: Any, packet_id: int, state: Any) -> InflightRecord:
+    return InflightRecord(client_id, direction, packet_id, state)
+
+
+__all__ = [
+    "START_US",
+    "Broker",
+    "Client",
+    "ScriptedStore",
+    "StoreError",
+    "connect_request",
+    "message",
+    "run",
+]

@@ -1,0 +1,32 @@
+"""Fixtures of the broker's tests; the harness itself is ``broker_harness``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode: for broker_harness
+
+
+@pytest.fixture
+def logged_errors() -> list[str]:
+    """Put substrings here of errors that the test expects to be logged with a traceback."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def no_hidden_errors(caplog: pytest.LogCaptureFixture, logged_errors: list[str]) -> Iterator[None]:
+    """What the broker catches and logs, because one client must not stop the others, is a bug."""
+    caplog.set_level(logging.WARNING, "tidegate")
+    yield
+    hidden = [
+        record.getMessage()
+        for record in caplog.get_records("call")
+        if record.exc_info and record.name.startswith("tidegate.broker")
+    ]
+    unexpected = [text for text in hidden if not any(part in text for part in logged_errors)]
+    assert not unexpected, unexpected

@@ -1,0 +1,258 @@
+"""The command as its users meet it: output, errors, exit codes, signals."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidegate import __version__
+from tidegate.cli._exit import ExitCode
+
+
+def test_the_version_names_the_contracts_too(tidegate) -> None:
+    done = tidegate("--version")
+    assert (done.code, done.out, done.err) == (0, f"tidegate {__version__} (SPI 1.0)\n", "")
+
+
+def test_without_a_command_the_help_is_shown(tidegate) -> None:
+    done = tidegate()
+    assert done.code == ExitCode.CONFIG
+    assert "check-config" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["runn"], "No such command"),
+        (["run", "--confg", "x"], "--confg"),
+        (["run", "--log-level", "loud"], "loud"),
+        (["check-config"], "FILE"),
+    ],
+)
+def test_a_wrong_call_is_one_line_on_stderr_and_code_2(tidegate, arguments, said: str) -> None:
+    done = tidegate(*arguments)
+    assert done.code == ExitCode.CONFIG
+    assert done.out == ""
+    assert re.fullmatch(r"tidegate: error: .*\(see `tidegate[ a-z-]* --help`\)\n", done.err)
+    assert said in done.err
+
+
+# -------------------------------------------------------------------------------- plugins
+
+
+def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) -> None:
+    done = tidegate("plugins")
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "no plugins installed",
+        "no store plugin: pip install tidegate-store-journal or pip install tidegate-store-jdbc",
+        "no cursor plugin: pip install tidegate-cursors",
+        "no protocol plugin: pip install tidegate-protocols",
+        "no sink plugin: pip install tidegate-sink-spark",
+    ]
+    assert tidegate("plugins", "--json").out == "[]\n"
+
+
+def test_the_plugins_are_listed_with_what_the_configuration_makes_active(tidegate, toys) -> None:
+    done = tidegate("plugins", "--config", toys())
+    assert done.code == 0
+    rows = [re.split(r"\s{2,}", line.strip()) for line in done.out.splitlines() if "toys" in line]
+    assert rows[0] == ["store", "toy", "0.9", "1.0", "toys", "yes", "toys for tests"]
+    assert [row[5] for row in rows] == ["yes", "yes", "yes", "no", "no"]
+    as_json = json.loads(tidegate("plugins", "--json", "--config", toys()).out)
+    assert as_json[0] == {
+        "kind": "store",
+        "name": "toy",
+        "version": "0.9",
+        "spi_version": "1.0",
+        "distribution": "toys",
+        "active": True,
+        "summary": "toys for tests",
+        "problem": "",
+    }
+
+
+def test_a_broken_plugin_is_listed_with_its_cause(tidegate, site) -> None:
+    site.add("bad-dist", {"store-bad": "bad_dist"}, "import module_that_is_nowhere")
+    done = tidegate("plugins")
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert "PROBLEM: bad-dist 1.2.3" in text
+    assert "no store plugin" not in text
+
+
+# --------------------------------------------------------------------------- check-config
+
+
+def test_check_config_prints_what_would_run_with_every_option(tidegate, toys) -> None:
+    path = toys(port=5, store='journal_max_file_length = "1024kb"\npassword = "s3cret"')
+    done = tidegate("check-config", path)
+    assert done.code == 0, done.err
+    lines = [line.lstrip("│├└─ ") for line in done.out.splitlines()]
+    assert lines[0] == f"configuration: {path}"
+    for line in (
+        'name = "toybox"',
+        'plugin = "toy"',
+        'journal_max_file_length = "1mb"',
+        'checkpoint_interval = "5s"',
+        'bind = "127.0.0.1:5"',
+        'transport = "tcp"',
+        "allow_anonymous = true",
+        'frame_bytes_max = "16mb"',
+        'match = ">"',
+        'subscriber_cursor = "toy"',
+        "sinks: none",
+        "plugins: cursor-toy 0.9, protocol-toy 0.9, store-toy 0.9",
+    ):
+        assert line in lines
+    assert "s3cret" not in done.out
+    assert ":pw@" not in done.out
+
+
+def test_check_config_gives_machines_the_same(tidegate, toys, tmp_path: Path) -> None:
+    path = toys(more='[[sinks]]\nplugin = "toy"\ntable = "t"\n[[extensions]]\nplugin = "door"\n')
+    shown = json.loads(tidegate("check-config", "--json", path).out)
+    assert shown["config"] == str(path)
+    assert shown["broker"]["acknowledged_age"] == "7d"
+    assert shown["broker"]["data_directory"] == str(tmp_path / "data")
+    assert shown["store"]["url"] == "sql://user:***@host/db"
+    assert shown["store"]["password"] == ""
+    assert shown["listeners"][0]["allow_anonymous"] is False
+    assert shown["sinks"] == [{"plugin": "toy", "name": "toy", "table": "t"}]
+    assert shown["extensions"] == [{"plugin": "door"}]
+
+
+@pytest.mark.parametrize(
+    ("store", "code", "said"),
+    [
+        ("chekpoint_interval = '1s'", ExitCode.CONFIG, "store.chekpoint_interval: unknown key"),
+        ("journal_max_file_length = 7", ExitCode.CONFIG, "store.journal_max_file_length: 7 has no"),
+    ],
+)
+@pytest.mark.parametrize("command", [["check-config"], ["run", "--config"]])
+def test_check_config_and_run_refuse_the_same_with_the_same_words(
+    tidegate, toys, monkeypatch: pytest.MonkeyPatch, command, store: str, code: int, said: str
+) -> None:
+    monkeypatch.setattr("tidegate.cli._app.configure_logging", lambda level: None)
+    path = toys(store=store)
+    done = tidegate(*command, path)
+    assert done.code == code
+    assert done.out == ""
+    assert done.err.startswith(f"tidegate: error: {path}: {said}")
+    assert done.err.count("\n") == 1
+
+
+def test_a_missing_plugin_is_code_6_and_names_its_package(tidegate, tmp_path: Path) -> None:
+    path = tmp_path / "gw.toml"
+    path.write_text("")
+    done = tidegate("check-config", path)
+    assert done.code == ExitCode.PLUGIN
+    assert "pip install tidegate-protocols" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_reader_of_the_output_that_goes_away_is_no_error(site, toys) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -m tidegate check-config "$1" | true', sys.executable, toys()],
+        env=os.environ | {"PYTHONPATH": str(site.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+
+
+# ------------------------------------------------------------------------------------ run
+
+
+def started(process: subprocess.Popen[str]) -> list[str]:
+    """What the gateway prints once it runs."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        if line.startswith("plugins: "):
+            break
+    return lines
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_says_what_runs_and_a_signal_stops_it_cleanly(
+    process: Callable[..., subprocess.Popen[str]], toys, tmp_path: Path, number: signal.Signals
+) -> None:
+    gateway = process(toys(more='[[extensions]]\nplugin = "door"\n'))
+    lines = started(gateway)
+    assert re.fullmatch(r"listening: toy://127\.0\.0\.1:\d+", lines[0])
+    assert lines[1:] == [
+        "store: toy",
+        f"data directory: {tmp_path / 'data'}",
+        "sinks: none",
+        "plugins: cursor-toy 0.9, extension-door 1.2.3, protocol-toy 0.9, store-toy 0.9",
+    ]
+    port = int(lines[0].rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    gateway.send_signal(number)
+    out, err = gateway.communicate(timeout=60)
+    assert gateway.returncode == 0, err
+    assert out == ""
+    assert f"signal={number.name} stopping" in err
+
+
+def test_a_port_in_use_is_code_3_and_names_the_key(process, toys) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        gateway = process(toys(port=port))
+        out, err = gateway.communicate(timeout=60)
+    assert gateway.returncode == ExitCode.BIND
+    assert out == ""
+    assert err.splitlines()[-1] == (
+        f"tidegate: error: 127.0.0.1:{port} is already in use; stop the other program or change "
+        "listeners[0].bind"
+    )
+    assert "Traceback" not in err
+
+
+def test_an_unusable_data_directory_is_code_5(process, toys, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    gateway = process(toys(data=tmp_path / "file" / "data"))
+    _, err = gateway.communicate(timeout=60)
+    assert gateway.returncode == ExitCode.STORAGE
+    last = err.splitlines()[-1]
+    assert last.startswith("tidegate: error: ")
+    assert str(tmp_path / "file") in last
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said", "traced"),
+    [
+        ("locked", ExitCode.STORE_LOCKED, "change broker.data_directory", False),
+        ("corrupt", ExitCode.STORE_CORRUPT, "data-1 at 4096: bad CRC", False),
+        ("full", ExitCode.STORAGE, "make room", False),
+        ("io", ExitCode.STORAGE, "sync failed", False),
+        ("denied", ExitCode.STORAGE, "/nowhere: Permission denied", False),
+        ("config", ExitCode.CONFIG, "failure: contradicts itself", False),
+        ("bug", ExitCode.UNEXPECTED, "unexpected RuntimeError: a bug", True),
+    ],
+)
+def test_each_failure_to_start_has_its_code_and_its_line(
+    process, toys, failure: str, code: int, said: str, traced: bool
+) -> None:
+    gateway = process(toys(store=f'failure = "{failure}"'), "--log-level", "error")
+    out, err = gateway.communicate(timeout=60)
+    assert gateway.returncode == code, err
+    assert out == ""
+    last = err.splitlines()[-1]
+    assert last.startswith("tidegate: error: ")
+    assert said in last
+    assert ("Traceback" in err) is traced
+    if not traced:
+        assert err.count("\n") == 1

@@ -1,0 +1,171 @@
+"""Signals and the life of a gateway. The signals are real; the gateway is as small as can be."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tidegate.cli._run import (
+    STOP_SIGNALS,
+    raise_descriptor_limit,
+    run_until_signal,
+    serve,
+    write_lines,
+)
+
+
+class Gateway:
+    """Notes what is asked of it; ``block`` is the step that never ends by itself."""
+
+    def __init__(self, block: str = "wait", error: Exception | None = None) -> None:
+        self.block = block
+        self.error = error
+        self.calls: list[str] = []
+        self.reached = asyncio.Event()
+
+    async def _step(self, name: str) -> None:
+        self.calls.append(name)
+        if self.block == name:
+            self.reached.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.calls.append(f"{name} cancelled")
+                raise
+
+    async def start(self) -> None:
+        await self._step("start")
+        if self.error is not None:
+            raise self.error
+
+    async def wait(self) -> None:
+        await self._step("wait")
+
+    async def stop(self) -> None:
+        await self._step("stop")
+
+
+async def _signal_when_reached(gateway: Gateway, number: signal.Signals) -> None:
+    await gateway.reached.wait()
+    os.kill(os.getpid(), number)
+
+
+async def _serve_and_signal(
+    gateway: Gateway, started: Callable[[], None], number: signal.Signals
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serve(gateway, started))
+        group.create_task(_signal_when_reached(gateway, number))
+
+
+@pytest.fixture(autouse=True)
+def _handlers_are_restored():
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_stops_a_running_gateway(number: signal.Signals) -> None:
+    async def run() -> list[str]:
+        gateway = Gateway()
+        await _serve_and_signal(gateway, lambda: gateway.calls.append("started"), number)
+        return gateway.calls
+
+    assert asyncio.run(run()) == ["start", "started", "wait", "wait cancelled", "stop"]
+
+
+def test_a_signal_during_recovery_ends_the_start() -> None:
+    async def run() -> list[str]:
+        gateway = Gateway(block="start")
+        await _serve_and_signal(gateway, lambda: gateway.calls.append("started"), signal.SIGTERM)
+        return gateway.calls
+
+    assert asyncio.run(run()) == ["start", "start cancelled"]
+
+
+def test_after_the_first_signal_the_second_one_ends_the_process() -> None:
+    async def run() -> list[object]:
+        gateway = Gateway(block="stop")
+        serving = asyncio.create_task(serve(gateway, lambda: os.kill(os.getpid(), signal.SIGINT)))
+        await gateway.reached.wait()
+        handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
+        serving.cancel()
+        await asyncio.wait((serving,))
+        return handlers
+
+    assert asyncio.run(run()) == [signal.SIG_DFL, signal.SIG_DFL]
+
+
+def test_a_gateway_that_ends_by_itself_is_stopped_too() -> None:
+    async def run() -> list[str]:
+        gateway = Gateway(block="")
+        await serve(gateway, lambda: None)
+        return gateway.calls
+
+    assert asyncio.run(run()) == ["start", "wait", "stop"]
+
+
+def test_an_error_of_the_start_is_the_callers() -> None:
+    async def run() -> None:
+        await serve(Gateway(error=OSError("no")), lambda: pytest.fail("it did not start"))
+
+    with pytest.raises(OSError, match="no"):
+        asyncio.run(run())
+
+
+def test_the_gateway_is_made_on_the_loop_that_runs_it() -> None:
+    seen: list[str] = []
+
+    def make() -> Gateway:
+        seen.append(type(asyncio.get_running_loop()).__module__.partition(".")[0])
+        return Gateway(block="")
+
+    run_until_signal(make, lambda gateway: seen.append(type(gateway).__name__))
+    assert seen == ["uvloop", "Gateway"]
+
+
+# ------------------------------------------------------------------------------ descriptors
+
+
+@pytest.fixture
+def _limit_is_restored():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("_limit_is_restored")
+def test_the_soft_limit_of_descriptors_is_raised_to_what_the_connections_need(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    raise_descriptor_limit(200)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (712, hard)
+    raise_descriptor_limit(100)  # never lowered
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (712, hard)
+    assert caplog.records == []
+
+
+def test_a_hard_limit_that_is_too_low_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, limits: asked.append(limits))
+    with caplog.at_level(logging.WARNING, "tidegate.run"):
+        raise_descriptor_limit(10_000)
+    assert asked == [(4096, 4096)]
+    assert "broker.connections_max" in caplog.text
+
+
+def test_lines_are_written_at_once() -> None:
+    written: list[str] = []
+    write_lines(["a", "b"], written.append)
+    assert written == ["a\nb\n"]

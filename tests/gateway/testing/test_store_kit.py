@@ -1,0 +1,172 @@
+"""The store kit passes over the reference, and fails over stores that break the contract."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tidegate.spi import (
+    Acknowledge,
+    AcknowledgedPage,
+    MessageStoreFactory,
+    Operation,
+    RecordDelivery,
+    StoreContext,
+    StoredMessage,
+    WriteBatch,
+)
+from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS
+from tidegate.testing.memory_store import MemoryStore, MemoryStoreFactory
+from tidegate.testing.store_kit import StoreBox, StoreConformance
+
+
+class TestReferenceStore(StoreConformance):
+    @pytest.fixture
+    def store_factory(self) -> MessageStoreFactory:
+        return MemoryStoreFactory()
+
+
+class Broken:
+    """A reference store with one fault; everything else is passed on."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+class ReversesPages(Broken):
+    async def page_in(
+        self, pending_list: int, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        return (await self._store.page_in(pending_list, after, limit, bytes_max))[::-1]
+
+
+class IgnoresByteLimit(Broken):
+    async def page_in(
+        self, pending_list: int, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        return await self._store.page_in(pending_list, after, limit, 1 << 40)
+
+
+class WritesHalfOfABatch(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        half = WriteBatch(batch.operations[: (len(batch) + 1) // 2])
+        await self._store.write(half)
+        await asyncio.sleep(0)
+        await self._store.write(WriteBatch(batch.operations[len(half) :]))
+
+
+class ForgetsDeliveryCounts(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        kept: list[Operation] = [
+            known for known in batch.operations if not isinstance(known, RecordDelivery)
+        ]
+        await self._store.write(WriteBatch(kept, batch.durability))
+
+
+class SortsAcknowledgements(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            Acknowledge(known.pending_list, tuple(sorted(known.sequences)))
+            if isinstance(known, Acknowledge)
+            else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
+class NeverReleases(Broken):
+    async def release_acknowledged(self, through: int) -> None:
+        pass
+
+
+class HidesTheLastRow(Broken):
+    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        page = await self._store.acknowledged(after, limit, bytes_max)
+        return AcknowledgedPage(page.rows[:-1], page.last)
+
+
+class AnswersAfterClose(Broken):
+    async def page_in(
+        self, pending_list: int, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        try:
+            return await self._store.page_in(pending_list, after, limit, bytes_max)
+        except Exception:
+            return ()
+
+
+class SharesItsContents(Broken):
+    async def open(self) -> object:
+        self._store.contents.owner = None
+        return await self._store.open()
+
+
+class BrokenFactory(MemoryStoreFactory):
+    def __init__(self, fault: type[Broken]) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def create(self, context: StoreContext, options: object) -> object:  # type: ignore[override]
+        return self._fault(super().create(context, options))  # type: ignore[arg-type]
+
+
+kit = StoreConformance()
+
+
+@pytest.mark.parametrize(
+    ("fault", "test"),
+    [
+        (ReversesPages, kit.test_messages_come_back_in_order_with_all_their_fields),
+        (IgnoresByteLimit, kit.test_a_page_stops_before_its_bodies_exceed_the_byte_limit),
+        (WritesHalfOfABatch, kit.test_a_cancelled_write_leaves_all_of_its_batch_or_nothing),
+        (ForgetsDeliveryCounts, kit.test_delivery_counts_belong_to_message_and_list),
+        (
+            SortsAcknowledgements,
+            kit.test_the_acknowledged_log_is_dense_and_in_order_of_acknowledgement,
+        ),
+        (NeverReleases, kit.test_rows_are_kept_until_they_are_released),
+        (HidesTheLastRow, kit.test_the_acknowledged_log_is_read_in_pages),
+        (AnswersAfterClose, kit.test_a_closed_store_refuses_all_work),
+        (SharesItsContents, kit.test_only_one_store_at_a_time_owns_the_contents),
+    ],
+)
+def test_the_kit_catches_a_store_that_breaks_the_contract(
+    fault: type[Broken], test: Callable[..., None], tmp_path: Path
+) -> None:
+    factory = BrokenFactory(fault)
+    box = StoreBox(factory, None, tmp_path)  # type: ignore[arg-type]
+    arguments = {name: None for name in ("durable", "logged") if name in test.__annotations__}
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test(box, **arguments)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ReversesPages,
+        IgnoresByteLimit,
+        ForgetsDeliveryCounts,
+        SortsAcknowledgements,
+        HidesTheLastRow,
+    ],
+)
+def test_the_model_catches_a_store_that_differs_from_the_reference(
+    fault: type[Broken], tmp_path: Path
+) -> None:
+    factory = BrokenFactory(fault)
+    capabilities = StoreBox(factory, None, tmp_path).make().capabilities  # type: ignore[arg-type]
+    settings = hypothesis.settings(
+        STORE_MACHINE_SETTINGS,
+        max_examples=300,
+        phases=[hypothesis.Phase.generate],
+        report_multiple_bugs=False,
+        derandomize=True,
+    )
+    model = kit.test_any_sequence_of_operations_gives_what_the_reference_gives
+    with pytest.raises(AssertionError):
+        model(factory, None, tmp_path, capabilities, settings)  # type: ignore[arg-type]

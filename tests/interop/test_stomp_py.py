@@ -1,0 +1,197 @@
+"""stomp.py against the running gateway: every version, acknowledgement mode and transaction."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import pytest
+import stomp
+from gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.interop
+WAIT_S = 20.0
+VERSIONS = [stomp.Connection10, stomp.Connection11, stomp.Connection12]
+
+
+class Recorder(stomp.ConnectionListener):
+    def __init__(self) -> None:
+        self.messages: queue.Queue[Any] = queue.Queue()
+        self.errors: queue.Queue[Any] = queue.Queue()
+        self.receipts: queue.Queue[str] = queue.Queue()
+        self.disconnected = threading.Event()
+
+    def on_message(self, frame: Any) -> None:
+        self.messages.put(frame)
+
+    def on_error(self, frame: Any) -> None:
+        self.errors.put(frame)
+
+    def on_receipt(self, frame: Any) -> None:
+        self.receipts.put(frame.headers["receipt-id"])
+
+    def on_disconnected(self) -> None:
+        self.disconnected.set()
+
+
+def connect(gateway: GatewayProcess, version: Any = stomp.Connection12, **arguments: Any):
+    connection = version([("127.0.0.1", gateway.stomp_port)], auto_decode=False, **arguments)
+    recorder = Recorder()
+    connection.set_listener("recorder", recorder)
+    connection.connect(wait=True)
+    return connection, recorder
+
+
+def acknowledge(connection: Any, frame: Any, version: Any) -> None:
+    if version is stomp.Connection12:
+        connection.ack(frame.headers["ack"])
+    elif version is stomp.Connection11:
+        connection.ack(frame.headers["message-id"], frame.headers["subscription"])
+    else:
+        connection.ack(frame.headers["message-id"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("mode", ["auto", "client", "client-individual"])
+def test_send_receipt_deliver_acknowledge(gateway, version, mode) -> None:
+    name = f"/queue/{version.__name__}.{mode}"
+    connection, recorder = connect(gateway, version)
+    connection.subscribe(name, id="1", ack=mode)
+    for number in range(10):
+        connection.send(name, bytes([number]) + b"\x00\xff body", receipt=f"r{number}")
+    assert [recorder.receipts.get(timeout=WAIT_S) for _ in range(10)] == [
+        f"r{n}" for n in range(10)
+    ]
+    frames = [recorder.messages.get(timeout=WAIT_S) for _ in range(10)]
+    assert [frame.body for frame in frames] == [bytes([n]) + b"\x00\xff body" for n in range(10)]
+    if mode == "client":
+        acknowledge(connection, frames[-1], version)  # cumulative
+    elif mode == "client-individual":
+        for frame in frames:
+            acknowledge(connection, frame, version)
+    connection.disconnect(receipt="bye")
+    assert recorder.receipts.get(timeout=WAIT_S) == "bye"
+    again, other = connect(gateway)
+    again.subscribe(name, id="1", ack="auto")
+    again.send(name, b"last")
+    assert other.messages.get(timeout=WAIT_S).body == b"last", "something was delivered twice"
+    again.disconnect()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_headers_arrive_unchanged(gateway, version) -> None:
+    connection, recorder = connect(gateway, version)
+    name = f"/queue/headers.{version.__name__}"
+    wanted = {"app-key": "plain", "with-dash_under": "a b  c", "ünïcode": "žluťoučký"}
+    if version is not stomp.Connection10:
+        wanted["odd:key\\x"] = "line\nbreak:colon\\backslash"
+    connection.subscribe(name, id="1", ack="auto")
+    connection.send(name, b"x", headers=wanted, content_type="text/x-test")
+    frame = recorder.messages.get(timeout=WAIT_S)
+    assert {key: frame.headers.get(key) for key in wanted} == wanted
+    assert frame.headers["content-type"] == "text/x-test"
+    connection.disconnect()
+
+
+def test_a_transaction_is_delivered_only_after_commit(gateway) -> None:
+    connection, recorder = connect(gateway)
+    name = "/queue/transaction"
+    connection.subscribe(name, id="1", ack="client-individual")
+    kept, dropped = connection.begin(), connection.begin()
+    connection.send(name, b"dropped", transaction=dropped)
+    connection.send(name, b"kept", transaction=kept)
+    connection.send(name, b"outside", receipt="r")
+    recorder.receipts.get(timeout=WAIT_S)
+    frame = recorder.messages.get(timeout=WAIT_S)
+    assert frame.body == b"outside"
+    connection.ack(frame.headers["ack"])
+    connection.abort(dropped)
+    connection.commit(kept, receipt="c")
+    assert recorder.receipts.get(timeout=WAIT_S) == "c"
+    frame = recorder.messages.get(timeout=WAIT_S)
+    assert frame.body == b"kept"
+    connection.ack(frame.headers["ack"], receipt="a")
+    recorder.receipts.get(timeout=WAIT_S)
+    assert recorder.messages.empty()
+    connection.disconnect()
+
+
+def test_a_rejected_message_comes_back_marked_and_ends_as_dead_letter(gateway) -> None:
+    connection, recorder = connect(gateway)
+    connection.subscribe("/queue/poison", id="1", ack="client-individual")
+    connection.subscribe("/queue/DLQ.poison", id="2", ack="auto")
+    connection.send("/queue/poison", b"bad")
+    for attempt in range(6):
+        frame = recorder.messages.get(timeout=WAIT_S)
+        assert frame.headers["subscription"] == "1"
+        assert (frame.headers.get("redelivered") == "true") == (attempt > 0)
+        connection.nack(frame.headers["ack"])
+    frame = recorder.messages.get(timeout=WAIT_S)
+    assert (frame.headers["subscription"], frame.body) == ("2", b"bad")
+    assert frame.headers["original-destination"] == "queue://poison"
+    connection.disconnect()
+
+
+def test_what_a_lost_consumer_held_goes_to_the_next_one(gateway) -> None:
+    producer, _ = connect(gateway)
+    first, recorder = connect(gateway)
+    first.subscribe("/queue/lost", id="1", ack="client-individual")
+    for number in range(5):
+        producer.send("/queue/lost", str(number).encode())
+    ids = [recorder.messages.get(timeout=WAIT_S).headers["message-id"] for _ in range(5)]
+    first.transport.stop()  # the socket closes without DISCONNECT
+    second, other = connect(gateway)
+    second.subscribe("/queue/lost", id="1", ack="client")
+    frames = [other.messages.get(timeout=WAIT_S) for _ in range(5)]
+    assert [frame.headers["message-id"] for frame in frames] == ids
+    assert all(frame.headers["redelivered"] == "true" for frame in frames)
+    second.ack(frames[-1].headers["ack"])
+    second.disconnect(receipt="d")
+    other.receipts.get(timeout=WAIT_S)
+    producer.disconnect()
+
+
+def test_a_durable_topic_subscription_keeps_what_comes_while_it_is_away(gateway) -> None:
+    headers = {"client-id": "durable-client"}
+    connection = stomp.Connection12([("127.0.0.1", gateway.stomp_port)], auto_decode=False)
+    connection.connect(wait=True, headers=headers)
+    connection.subscribe(
+        "/topic/news.*", "1", "client", headers={"activemq.subscriptionName": "news"}
+    )
+    connection.disconnect(receipt="x")
+    producer, recorder = connect(gateway)
+    producer.send("/topic/news.sport", b"goal", receipt="r")
+    recorder.receipts.get(timeout=WAIT_S)
+    connection = stomp.Connection12([("127.0.0.1", gateway.stomp_port)], auto_decode=False)
+    back = Recorder()
+    connection.set_listener("recorder", back)
+    connection.connect(wait=True, headers=headers)
+    connection.subscribe(
+        "/topic/news.*", "1", "client", headers={"activemq.subscriptionName": "news"}
+    )
+    frame = back.messages.get(timeout=WAIT_S)
+    assert (frame.body, frame.headers["destination"]) == (b"goal", "/topic/news.sport")
+    connection.ack(frame.headers["ack"])
+    connection.disconnect()
+    producer.disconnect()
+
+
+def test_heart_beats_keep_an_idle_connection(gateway) -> None:
+    connection, recorder = connect(gateway, heartbeats=(500, 500))
+    assert not recorder.disconnected.wait(3.0)
+    assert connection.is_connected()
+    connection.disconnect()
+
+
+def test_a_refused_operation_is_told_and_closes_only_that_connection(gateway) -> None:
+    connection, recorder = connect(gateway)
+    neighbour, other = connect(gateway)
+    connection.send("/nowhere/at-all", b"x", receipt="r7")
+    error = recorder.errors.get(timeout=WAIT_S)
+    assert error.headers["receipt-id"] == "r7"
+    assert b"/queue/" in error.body, "the error must say what to write instead"
+    assert recorder.disconnected.wait(WAIT_S)
+    neighbour.send("/queue/fine", b"x", receipt="ok")
+    assert other.receipts.get(timeout=WAIT_S) == "ok"
+    neighbour.disconnect()

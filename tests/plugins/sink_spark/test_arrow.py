@@ -1,0 +1,132 @@
+"""Rows of the log as Arrow columns and as Parquet files."""
+
+import datetime
+import resource
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tidegate_sink_spark._arrow import SCHEMA, build_batch, check_file, row_bytes, write_parquet
+
+
+def utc(*parts: int) -> datetime.datetime:
+    return datetime.datetime(*parts, tzinfo=datetime.UTC)
+
+
+def test_a_row_has_every_column_with_its_value(kit: Any) -> None:
+    (row,) = build_batch([kit.acknowledged(7)], "gw-1", "store-1").to_pylist()
+    assert row == {
+        "ack_seq": 7,
+        "gateway_id": "gw-1",
+        "epoch": "store-1",
+        "message_id": "store-1-70",
+        "destination": "queue://orders.1",
+        "protocol": "mqtt",
+        "client_id": "consumer-1",
+        "subscription": "sub-0",
+        "headers": [("kind", "order"), ("n", "7")],
+        "body": b'{"n": 7}',
+        "content_type": "application/json",
+        "received_at": utc(2026, 1, 2, 3, 4, 5, 13),
+        "delivered_at": utc(2026, 1, 2, 3, 4, 5, 14),
+        "acked_at": utc(2026, 1, 2, 3, 4, 5, 15),
+        "ack_date": datetime.date(2026, 1, 2),
+    }
+
+
+def test_no_headers_are_an_empty_map_and_no_content_type_is_null(kit: Any) -> None:
+    (row,) = build_batch([kit.acknowledged(1, headers=(), content_type="")], "g", "s").to_pylist()
+    assert row["headers"] == []
+    assert row["content_type"] is None
+
+
+def test_the_first_of_a_repeated_header_counts(kit: Any) -> None:
+    headers = (("a", "1"), ("b", "2"), ("a", "3"))
+    (row,) = build_batch([kit.acknowledged(1, headers=headers)], "g", "s").to_pylist()
+    assert row["headers"] == [("a", "1"), ("b", "2")]
+
+
+def test_a_lone_surrogate_does_not_hold_up_the_log(kit: Any) -> None:
+    rows = [kit.acknowledged(1, headers=(("k", "\ud800"),)), kit.acknowledged(2)]
+    batch = build_batch(rows, "g", "s").to_pylist()
+    assert batch[0]["headers"] == [("k", "\\ud800")]
+    assert batch[1]["headers"] == [("kind", "order"), ("n", "2")]
+
+
+def test_a_file_is_zstd_parquet_with_utc_microseconds(kit: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_parquet(path, [*kit.batch(1, 1000), *kit.batch(1001, 1500)])
+    metadata = pq.read_metadata(path)
+    assert metadata.num_rows == 1500
+    assert metadata.num_row_groups == 1
+    assert metadata.row_group(0).column(0).compression == "ZSTD"
+    acked_at = metadata.schema.column(metadata.schema.names.index("acked_at")).logical_type
+    assert "isAdjustedToUTC=true" in str(acked_at)
+    assert "timeUnit=microseconds" in str(acked_at)
+    assert pq.read_schema(path).equals(SCHEMA)
+
+
+def test_bodies_are_not_put_into_a_dictionary(kit: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_parquet(path, kit.batch(1, 10))
+    group = pq.read_metadata(path).row_group(0)
+    columns = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
+    assert not columns["body"].has_dictionary_page
+    assert columns["destination"].has_dictionary_page
+    assert columns["headers.key_value.key"].has_dictionary_page
+
+
+def test_row_bytes_grow_with_body_and_headers(kit: Any) -> None:
+    small = row_bytes(kit.acknowledged(1, body=b"", headers=()))
+    assert row_bytes(kit.acknowledged(1, body=b"x" * 1000, headers=())) == small + 1000
+    assert row_bytes(kit.acknowledged(1, body=b"", headers=(("ab", "cde"),))) == small + 5 + 8
+
+
+def test_a_whole_file_checks_well(kit: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_parquet(path, kit.batch(5, 9))
+    assert check_file(path, 5, 9) == ""
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "problem"),
+    [(5, 10, "5 rows instead of 6"), (6, 10, "holds ack sequences 5 to 9")],
+)
+def test_a_file_that_is_not_what_its_name_says_is_told(
+    kit: Any, tmp_path: Path, lo: int, hi: int, problem: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    write_parquet(path, kit.batch(5, 9))
+    assert check_file(path, lo, hi) == problem
+
+
+@pytest.mark.parametrize("keep", [0, 3, 50, 400])
+def test_a_torn_file_is_told(kit: Any, tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "a.parquet"
+    write_parquet(path, kit.batch(5, 9))
+    path.write_bytes(path.read_bytes()[:keep])
+    assert check_file(path, 5, 9).startswith("not a readable Parquet file")
+
+
+def test_a_file_without_ack_seq_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"name": pa.array([None], pa.string())}), path)
+    assert check_file(path, 1, 1).startswith("not a readable Parquet file")
+
+
+def test_a_missing_file_is_not_a_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        check_file(tmp_path / "gone.parquet", 1, 1)
+
+
+def test_a_write_that_the_system_refuses_is_an_os_error(kit: Any, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # EFBIG, as ENOSPC: a short write
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_parquet(tmp_path / "a.parquet", kit.batch(1, 100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

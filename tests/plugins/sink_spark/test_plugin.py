@@ -1,0 +1,97 @@
+"""The plugin as the host sees it."""
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pluggy
+import pytest
+
+from tidegate.spi import (
+    ENTRY_POINT_GROUP,
+    SPI_VERSION,
+    ConfigError,
+    SinkContext,
+    SinkFactory,
+    hookspecs,
+    parse_options,
+)
+from tidegate_sink_spark import plugin
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._sink import SparkSink
+
+
+def factory() -> SinkFactory:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin)
+    return manager.hook.register_sink()
+
+
+def test_the_entry_point_leads_to_the_plugin() -> None:
+    (entry,) = [
+        entry
+        for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)
+        if entry.name == "sink-spark"
+    ]
+    assert entry.load() is plugin
+    assert plugin.tidegate_plugin.spi_version == SPI_VERSION
+    assert plugin.tidegate_plugin.summary
+
+
+def test_the_defaults_are_what_the_documentation_says() -> None:
+    options = parse_options(SparkSinkOptions, {})
+    assert options == SparkSinkOptions()
+    assert (options.commit_interval, options.segment_rows, options.segment_interval) == (
+        5.0,
+        50_000,
+        1.0,
+    )
+    assert (options.staging_max, options.driver_memory) == (2 << 30, 1 << 30)
+
+
+def test_a_table_of_the_configuration_becomes_a_sink(tmp_path: Path) -> None:
+    table = tomllib.loads(
+        """
+        table = "/lake/messages"
+        layout = "partitioned"
+        commit_interval = "30s"
+        staging_max = "512 MB"
+        drain_on_stop = false
+        [spark_conf]
+        "spark.master" = "local[4]"
+        """
+    )
+    made = factory()
+    options = parse_options(made.options_type, table)
+    sink = made.create(SinkContext("lake", "gw", tmp_path), options)
+    assert isinstance(sink, SparkSink)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ({"format": "iceberg"}, "format"),
+        ({"layout": "none"}, "layout"),
+        ({"commit_interval": "1ms"}, "commit_interval"),
+        ({"segment_rows": 0}, "segment_rows"),
+        ({"driver_memory": "100mb"}, "driver_memory"),
+        ({"spark_conf": {"spark.ui.enabled": True}}, "spark_conf"),
+        ({"tabel": "/lake"}, "tabel"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_its_key(table: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_options(SparkSinkOptions, table)
+    assert caught.value.key == key
+
+
+def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    context = SinkContext("lake", "gw", tmp_path)
+    with pytest.raises(ConfigError, match="larger than staging_max"):
+        factory().create(context, SparkSinkOptions(segment_size=2 << 20, staging_max=1 << 20))
+    with pytest.raises(ConfigError, match="is not there"):
+        factory().create(context, SparkSinkOptions(jars="/nowhere/a.jar"))
+    with pytest.raises(TypeError):
+        factory().create(context, object())

@@ -1,0 +1,175 @@
+"""The job as a child process. Most children here are a few lines of Python or the fake job."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate_sink_spark._process import TAIL_LINES, JobProcess
+from tidegate_sink_spark._protocol import Command, JobConfig, Mark, Stopped
+
+FAKE_JOB = Path(__file__).with_name("fake_job.py")
+
+
+def config(directory: Path, **conf: str) -> JobConfig:
+    return JobConfig(
+        gateway_name="gw",
+        store_id="s",
+        staging_directory=str(directory / "staging"),
+        table=str(directory / "table.json"),
+        layout="clustered",
+        commit_interval=3600.0,
+        floor=0,
+        spark_conf=conf,
+    )
+
+
+async def start(directory: Path, program: str = "", **conf: str) -> JobProcess:
+    command = (sys.executable, "-c", program) if program else (sys.executable, str(FAKE_JOB))
+    return await JobProcess.start(
+        config(directory, **conf),
+        environment=os.environ,
+        work_directory=directory,
+        command=command,
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """A process that runs; one that has ended and waits to be collected does not count."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def test_a_job_gets_its_config_and_commands_and_reports(kit: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        kit.stage(tmp_path / "staging", 1, 10)
+        job = await start(tmp_path)
+        assert await job.next_report() == Mark(0, 0)
+        first = await job.next_report()
+        assert isinstance(first, Mark)
+        assert (first.mark, first.rows, first.files) == (10, 10, 1)
+        kit.stage(tmp_path / "staging", 11, 15)
+        job.send(Command.STOP)
+        second = await job.next_report()
+        assert isinstance(second, Mark)
+        assert second.mark == 15
+        assert await job.next_report() == Stopped(15)
+        assert await job.next_report() is None
+        assert await job.wait() == 0
+        assert await job.end() == 0
+
+    asyncio.run(main())
+
+
+def test_lines_that_are_no_reports_are_skipped(tmp_path: Path) -> None:
+    async def main() -> None:
+        job = await start(tmp_path, **{"fake.noise": "1"})
+        job.send(Command.STOP)
+        assert await job.next_report() == Mark(0, 0)
+        await job.end()
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_job_is_the_end_of_its_whole_group(kit: Any, tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys, time; child = subprocess.Popen(['sleep', '600']);"
+        "print(child.pid, file=sys.stderr, flush=True); time.sleep(600)"
+    )
+
+    async def main() -> None:
+        job = await start(tmp_path, program)
+        await kit.until(lambda: job.tail.strip())
+        child = int(job.tail)
+        assert is_alive(child)
+        assert await job.end() == -signal.SIGKILL
+        await kit.until(lambda: not is_alive(child))
+        assert await job.end() == -signal.SIGKILL
+
+    asyncio.run(main())
+
+
+def test_a_job_is_in_a_session_of_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        job = await start(tmp_path, "import time; time.sleep(600)")
+        assert os.getsid(job.pid) == job.pid
+        assert os.getpgid(job.pid) == job.pid
+        await job.end()
+
+    asyncio.run(main())
+
+
+def test_the_tail_holds_the_last_lines_whatever_their_length(kit: Any, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.stderr.write('x' * 3_000_000 + chr(10));"
+        "[print('line', n, file=sys.stderr) for n in range(100)]"
+    )
+
+    async def main() -> None:
+        job = await start(tmp_path, program)
+        await kit.until(lambda: "line 99" in job.tail)
+        lines = job.tail.splitlines()
+        assert len(lines) == TAIL_LINES
+        assert lines[-1] == "line 99"
+        await job.end()
+
+    asyncio.run(main())
+
+
+def test_a_command_to_a_job_that_is_gone_is_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        job = await start(tmp_path, "raise SystemExit(3)")
+        assert await job.wait() == 3
+        for _ in range(10):
+            job.send(Command.STOP)
+        assert await job.next_report() is None
+        assert await job.end() == 3
+
+    asyncio.run(main())
+
+
+def test_a_program_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        await JobProcess.start(
+            config(tmp_path),
+            environment=os.environ,
+            work_directory=tmp_path,
+            command=("/nowhere/python",),
+        )
+
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(main())
+
+
+def test_a_job_dies_with_its_gateway(kit: Any, tmp_path: Path) -> None:
+    """The gateway is killed with SIGKILL: nobody sends the job anything, its stdin just ends."""
+    program = f"""
+import asyncio, os, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_process import start
+async def main():
+    job = await start(Path({str(tmp_path)!r}))
+    await job.next_report()
+    print(job.pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    gateway = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert gateway.stdout is not None
+        job = int(gateway.stdout.readline())
+        assert is_alive(job)
+    finally:
+        gateway.kill()
+        gateway.wait()
+        gateway.stdout.close()
+    asyncio.run(kit.until(lambda: not is_alive(job)))

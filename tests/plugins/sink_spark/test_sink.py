@@ -1,0 +1,387 @@
+"""The sink as a whole, with a job that is real but for Spark (fake_job.py): what is staged, what is
+committed, what is released, in which order, and what happens when something on the way dies.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.spi import ConfigError, SinkContext, StoreIOError
+from tidegate_sink_spark import _runtime, _sink
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._runtime import JavaRuntime
+from tidegate_sink_spark._sink import SparkSink
+
+FAKE_JOB = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
+
+
+class Bench:
+    """One log, one table, and a directory, which outlive the sinks that are made here."""
+
+    def __init__(self, directory: Path, kit: Any) -> None:
+        self.kit = kit
+        self.log = kit.MemoryLog()
+        self.directory = directory / "sink"
+        self.table = directory / "lake" / "table.json"
+        self.jar = directory / "a.jar"
+        self.directory.mkdir()
+        self.jar.touch()
+
+    def make(self, **changes: Any) -> SparkSink:
+        options: dict[str, Any] = {
+            "table": str(self.table),
+            "commit_interval": 0.1,
+            "segment_rows": 10,
+            "segment_interval": 0.02,
+            "gap_timeout": 0.2,
+            "stop_timeout": 20.0,
+            "jars": str(self.jar),
+        }
+        return SparkSink(
+            SinkContext("lake", "gw", self.directory),
+            SparkSinkOptions(**{**options, **changes}),
+            job_command=FAKE_JOB,
+            restart_delay=0.05,
+        )
+
+    def run(self, work: Callable[[SparkSink], Awaitable[None]], **changes: Any) -> SparkSink:
+        """Start a sink, do *work*, stop it."""
+        sink = self.make(**changes)
+
+        async def main() -> None:
+            await sink.start(self.log)
+            try:
+                await work(sink)
+            finally:
+                await sink.stop()
+
+        asyncio.run(main())
+        return sink
+
+    def rows(self) -> list[int]:
+        return json.loads(self.table.read_text())["rows"] if self.table.exists() else []
+
+    def staged(self) -> list[str]:
+        return self.kit.staged_names(self.directory / "staging")
+
+    async def until_mark(self, sink: SparkSink, mark: int) -> None:
+        await self.kit.until(lambda: sink.health().mark == mark)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(
+        _runtime, "find_java", lambda *_: JavaRuntime(Path("/no/jdk"), 17, "a test")
+    )
+    return Bench(tmp_path, kit)
+
+
+async def nothing(sink: SparkSink) -> None:
+    """Start and stop only."""
+
+
+def test_every_acknowledged_row_reaches_the_table_and_is_then_released(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(35)
+        await bench.until_mark(sink, 35)
+        health = sink.health()
+        assert (health.running, health.staged, health.problem) == (True, 35, "")
+        bench.log.grow(7)
+        await bench.until_mark(sink, 42)
+        await bench.kit.until(lambda: bench.log.released == 42)
+
+    bench.run(work)
+    assert bench.rows() == list(range(1, 43))
+    assert bench.staged() == []
+
+
+def test_nothing_is_deleted_or_released_before_the_table_has_it(
+    bench: Bench, tmp_path: Path
+) -> None:
+    barrier = tmp_path / "table-refuses"
+    barrier.touch()
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(20)
+        await bench.kit.until(lambda: "told to fail" in sink.health().problem)
+        assert len(bench.staged()) == 2
+        assert bench.log.releases == []
+        assert sink.health().mark == 0
+        barrier.unlink()
+        await bench.until_mark(sink, 20)
+        await bench.kit.until(lambda: bench.log.releases == [20])
+        assert sink.health().problem == ""
+
+    bench.run(work, spark_conf={"fake.fail_while_exists": str(barrier)})
+    assert bench.staged() == []
+
+
+def test_a_file_goes_before_its_rows_are_released(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged_at_release: list[list[str]] = []
+    release = bench.log.release
+
+    async def traced(through: int) -> None:
+        staged_at_release.append(bench.staged())
+        await release(through)
+
+    bench.log.release = traced
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.kit.until(lambda: bench.log.released == 10)
+
+    bench.run(work)
+    assert staged_at_release == [[]]
+
+
+def test_a_job_that_is_killed_is_started_again_and_nothing_is_lost_or_doubled(
+    bench: Bench,
+) -> None:
+    async def work(sink: SparkSink) -> None:
+        for _ in range(8):
+            await bench.kit.until(lambda: sink.job_pid)
+            bench.log.grow(13)
+            before = sink.health().mark
+            await bench.kit.until(lambda before=before: sink.health().mark > before)
+            os.killpg(sink.job_pid, signal.SIGKILL) if sink.job_pid else None
+        await bench.until_mark(sink, 8 * 13)
+
+    bench.run(work)
+    assert bench.rows() == list(range(1, 8 * 13 + 1))
+
+
+def test_a_job_that_dies_between_commit_and_report_does_not_commit_twice(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        for expected in (10, 20, 30):
+            bench.log.grow(10)
+            await bench.until_mark(sink, expected)
+
+    bench.run(work, spark_conf={"fake.die_after_commit": "1"})
+    assert bench.rows() == list(range(1, 31))
+
+
+def test_a_stop_drains_what_is_acknowledged(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        await bench.kit.until(lambda: sink.job_pid)
+        bench.log.grow(25)
+
+    bench.run(work, commit_interval=3600.0, segment_interval=3600.0)
+    assert bench.rows() == list(range(1, 26))
+    assert bench.log.released == 25
+
+
+def test_without_draining_the_rest_comes_with_the_next_start(bench: Bench) -> None:
+    bench.log.grow(25)
+    bench.run(nothing, drain_on_stop=False)
+
+    async def work(sink: SparkSink) -> None:
+        await bench.until_mark(sink, 25)
+
+    bench.run(work)
+    assert bench.rows() == list(range(1, 26))
+
+
+def test_a_stop_takes_no_longer_than_its_limit(bench: Bench) -> None:
+    async def main() -> None:
+        sink = bench.make(spark_conf={"fake.mute": "1"}, stop_timeout=0.3)
+        bench.log.grow(5)
+        await sink.start(bench.log)
+        await bench.kit.until(lambda: sink.job_pid)
+        async with asyncio.timeout(10):
+            await sink.stop()
+            await sink.stop()
+        assert sink.job_pid == 0
+        assert not sink.health().running
+
+    asyncio.run(main())
+    assert bench.log.released == 0
+    assert len(bench.staged()) == 1
+
+
+def test_a_sink_that_was_never_started_can_be_stopped(bench: Bench) -> None:
+    sink = bench.make()
+    asyncio.run(sink.stop())
+    assert not sink.health().running
+
+
+def test_all_local_state_may_be_lost(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(25)
+        await bench.until_mark(sink, 25)
+
+    bench.run(work)
+    bench.log.released = 0  # the store, too, is from before the release
+    bench.log.grow(10)
+    shutil.rmtree(bench.directory)
+    bench.directory.mkdir()
+
+    async def again(sink: SparkSink) -> None:
+        await bench.until_mark(sink, 35)
+
+    bench.run(again)
+    assert bench.rows() == list(range(1, 36))
+
+
+def test_a_staged_file_that_vanishes_is_staged_again(bench: Bench, tmp_path: Path) -> None:
+    barrier = tmp_path / "table-refuses"
+    barrier.touch()
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(40)
+        await bench.kit.until(lambda: len(bench.staged()) == 4)
+        (first,) = (bench.directory / "staging").iterdir()
+        (first / bench.staged()[1]).unlink()
+        barrier.unlink()
+        await bench.until_mark(sink, 40)
+
+    bench.run(work, spark_conf={"fake.fail_while_exists": str(barrier)})
+    assert bench.rows() == list(range(1, 41))
+
+
+def test_a_staged_file_that_is_damaged_is_staged_again(bench: Bench, tmp_path: Path) -> None:
+    barrier = tmp_path / "table-refuses"
+    barrier.touch()
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(40)
+        await bench.kit.until(lambda: len(bench.staged()) == 4)
+        (first,) = (bench.directory / "staging").iterdir()
+        (first / bench.staged()[2]).write_bytes(b"PAR1 no more")
+        barrier.unlink()
+        await bench.until_mark(sink, 40)
+
+    bench.run(work, spark_conf={"fake.fail_while_exists": str(barrier)})
+    assert bench.rows() == list(range(1, 41))
+
+
+def test_a_table_that_is_ahead_of_the_store_stops_the_sink(bench: Bench) -> None:
+    """The store was restored from an older copy: its next rows have numbers the table knows."""
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(30)
+        await bench.until_mark(sink, 30)
+
+    bench.run(work)
+    bench.log = bench.kit.MemoryLog(last=12)
+
+    async def restored(sink: SparkSink) -> None:
+        await bench.kit.until(lambda: "restored from an older copy" in sink.health().problem)
+        bench.log.grow(3)
+        await bench.kit.until(lambda: not sink.health().running)
+
+    bench.run(restored)
+    assert bench.log.releases == []
+    assert bench.rows() == list(range(1, 31))
+
+
+def test_a_new_table_goes_on_behind_what_the_old_one_got(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.log = bench.kit.MemoryLog(last=30, released=20)
+
+    async def work(sink: SparkSink) -> None:
+        await bench.until_mark(sink, 30)
+
+    bench.run(work)
+    assert bench.rows() == list(range(21, 31))
+    assert "not the one that the released rows went to" in caplog.text
+
+
+def test_a_release_that_fails_is_told_and_comes_with_the_next_mark(bench: Bench) -> None:
+    release = bench.log.release
+    failures = [StoreIOError("bad disk")]
+
+    async def fails_once(through: int) -> None:
+        if failures:
+            raise failures.pop()
+        await release(through)
+
+    bench.log.release = fails_once
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.kit.until(lambda: "bad disk" in sink.health().problem)
+        bench.log.grow(10)
+        await bench.kit.until(lambda: bench.log.released == 20)
+        assert sink.health().problem == ""
+
+    bench.run(work)
+
+
+def test_a_job_that_hangs_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sink, "SILENCE_MAX", 0.2)
+
+    async def work(sink: SparkSink) -> None:
+        await bench.kit.until(lambda: sink.job_pid)
+        first = sink.job_pid
+        await bench.kit.until(lambda: "has said nothing" in sink.health().problem)
+        await bench.kit.until(lambda: sink.job_pid not in (0, first))
+
+    bench.run(work, spark_conf={"fake.mute": "1"}, drain_on_stop=False)
+
+
+def test_an_idle_job_may_be_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sink, "SILENCE_MAX", 0.1)
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.until_mark(sink, 10)
+        pid = sink.job_pid
+        await asyncio.sleep(0.6)
+        assert sink.job_pid == pid
+
+    bench.run(work)
+
+
+def test_jars_that_cannot_be_fetched_do_not_keep_the_gateway_from_starting(
+    bench: Bench, tmp_path: Path
+) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.kit.until(lambda: "jars could not be fetched" in sink.health().problem)
+        await bench.kit.until(lambda: sink.health().staged == 10)
+
+    bench.run(
+        work,
+        jars="download",
+        jars_cache=str(tmp_path / "cache"),
+        maven_repository="file:///nowhere",
+        drain_on_stop=False,
+    )
+
+
+def test_no_java_is_a_config_error_at_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> JavaRuntime:
+        raise ConfigError("Spark needs Java", key="java_home")
+
+    monkeypatch.setattr(_runtime, "find_java", none)
+    with pytest.raises(ConfigError, match="Spark needs Java"):
+        asyncio.run(bench.make().start(bench.log))
+
+
+@pytest.mark.parametrize("store_id", ["../../escape", "..", "a/b", "ü id"])
+def test_a_store_id_never_leaves_the_staging_directory(bench: Bench, store_id: str) -> None:
+    bench.log = bench.kit.MemoryLog(store_id=store_id, last=3)
+    bench.run(nothing, spark_conf={"fake.mute": "1"}, stop_timeout=0.3)
+    (directory,) = (bench.directory / "staging").iterdir()
+    assert len(list(directory.iterdir())) == 1
+
+
+def test_the_default_table_is_in_the_data_directory(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(1)
+        await bench.until_mark(sink, 1)
+
+    bench.run(work, table="")
+    table = bench.directory / "lake" / "acknowledged"
+    assert json.loads(table.read_text())["rows"] == [1]

@@ -1,0 +1,330 @@
+"""Staging the acknowledged log into files."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.spi import StoreClosedError, StoreIOError
+from tidegate_sink_spark import _arrow, _staging
+from tidegate_sink_spark._files import list_staged, staged_name, temporary_name
+from tidegate_sink_spark._staging import Staging, StagingLimits
+
+
+class Bench:
+    """A staging over a log in memory."""
+
+    def __init__(self, directory: Path, log: Any, **changes: Any) -> None:
+        limits: dict[str, Any] = {
+            "segment_rows": 50_000,
+            "segment_bytes": 64 << 20,
+            "segment_interval": 3600.0,
+            "staging_bytes": 1 << 30,
+        }
+        write_parquet = changes.pop("write_parquet", _arrow.write_parquet)
+        self.directory = directory
+        self.log = log
+        self.staging = Staging(
+            log,
+            directory,
+            StagingLimits(**{**limits, **changes}),
+            gateway_name="gw",
+            write_parquet=write_parquet,
+        )
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(file.lo, file.hi) for file in list_staged(self.directory)]
+
+    def sequences(self) -> list[int]:
+        """Every staged row, as read back."""
+        rows: list[int] = []
+        for file in list_staged(self.directory):
+            rows += _arrow.pq.read_table(file.path, columns=["ack_seq"])["ack_seq"].to_pylist()
+        return rows
+
+
+def staged(
+    bench: Bench, work: Callable[[Bench], Awaitable[None]] | None = None, mark: int = 0
+) -> None:
+    """Run *bench*: do *work* beside it, then drain it."""
+
+    async def main() -> None:
+        await bench.staging.recover(mark)
+        task = asyncio.create_task(bench.staging.run())
+        try:
+            if work is not None:
+                await work(bench)
+            bench.staging.drain()
+            await asyncio.wait_for(task, 30)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await bench.staging.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_staging, "RETRY_DELAY_MIN", 0.01)
+
+
+def test_a_segment_is_sealed_at_its_row_limit(kit: Any, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10)
+    staged(bench)
+    assert bench.ranges() == [(1, 10), (11, 20), (21, 25)]
+    assert bench.sequences() == list(range(1, 26))
+    assert bench.staging.position == 25
+    assert bench.staging.size_bytes == sum(f.size_bytes for f in list_staged(tmp_path))
+
+
+def test_segments_of_many_chunks_hold_every_row_in_order(kit: Any, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, kit.MemoryLog(last=5_500), segment_rows=2_500)
+    staged(bench)
+    assert bench.ranges() == [(1, 2_500), (2_501, 5_000), (5_001, 5_500)]
+    assert bench.sequences() == list(range(1, 5_501))
+
+
+def test_a_segment_is_sealed_at_its_byte_limit(kit: Any, tmp_path: Path) -> None:
+    log = kit.MemoryLog(last=6_000, make=lambda n: kit.acknowledged(n, body=b"x" * 1_000))
+    bench = Bench(tmp_path, log, segment_bytes=2 << 20)
+    staged(bench)
+    assert bench.ranges() == [(1, 2_000), (2_001, 4_000), (4_001, 6_000)]
+
+
+def test_a_segment_is_sealed_when_its_first_row_has_waited(kit: Any, tmp_path: Path) -> None:
+    async def trickle(bench: Bench) -> None:
+        bench.log.grow(3)
+        await kit.until(lambda: bench.ranges() == [(1, 3)])
+        bench.log.grow(2)
+        await kit.until(lambda: bench.ranges() == [(1, 3), (4, 5)])
+
+    bench = Bench(tmp_path, kit.MemoryLog(), segment_interval=0.05)
+    staged(bench, trickle)
+    assert bench.sequences() == [1, 2, 3, 4, 5]
+
+
+def test_a_drain_seals_what_is_there_without_waiting_for_the_interval(
+    kit: Any, tmp_path: Path
+) -> None:
+    async def idle(bench: Bench) -> None:
+        bench.log.grow(7)
+        await kit.until(lambda: bench.log.reads > 1)
+        assert bench.ranges() == []
+
+    bench = Bench(tmp_path, kit.MemoryLog())
+    staged(bench, idle)
+    assert bench.ranges() == [(1, 7)]
+
+
+def test_an_idle_log_is_not_read_again_and_again(kit: Any, tmp_path: Path) -> None:
+    async def idle(bench: Bench) -> None:
+        await asyncio.sleep(0.2)
+        assert bench.log.reads <= 2
+
+    staged(Bench(tmp_path, kit.MemoryLog(), segment_interval=0.01), idle)
+
+
+def test_a_restart_continues_behind_the_staged_files(kit: Any, tmp_path: Path) -> None:
+    log = kit.MemoryLog(last=20)
+    staged(Bench(tmp_path, log))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    log.grow(5)
+    bench = Bench(tmp_path, log)
+    staged(bench)
+    assert bench.ranges() == [(1, 20), (21, 25)]
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_a_restart_without_its_files_continues_behind_the_release(kit: Any, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, kit.MemoryLog(last=20, released=12))
+    staged(bench)
+    assert bench.ranges() == [(13, 20)]
+
+
+def test_a_restart_continues_behind_the_table_when_its_mark_is_known(
+    kit: Any, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path, kit.MemoryLog(last=20, released=12))
+    staged(bench, mark=15)
+    assert bench.ranges() == [(16, 20)]
+
+
+def test_a_leftover_of_a_killed_gateway_is_removed(kit: Any, tmp_path: Path) -> None:
+    (tmp_path / temporary_name(staged_name(1, 20))).write_bytes(b"PAR1 half a file")
+    bench = Bench(tmp_path, kit.MemoryLog(last=20))
+    staged(bench)
+    assert kit.staged_names(tmp_path) == [staged_name(1, 20)]
+    assert bench.sequences() == list(range(1, 21))
+
+
+def test_rows_that_the_table_has_already_are_not_staged(kit: Any, tmp_path: Path) -> None:
+    async def mark_arrives(bench: Bench) -> None:
+        await bench.staging.discard_through(30)
+        bench.log.grow(40)
+
+    bench = Bench(tmp_path, kit.MemoryLog())
+    staged(bench, mark_arrives)
+    assert bench.ranges() == [(31, 40)]
+
+
+def test_an_open_segment_that_the_table_has_passed_is_dropped(kit: Any, tmp_path: Path) -> None:
+    async def mark_arrives(bench: Bench) -> None:
+        bench.log.grow(10)
+        await kit.until(lambda: bench.log.reads > 1)
+        bench.log.last = 40
+        await bench.staging.discard_through(30)
+
+    bench = Bench(tmp_path, kit.MemoryLog())
+    staged(bench, mark_arrives)
+    assert bench.ranges() == [(31, 40)]
+
+
+def test_a_full_disk_loses_nothing_and_is_told(kit: Any, tmp_path: Path) -> None:
+    full = threading.Event()
+    full.set()
+
+    def write(path: Path, batches: Any) -> None:
+        _arrow.write_parquet(path, batches)
+        if full.is_set():
+            raise OSError(28, "No space left on device")
+
+    async def free_some_space(bench: Bench) -> None:
+        await kit.until(lambda: bench.staging.problem)
+        assert "no room left" in bench.staging.problem
+        assert kit.staged_names(tmp_path) == []
+        assert bench.staging.position == 0
+        full.clear()
+        await kit.until(lambda: bench.staging.position == 25)
+        assert bench.staging.problem == ""
+
+    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10, segment_interval=0.01)
+    bench.staging._directory._write_parquet = write
+    staged(bench, free_some_space)
+    assert bench.ranges() == [(1, 10), (11, 20), (21, 25)]
+    assert bench.sequences() == list(range(1, 26))
+
+
+def test_staging_stops_at_its_limit_and_goes_on_when_the_table_follows(
+    kit: Any, tmp_path: Path
+) -> None:
+    async def follow(bench: Bench) -> None:
+        await kit.until(lambda: bench.staging.problem)
+        assert "staging_max" in bench.staging.problem
+        assert bench.staging.position == 20
+        reads = bench.log.reads
+        await asyncio.sleep(0.1)
+        assert bench.log.reads == reads
+        for mark, position in [(10, 30), (30, 50)]:
+            await bench.staging.discard_through(mark)
+            await kit.until(lambda position=position: bench.staging.position == position)
+        await bench.staging.discard_through(50)
+        await kit.until(lambda: bench.staging.problem == "")
+
+    size_bytes = kit.stage(tmp_path / "measure", 1, 10).stat().st_size
+    limit = size_bytes + size_bytes // 2  # the second file goes over it
+    log = kit.MemoryLog(last=50)
+    staged(Bench(tmp_path / "s", log, segment_rows=10, staging_bytes=limit), follow)
+
+
+def test_a_store_that_cannot_be_read_is_tried_again(kit: Any, tmp_path: Path) -> None:
+    log = kit.MemoryLog(last=5, failures=[StoreIOError("bad disk"), StoreIOError("bad disk")])
+    problems: list[str] = []
+
+    async def watch(bench: Bench) -> None:
+        await kit.until(lambda: problems.append(bench.staging.problem) or bench.staging.position)
+
+    bench = Bench(tmp_path, log, segment_interval=0.01)
+    staged(bench, watch)
+    assert bench.ranges() == [(1, 5)]
+    assert any("bad disk" in problem for problem in problems)
+    assert bench.staging.problem == ""
+
+
+def test_a_closed_store_ends_staging(kit: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, kit.MemoryLog(last=5, failures=[StoreClosedError("closed")]))
+        await bench.staging.recover(0)
+        await asyncio.wait_for(bench.staging.run(), 10)
+        await bench.staging.close()
+
+    asyncio.run(main())
+    assert kit.staged_names(tmp_path) == []
+
+
+def test_a_log_that_is_not_dense_is_never_staged(kit: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        log = kit.MemoryLog(last=5, make=lambda n: kit.acknowledged(n + 1))
+        bench = Bench(tmp_path, log, segment_interval=0.01)
+        await bench.staging.recover(0)
+        task = asyncio.create_task(bench.staging.run())
+        await kit.until(lambda: "when asked for those behind 0" in bench.staging.problem)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await bench.staging.close()
+
+    asyncio.run(main())
+    assert kit.staged_names(tmp_path) == []
+
+
+def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
+    kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    sizes: list[int] = []
+    build = _arrow.build_batch
+
+    def traced(rows: Any, gateway_id: str, epoch: str) -> Any:
+        threads.add(threading.get_ident())
+        sizes.append(len(rows))
+        return build(rows, gateway_id, epoch)
+
+    def write(path: Path, batches: Any) -> None:
+        threads.add(threading.get_ident())
+        _arrow.write_parquet(path, batches)
+
+    monkeypatch.setattr(_arrow, "build_batch", traced)
+    staged(Bench(tmp_path, kit.MemoryLog(last=3_300), write_parquet=write))
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    assert sum(sizes) == 3_300
+    assert max(sizes) <= _staging.CHUNK_ROWS
+
+
+def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_path: Path) -> None:
+    """Cancelling the loop's side does not stop the thread; recovery must come after its work."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(path: Path, batches: Any) -> None:
+        entered.set()
+        go_on.wait(10)
+        _arrow.write_parquet(path, batches)
+
+    async def main() -> None:
+        bench = Bench(tmp_path, kit.MemoryLog(last=10), segment_rows=10, write_parquet=slow)
+        await bench.staging.recover(0)
+        task = asyncio.create_task(bench.staging.run())
+        await kit.until(entered.is_set)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        recovering = asyncio.create_task(bench.staging.recover(0))
+        go_on.set()
+        await recovering
+        assert bench.staging.position == 10
+        await bench.staging.close()
+
+    asyncio.run(main())
+    assert kit.staged_names(tmp_path) == [staged_name(1, 10)]
+
+
+def test_staging_is_not_absurdly_slow(kit: Any, tmp_path: Path) -> None:
+    """A bound that only a wrong algorithm breaks; docs/sink-spark.md has the measured figure."""
+    rows = [kit.acknowledged(n) for n in range(1, 20_001)]
+    log = kit.MemoryLog(last=20_000, make=lambda n: rows[n - 1])
+    started = time.process_time()
+    staged(Bench(tmp_path, log))
+    assert (time.process_time() - started) / 20_000 < 200e-6

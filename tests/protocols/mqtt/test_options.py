@@ -1,0 +1,36 @@
+"""Listener options as they are written."""
+
+import dataclasses
+
+import pytest
+
+from tidegate.spi import ConfigError, option_info, parse_options
+from tidegate_protocols.mqtt import MqttOptions
+
+
+def test_sizes_and_times_have_units():
+    options = parse_options(MqttOptions, {"packet_bytes_max": "1mb", "session_expiry": "1h"})
+    assert options.packet_bytes_max == 1 << 20
+    assert options.session_expiry == 3600.0
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"packet_bytes_max": "300mb"},  # more than four bytes of remaining length can say
+        {"inflight_max": 0},
+        {"inflight_max": 65_536},
+        {"keep_alive_max": "100000s"},
+        {"connect_timeout": "0s"},
+        {"client_id_bytes_max": 22},  # [MQTT-3.1.3-5]
+        {"keepalive_max": "10s"},
+    ],
+)
+def test_what_the_protocol_cannot_do_is_refused(table):
+    with pytest.raises(ConfigError):
+        parse_options(MqttOptions, table)
+
+
+def test_every_option_says_what_it_is_for():
+    for field in dataclasses.fields(MqttOptions):
+        assert len(option_info(field).help) > 40, field.name

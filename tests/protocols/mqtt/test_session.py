@@ -1,0 +1,864 @@
+"""The session machine between a client's packets and the broker, with fakes on both sides.
+
+What the broker does with a call is its own test; here counts what is asked of it, when, and what
+the client hears before and after it is durable.
+"""
+
+import logging
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidegate.spi import (
+    SESSION_NEVER_EXPIRES,
+    AccessError,
+    ConnectionEndedError,
+    FlowControlError,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    RequestError,
+    RetainHandling,
+    StoreFullError,
+    Subscription,
+)
+from tidegate_protocols.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    SessionState,
+    Suback,
+    Subscribe,
+    TopicRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+    encode,
+)
+from tidegate_protocols.mqtt._session import (
+    CONNECT_BYTES_MAX,
+    LONG_PACKET_BYTES,
+    UNREAD_REPLIES_BYTES_MAX,
+)
+
+IN, OUT = InflightDirection.IN, InflightDirection.OUT
+PUBLISHED, RECEIVED, RELEASED = (
+    InflightState.PUBLISHED,
+    InflightState.RECEIVED,
+    InflightState.RELEASED,
+)
+
+
+def subscribe(*wanted: tuple[str, int], packet_id: int = 1) -> Subscribe:
+    return Subscribe(packet_id, tuple(TopicRequest(name, qos) for name, qos in wanted))
+
+
+# ---------------------------------------------------------------------------------- connecting
+
+
+def test_a_connect_reaches_the_broker_as_it_was_meant(make_client):
+    client = make_client(allow_anonymous=False)
+    client.connects(
+        client_id="dev",
+        username="user",
+        password=b"pass",
+        will=Will("gone/dev", b"bye", 1, True),
+    )
+    (request,) = client.broker.requests
+    assert (request.protocol, request.version) == ("mqtt", "3.1.1")
+    assert (request.client_id, request.username, request.password) == ("dev", "user", b"pass")
+    assert (request.peer, request.listener) == ("192.0.2.1:5000", "mqtt://127.0.0.1:1883")
+    assert (request.clean_start, request.session_expiry) == (True, 0)
+    assert request.anonymous_allowed is False
+    assert request.prefetch_count == 1000
+    will = request.will
+    assert (will.destination, will.body, will.qos, will.retain) == (
+        "topic://gone.dev",
+        b"bye",
+        1,
+        1,
+    )
+    assert (will.protocol, will.client_id) == ("mqtt", "dev")
+
+
+def test_mqtt_3_1_is_accepted_and_never_told_of_a_session(make_client, broker):
+    broker.session_present = True
+    client = make_client(broker)
+    assert client.connects(clean_session=False, level=3) == Connack(False, 0)
+    assert broker.requests[0].version == "3.1"
+
+
+@pytest.mark.parametrize("level", [5], ids=["5.0"])
+def test_a_client_of_mqtt_5_is_refused_in_its_own_words(make_client, level):
+    client = make_client()
+    client.sends(b"\x10\x0d\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00\x00")
+    assert client.link.sent == [b"\x20\x03\x00\x84\x00"]
+    assert client.link.is_closing
+    assert client.broker.requests == []
+
+
+@pytest.mark.parametrize("level", [0, 3, 6, 0x84], ids=["0", "3 as MQTT", "6", "bridge"])
+def test_any_other_version_is_refused_with_return_code_1(make_client, level):
+    client = make_client()  # [MQTT-3.1.2-2]
+    client.sends(b"\x10\x0c\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00")
+    assert client.gets() == [Connack(False, 1)]
+    assert client.link.is_closing
+
+
+def test_garbage_before_connect_closes_without_an_answer(make_client):
+    client = make_client()
+    client.sends(b"GET / HTTP/1.1\r\n\r\n")
+    assert client.gets() == []
+    assert client.link.is_closing
+    assert client.connection.calls == []
+
+
+def test_a_stranger_cannot_send_more_than_a_connect_can_hold(make_client):
+    client = make_client()
+    length = CONNECT_BYTES_MAX + 1
+    client.sends(b"\x10" + bytes((length & 127 | 128, length >> 7 & 127 | 128, length >> 14)))
+    assert client.link.is_closing
+
+
+def test_the_longest_connect_is_accepted(make_client):
+    client = make_client(client_id_bytes_max=65_535)
+    long = "x" * 65_535
+    packet = Connect(
+        client_id=long, username=long, password=long.encode(), will=Will(long, long.encode())
+    )
+    assert len(encode(packet)) == CONNECT_BYTES_MAX + 4
+    assert client.connects(packet).return_code == 0
+
+
+def test_a_client_without_an_id_gets_one(make_client, broker):
+    for _ in range(2):  # [MQTT-3.1.3-6]
+        assert make_client(broker).connects(client_id="") == Connack(False, 0)
+    first, second = (request.client_id for request in broker.requests)
+    assert first != second
+    assert first.startswith("auto-")
+
+
+def test_a_session_without_an_id_is_refused(make_client):
+    client = make_client()  # [MQTT-3.1.3-8]
+    assert client.connects(client_id="", clean_session=False) == Connack(False, 2)
+    assert client.link.is_closing
+    assert client.broker.requests == []
+
+
+@pytest.mark.parametrize(("client_id", "code"), [("ü" * 20, 0), ("ü" * 20 + "x", 2)])
+def test_a_client_id_is_limited_in_bytes(make_client, client_id, code):
+    client = make_client(client_id_bytes_max=40)  # [MQTT-3.1.3-9]
+    assert client.connects(client_id=client_id).return_code == code
+
+
+@pytest.mark.parametrize(("keep_alive", "code"), [(0, 2), (60, 0), (61, 2)])
+def test_a_keep_alive_over_the_limit_is_refused(make_client, keep_alive, code):
+    client = make_client(keep_alive_max=60.0)
+    assert client.connects(keep_alive=keep_alive).return_code == code
+
+
+def test_a_will_to_a_topic_of_the_gateway_is_refused(make_client):
+    client = make_client()
+    assert client.connects(will=Will("$SYS/x", b"")) == Connack(False, 5)
+    assert client.broker.requests == []
+
+
+@pytest.mark.parametrize(
+    ("error", "username", "code"),
+    [
+        (AccessError("no"), None, 5),
+        (AccessError("no"), "user", 4),
+        (FlowControlError("too many connections"), None, 3),
+        (StoreFullError("no room"), None, 3),
+        (RequestError("bad id"), None, 2),
+    ],
+)
+def test_the_brokers_refusal_has_a_return_code(make_client, broker, error, username, code):
+    broker.error = error
+    client = make_client(broker)
+    assert client.connects(username=username) == Connack(False, code)
+    assert client.link.is_closing  # [MQTT-3.2.2-5]
+    assert client.session.state is SessionState.CLOSED
+    assert client.runtime.pending_timers == 0
+
+
+def test_a_bug_while_connecting_ends_the_connection(make_client, broker, caplog):
+    broker.error = ZeroDivisionError("bug")
+    client = make_client(broker)
+    with caplog.at_level(logging.ERROR, "tidegate.mqtt"):
+        client.sends(Connect(client_id="dev"))
+    assert client.link.is_aborted
+    assert "connect failed" in caplog.text
+    client.hangs_up()
+    assert client.session.state is SessionState.CLOSED
+
+
+def test_connack_is_the_first_thing_a_client_hears(make_client, broker, stored):
+    broker.subscriptions = [Subscription(1, "dev", "a", "topic://a", True, 1)]
+    broker.session_present = True
+    client = make_client(broker)
+
+    def deliver_at_once(name: str) -> None:
+        if name == "resume":
+            client.session.deliver("a", [stored(1)])
+
+    client.connection.on_call = deliver_at_once
+    client.sends(Connect(client_id="dev", clean_session=False))
+    connack, publish = client.gets()  # [MQTT-3.2.0-1]
+    assert connack == Connack(True, 0)
+    assert publish == Publish("a", b"x", 1, 1)
+
+
+def test_a_clean_session_is_never_present(make_client, broker):
+    broker.session_present = True  # [MQTT-3.2.2-1]
+    assert make_client(broker).connects(clean_session=True) == Connack(False, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "expiry"), [(0.0, SESSION_NEVER_EXPIRES), (3600.0, 3600)], ids=["never", "an hour"]
+)
+def test_a_persistent_session_is_kept_as_long_as_the_listener_says(make_client, option, expiry):
+    client = make_client(session_expiry=option)
+    client.connects(clean_session=False)
+    assert client.broker.requests[0].session_expiry == expiry
+    assert client.broker.requests[0].clean_start is False
+
+
+def test_what_follows_a_connect_waits_for_the_answer(make_client, broker):
+    broker.is_slow = True
+    client = make_client(broker)
+    client.sends(Connect(client_id="dev"), Publish("a", b"1"), Pingreq())
+    client.sends(Publish("a", b"2"))
+    assert not client.link.is_reading
+    assert client.connection.calls == []
+    assert client.gets() == []
+    client.runtime.tasks[0].step()
+    assert client.gets() == [Connack(False, 0), Pingresp()]
+    assert [message.body for message, _ in client.connection.take("publish")] == [b"1", b"2"]
+    assert client.link.is_reading
+
+
+def test_what_follows_a_refused_connect_is_never_looked_at(make_client, broker):
+    broker.is_slow, broker.error = True, AccessError("no")
+    client = make_client(broker)
+    client.sends(Connect(client_id="dev"), Publish("a", b"1"))
+    client.runtime.tasks[0].step()
+    assert client.gets() == [Connack(False, 5)]  # [MQTT-3.1.4-5]
+    assert client.connection.calls == []
+
+
+def test_a_client_that_leaves_while_connecting_calls_it_off(make_client, broker):
+    broker.is_slow = True
+    client = make_client(broker)
+    client.sends(Connect(client_id="dev", will=Will("a", b"")))
+    client.hangs_up()
+    assert client.runtime.tasks[0].is_cancelled
+    assert client.runtime.pending_timers == 0
+
+
+def test_a_connection_that_comes_too_late_is_given_back_without_a_will(make_client, broker):
+    client = make_client(broker)
+
+    async def connect(request, peer):
+        client.hangs_up()  # in the very moment in which the broker accepts
+        return await type(broker).connect(broker, request, peer)
+
+    broker.connect = connect
+    client.sends(Connect(client_id="dev"))
+    assert client.connection.take("disconnect") == [(True, [])]
+    assert client.gets() == []
+
+
+def test_a_connection_that_says_nothing_is_closed(make_client):
+    client = make_client(connect_timeout=10.0)
+    client.sends(encode(Connect(client_id="dev"))[:-1])
+    client.runtime.advance(9.9)
+    assert not client.link.is_closing
+    client.runtime.advance(0.1)
+    assert client.link.is_closing
+    assert client.session.state is SessionState.CLOSED
+
+
+def test_a_connected_client_may_be_silent_when_it_asked_for_no_keep_alive(client):
+    assert client.runtime.pending_timers == 0
+    client.runtime.advance(1e6)
+    assert not client.link.is_closing
+
+
+# ---------------------------------------------------------------------------------- keep-alive
+
+
+def test_a_client_is_given_up_after_one_and_a_half_keep_alives(make_client):
+    client = make_client()
+    client.connects(keep_alive=10, will=Will("a", b""))
+    client.runtime.advance(10)
+    client.sends(Pingreq())
+    client.runtime.advance(14.9)
+    assert not client.link.is_closing
+    client.runtime.advance(0.1)  # [MQTT-3.1.2-24]
+    assert client.link.is_closing
+    assert client.connection.take("disconnect") == [(False, [])]
+
+
+def test_half_a_packet_is_no_sign_of_life(make_client):
+    client = make_client()
+    client.connects(keep_alive=10)
+    client.runtime.advance(14)
+    client.sends(b"\xc0")
+    client.runtime.advance(1)
+    assert client.link.is_closing
+
+
+def test_the_bytes_of_a_long_packet_are_a_sign_of_life(make_client):
+    client = make_client()
+    client.connects(keep_alive=10)
+    wire = encode(Publish("a", b"x" * 3 * LONG_PACKET_BYTES))
+    for start in range(0, len(wire), LONG_PACKET_BYTES):
+        client.sends(wire[start : start + LONG_PACKET_BYTES])
+        client.runtime.advance(14)
+    assert not client.link.is_closing
+    assert len(client.connection.take("publish")) == 1
+
+
+def test_a_client_that_is_not_read_cannot_be_too_silent(make_client):
+    client = make_client()
+    client.connects(keep_alive=10)
+    client.session.throttle(True)
+    client.runtime.advance(100)
+    client.session.throttle(False)
+    client.runtime.advance(14)
+    assert not client.link.is_closing
+    client.runtime.advance(2)
+    assert client.link.is_closing
+
+
+def test_the_listener_has_a_keep_alive_for_clients_without(make_client):
+    client = make_client(keep_alive_default=60.0)
+    client.connects(keep_alive=0)
+    client.runtime.advance(90)
+    assert client.link.is_closing
+
+
+# ------------------------------------------------------------------------------------ receiving
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_publish_becomes_a_message(client, qos):
+    client.sends(Publish("sensors/t.1", b"\x00\xff", qos, 7 if qos else 0))
+    ((message, inflight),) = client.connection.take("publish")
+    assert (message.destination, message.body) == ("topic://sensors.t/1", b"\x00\xff")
+    assert (message.qos, message.persistent, message.retain) == (qos, qos > 0, False)
+    assert (message.protocol, message.client_id) == ("mqtt", "dev")
+    assert message.received_at == 1_000_000_000
+    assert inflight is None
+
+
+def test_puback_leaves_only_when_the_message_is_durable(client):
+    client.sends(Publish("a", b"1", 1, 1), Publish("a", b"2", 0), Publish("a", b"3", 1, 2))
+    assert len(client.connection.take("publish")) == 3
+    assert client.gets() == []
+    client.durable()
+    assert len(client.link.sent) == 1  # one write for all of a turn
+    assert client.gets() == [Puback(1), Puback(2)]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_retained_message_is_marked_so(client, qos):
+    client.sends(Publish("a", b"", qos, 1 if qos else 0, True))
+    ((message, _),) = client.connection.take("publish")
+    assert message.retain is True
+    client.durable()
+    assert client.gets() == [[], [Puback(1)], [Pubrec(1)]][qos]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_queue_is_reached_by_its_topic_form_and_retains_nothing(client, qos):
+    client.sends(Publish("$queue/orders/new", b"x", qos, 1 if qos else 0, True))
+    ((message, _),) = client.connection.take("publish")
+    assert (message.destination, message.retain) == ("queue://orders.new", False)
+
+
+def test_qos_2_comes_in_exactly_once(client):
+    publish = Publish("a", b"x", 2, 7)
+    client.sends(publish)
+    assert client.gets() == []
+    client.sends(Publish("a", b"x", 2, 7, False, True))  # [MQTT-4.3.3-2]
+    assert len(client.connection.take("publish")) == 1
+    assert client.gets() == []  # the first one is not durable yet
+    client.durable()
+    assert client.gets() == [Pubrec(7), Pubrec(7)]
+    client.sends(Pubrel(7), Pubrel(7))
+    client.durable()
+    assert client.gets() == [Pubcomp(7), Pubcomp(7)]
+    client.sends(publish)  # the id is free again: another message
+    assert len(client.connection.take("publish")) == 1
+
+
+def test_a_persistent_session_remembers_the_id_with_the_message(make_client):
+    client = make_client()
+    client.connects(clean_session=False)
+    client.sends(Publish("a", b"x", 2, 7))
+    ((_, record),) = client.connection.take("publish")
+    assert record == InflightRecord("dev", IN, 7, RECEIVED)
+    client.durable()
+    assert client.gets() == [Pubrec(7)]
+    client.sends(Pubrel(7))
+    assert client.connection.take("record_inflight") == [([], [(IN, 7)])]
+    assert client.gets() == []  # PUBCOMP frees the id, so forgetting it must be durable first
+    client.durable()
+    assert client.gets() == [Pubcomp(7)]
+
+
+def test_a_resumed_session_knows_what_it_has_received(make_client, broker):
+    broker.session_present = True
+    broker.inflight = [InflightRecord("dev", IN, 7, RECEIVED)]
+    client = make_client(broker)
+    client.connects(clean_session=False)
+    client.sends(Publish("a", b"x", 2, 7, False, True), Publish("a", b"y", 2, 8))
+    ((message, _),) = client.connection.take("publish")
+    assert message.body == b"y"
+    client.durable()
+    assert client.gets() == [Pubrec(7), Pubrec(8)]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    "error", [AccessError("no"), StoreFullError("no room"), RequestError("bad name")]
+)
+def test_a_refused_publish_closes_the_connection_without_an_acknowledgement(client, qos, error):
+    client.connection.errors["publish"] = error  # [MQTT-3.3.5-2]
+    client.sends(Publish("a", b"", qos, 1 if qos else 0), Pingreq())
+    assert client.link.is_closing
+    assert client.gets() == []
+    assert client.connection.take("disconnect") == [(False, [])]
+
+
+@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/a", "$queue/"])
+def test_a_topic_of_the_gateway_closes_the_connection(client, topic):
+    client.sends(Publish(topic, b""))
+    assert client.link.is_closing
+    assert client.connection.take("publish") == []
+
+
+def test_what_came_before_a_broken_packet_counts(client):
+    client.sends(Publish("a", b"x"), b"\x30\x03\x00\x01#")
+    assert len(client.connection.take("publish")) == 1
+    assert client.link.is_closing  # [MQTT-4.8.0-1]
+    assert client.connection.take("disconnect") == [(False, [])]
+
+
+def test_a_packet_over_the_limit_closes_the_connection(make_client):
+    client = make_client(packet_bytes_max=1024)
+    client.connects()
+    client.sends(Publish("a", b"x" * 1021))
+    assert not client.link.is_closing
+    client.sends(Publish("a", b"x" * 1022))
+    assert client.link.is_closing
+
+
+def test_after_connect_the_listeners_limit_counts(client):
+    client.sends(Publish("a", b"x" * (CONNECT_BYTES_MAX + 1)))
+    assert len(client.connection.take("publish")) == 1
+    assert not client.link.is_closing
+
+
+def test_a_failure_that_comes_later_closes_the_connection_without_the_puback(client):
+    client.sends(Publish("a", b"x", 1, 1))
+    client.session.failed(client.connection.tokens[0], StoreFullError("no room"))
+    assert client.link.is_closing
+    # The broker is not called back from inside of its own call.
+    assert client.connection.take("disconnect") == []
+    client.runtime.advance(0)
+    assert client.connection.take("disconnect") == [(False, [])]
+    client.durable()
+    client.hangs_up()
+    assert client.gets() == []
+    assert client.connection.take("disconnect") == []
+
+
+def test_a_ping_is_answered(client):
+    client.sends(Pingreq(), Pingreq())  # [MQTT-3.12.4-1]
+    assert client.gets() == [Pingresp(), Pingresp()]
+
+
+# -------------------------------------------------------------------------------- subscriptions
+
+
+def test_a_subscription_asks_the_broker_for_what_the_filter_means(client):
+    client.sends(subscribe(("a/+/b.c/#", 1), ("$queue/orders", 0), ("$share/g/x", 2)))
+    plain, queue, shared = client.connection.take("subscribe")
+    assert plain.key == "a/+/b.c/#"
+    assert plain.destination == "topic://a.*.b/c.>"
+    assert (plain.qos, plain.acknowledge, plain.durable_name) == (1, True, "")
+    assert plain.retain_handling is RetainHandling.SEND  # [MQTT-3.3.1-6]
+    assert plain.prefetch_count == 1000
+    assert (queue.destination, queue.qos, queue.acknowledge) == ("queue://orders", 0, False)
+    assert (shared.destination, shared.share_group, shared.qos) == ("topic://x", "g", 2)
+    assert client.gets() == []
+    client.durable()
+    assert client.gets() == [Suback(1, (1, 0, 2))]  # [MQTT-3.8.4-1] [MQTT-3.8.4-5]
+
+
+def test_only_a_persistent_sessions_own_topic_subscriptions_are_durable(make_client):
+    client = make_client()
+    client.connects(clean_session=False)
+    client.sends(subscribe(("a/#", 1), ("b", 0), ("$queue/q", 1), ("$share/g/a", 1)))
+    names = [request.durable_name for request in client.connection.take("subscribe")]
+    assert names == ["a/#", "b", "", ""]
+
+
+def test_an_illegal_filter_fails_alone(client):
+    client.sends(subscribe(("a/#/b", 1), ("ok", 1), ("x+", 0), packet_id=9))
+    assert [request.key for request in client.connection.take("subscribe")] == ["ok"]
+    client.durable()
+    assert client.gets() == [Suback(9, (0x80, 1, 0x80))]
+    assert not client.link.is_closing
+
+
+@pytest.mark.parametrize(
+    "error", [AccessError("no"), RequestError("bad"), StoreFullError("full"), FlowControlError("x")]
+)
+def test_a_refused_subscription_is_answered_with_failure(client, stored, error):
+    client.connection.errors["subscribe"] = error
+    client.sends(subscribe(("a", 1)))
+    client.durable()
+    assert client.gets() == [Suback(1, (0x80,))]
+    client.session.deliver("a", [stored(1)])
+    assert client.gets() == []
+
+
+def test_subscriptions_are_limited_but_an_existing_one_can_be_renewed(make_client):
+    client = make_client(subscriptions_max=2)
+    client.connects()
+    client.sends(subscribe(("a", 1), ("b", 1), ("c", 1), ("a", 2)))
+    client.durable()
+    assert client.gets() == [Suback(1, (1, 1, 0x80, 2))]
+    client.sends(Unsubscribe(2, ("b",)), subscribe(("c", 0), packet_id=3))
+    client.durable()
+    assert client.gets() == [Unsuback(2), Suback(3, (0,))]
+
+
+def test_a_second_subscription_to_the_same_filter_changes_the_qos(client, stored):
+    client.sends(subscribe(("a", 1)), subscribe(("a", 0), packet_id=2))  # [MQTT-3.8.4-3]
+    assert [request.qos for request in client.connection.take("subscribe")] == [1, 0]
+    client.session.deliver("a", [stored(1)])
+    assert client.gets() == [Publish("a", b"x", 0)]
+
+
+def test_a_refused_renewal_leaves_the_subscription_as_it_was(client, stored):
+    client.sends(subscribe(("a", 0)))
+    client.connection.errors["subscribe"] = RequestError("no")
+    client.sends(subscribe(("a", 1), packet_id=2))
+    client.durable()
+    assert client.gets() == [Suback(1, (0,)), Suback(2, (0x80,))]
+    client.session.deliver("a", [stored(1)])
+    assert client.gets() == [Publish("a", b"x", 0)]
+
+
+def test_messages_may_come_before_the_suback(client, stored):
+    client.connection.on_call = lambda name: (
+        client.session.deliver("a", [stored(1, retain=True)]) if name == "subscribe" else None
+    )
+    client.sends(subscribe(("a", 0)))
+    client.durable()
+    # RETAIN as the broker set it [MQTT-3.3.1-8]
+    assert client.gets() == [Publish("a", b"x", 0, 0, True), Suback(1, (0,))]
+
+
+def test_unsubscribe_ends_it_for_good_and_is_always_answered(client, stored):
+    client.sends(subscribe(("a", 0)), Unsubscribe(2, ("a", "never/there")))
+    assert client.connection.take("unsubscribe") == [("a", True)]
+    assert client.gets() == []
+    client.durable()
+    assert client.gets() == [Suback(1, (0,)), Unsuback(2)]  # [MQTT-3.10.4-5]
+    client.session.deliver("a", [stored(1)])
+    assert client.gets() == []
+
+
+# ------------------------------------------------------------------------------------- delivery
+
+
+def test_deliveries_are_one_write_with_the_smaller_qos(client, stored):
+    client.sends(subscribe(("a", 1)))
+    client.gets()
+    client.session.deliver("a", [stored(1, qos=0), stored(2, qos=1), stored(3, qos=2)])
+    assert len(client.link.sent) == 1
+    assert client.gets() == [
+        Publish("a", b"x", 0),
+        Publish("a", b"x", 1, 1),
+        Publish("a", b"x", 1, 2),
+    ]
+
+
+def test_pubacks_of_one_read_are_one_acknowledgement_for_each_subscription(client, stored):
+    client.sends(subscribe(("a", 1), ("b", 1)))
+    client.session.deliver("a", [stored(1), stored(2)])
+    client.session.deliver("b", [stored(3), stored(4)])
+    client.sends(Puback(1), Puback(3), Puback(2))
+    assert client.connection.take("acknowledge") == [("a", [1, 2], None), ("b", [3], None)]
+    client.sends(Puback(4))
+    assert client.connection.take("acknowledge") == [("b", [4], None)]
+
+
+@pytest.mark.parametrize(
+    "ending", [Unsubscribe(2, ("a",)), Disconnect(), b"\x00\x00"], ids=["unsub", "disc", "garbage"]
+)
+def test_a_puback_before_the_end_still_counts(client, stored, ending):
+    client.sends(subscribe(("a", 1)))
+    client.session.deliver("a", [stored(1)])
+    client.connection.calls.clear()
+    client.sends(Puback(1), ending)
+    assert client.connection.calls[0] == ("acknowledge", ("a", [1], None))
+
+
+def test_nothing_is_delivered_to_a_connection_that_ended(client, stored):
+    client.sends(subscribe(("a", 0)), Disconnect())
+    client.gets()
+    client.session.deliver("a", [stored(1)])
+    client.session.confirmed([b"\x40\x02\x00\x01"])
+    client.session.failed(None, StoreFullError("late"))
+    assert client.gets() == []
+
+
+# ------------------------------------------------------------------------------ persistent session
+
+
+def persistent(make_client, broker, *records: InflightRecord, **options):
+    """A resumed session with the QoS 2 subscription ``a``."""
+    broker.session_present = True
+    broker.subscriptions = [Subscription(1, "dev", "a", "topic://a", True, 2)]
+    broker.inflight = list(records)
+    client = make_client(broker, **options)
+    client.sends(Connect(client_id="dev", clean_session=False))
+    assert client.gets()[0] == Connack(True, 0)
+    client.connection.calls.clear()
+    return client
+
+
+def test_a_restored_subscription_is_served_without_subscribing_again(make_client, broker, stored):
+    client = persistent(make_client, broker)
+    client.session.deliver("a", [stored(1, qos=1)])
+    assert client.gets() == [Publish("a", b"x", 1, 1)]
+    client.sends(Unsubscribe(1, ("a",)))
+    assert client.connection.take("unsubscribe") == [("a", True)]
+
+
+def test_qos_2_goes_out_exactly_once_step_by_durable_step(make_client, broker, stored):
+    client = persistent(make_client, broker)
+    client.session.deliver("a", [stored(41), stored(42)])
+    records = [
+        InflightRecord("dev", OUT, 1, PUBLISHED, "a", 41),
+        InflightRecord("dev", OUT, 2, PUBLISHED, "a", 42),
+    ]
+    assert client.connection.take("record_inflight") == [(records, [])]
+    assert client.gets() == []  # the ids are not durable yet
+    client.durable()
+    assert client.gets() == [Publish("a", b"x", 2, 1), Publish("a", b"x", 2, 2)]
+    client.sends(Pubrec(1))
+    released = InflightRecord("dev", OUT, 1, RELEASED)
+    assert client.connection.take("acknowledge") == [("a", [41], released)]
+    client.sends(Pubrec(1))  # the client repeats itself before it heard of us
+    assert client.gets() == []
+    client.durable()
+    assert client.gets() == [Pubrel(1), Pubrel(1)]
+    client.sends(Pubcomp(1))
+    assert client.connection.take("record_inflight") == [([], [(OUT, 1)])]
+
+
+def test_qos_2_of_a_clean_session_needs_no_records(client, stored):
+    client.sends(subscribe(("a", 2)))
+    client.durable()
+    client.gets()
+    client.session.deliver("a", [stored(41)])
+    assert client.gets() == [Publish("a", b"x", 2, 1)]
+    client.sends(Pubrec(1))
+    assert client.connection.take("acknowledge") == [("a", [41], None)]
+    client.durable()
+    assert client.gets() == [Pubrel(1)]
+    client.sends(Pubcomp(1))
+    assert client.connection.take("record_inflight") == []
+
+
+def test_a_resumed_session_gets_its_messages_under_their_own_ids(make_client, broker, stored):
+    client = persistent(
+        make_client,
+        broker,
+        InflightRecord("dev", OUT, 7, PUBLISHED, "a", 41),
+        InflightRecord("dev", OUT, 1, PUBLISHED, "a", 42),
+    )
+    # 42 was QoS 1; delivery_count 0: the gateway died before it could count
+    client.session.deliver("a", [stored(41), stored(42, qos=1), stored(43, qos=1)])
+    assert client.gets() == [
+        Publish("a", b"x", 2, 7, False, True),  # [MQTT-4.4.0-1] [MQTT-3.3.1-1]
+        Publish("a", b"x", 1, 1, False, True),
+        Publish("a", b"x", 1, 2),  # a new message under an id that is not in use
+    ]
+    assert client.connection.take("record_inflight") == []  # both are durable already
+    client.sends(Pubrec(7), Puback(1))
+    client.durable()
+    assert client.gets() == [Pubrel(7)]
+    assert client.connection.take("record_inflight") == [([], [(OUT, 1)])]
+    assert client.connection.take("acknowledge") == [
+        ("a", [41], InflightRecord("dev", OUT, 7, RELEASED)),
+        ("a", [42], None),
+    ]
+
+
+def test_a_resumed_session_repeats_its_pubrels(make_client, broker):
+    broker.session_present = True
+    broker.inflight = [InflightRecord("dev", OUT, 9, RELEASED)]
+    client = make_client(broker)
+    client.sends(Connect(client_id="dev", clean_session=False))
+    assert client.gets() == [Connack(True, 0), Pubrel(9)]
+    client.sends(Pubcomp(9))
+    assert client.connection.take("record_inflight") == [([], [(OUT, 9)])]
+
+
+def test_qos_1_ids_are_handed_to_the_next_connection(make_client, broker, stored):
+    client = persistent(make_client, broker, InflightRecord("dev", OUT, 9, PUBLISHED, "a", 40))
+    client.session.deliver("a", [stored(41, qos=1), stored(42, qos=1), stored(43, qos=2)])
+    client.durable()
+    client.sends(Puback(1))
+    client.connection.calls.clear()
+    client.hangs_up()
+    detached = [
+        InflightRecord("dev", OUT, 2, PUBLISHED, "a", 42),
+        InflightRecord("dev", OUT, 9, PUBLISHED, "a", 40),  # it never came back to us
+    ]
+    assert client.connection.take("disconnect") == [(False, detached)]
+
+
+def test_a_take_over_hands_the_ids_on_too(make_client, broker, stored):
+    client = persistent(make_client, broker)
+    client.session.deliver("a", [stored(41, qos=1)])
+    client.session.closed(ConnectionEndedError("take-over", "another connection of the client"))
+    record = InflightRecord("dev", OUT, 1, PUBLISHED, "a", 41)
+    assert client.connection.take("disconnect") == [(False, [record])]
+    assert client.link.is_closing
+    client.hangs_up()
+    assert client.connection.take("disconnect") == []
+
+
+def test_a_clean_session_hands_on_nothing(client, stored):
+    client.sends(subscribe(("a", 1)))
+    client.session.deliver("a", [stored(1)])
+    client.hangs_up()
+    assert client.connection.take("disconnect") == [(False, [])]
+
+
+# ---------------------------------------------------------------------------------- flow control
+
+
+def test_a_client_that_does_not_read_gets_no_more_deliveries(client):
+    client.session.pause_writing()
+    assert client.connection.take("writable") == [False]
+    client.session.resume_writing()
+    assert client.connection.take("writable") == [True]
+
+
+def test_a_socket_that_is_full_before_the_answer_is_told_to_the_broker(make_client, broker):
+    broker.is_slow = True
+    client = make_client(broker)
+    client.sends(Connect(client_id="dev"))
+    client.session.pause_writing()
+    client.runtime.tasks[0].step()
+    assert [name for name, _ in client.connection.calls] == ["writable", "resume"]
+    assert client.connection.take("writable") == [False]
+
+
+def test_a_client_that_sends_without_reading_is_not_read_either(client):
+    client.session.pause_writing()
+    pings = UNREAD_REPLIES_BYTES_MAX // 2
+    client.sends(b"\xc0\x00" * pings)
+    assert client.link.is_reading
+    client.sends(Pingreq())
+    assert not client.link.is_reading
+    client.session.resume_writing()
+    assert client.link.is_reading
+
+
+def test_reading_goes_on_only_when_no_reason_to_pause_is_left(client):
+    client.session.throttle(True)
+    client.session.pause_writing()
+    client.sends(b"\xc0\x00" * (UNREAD_REPLIES_BYTES_MAX // 2 + 1))
+    client.session.throttle(False)
+    assert not client.link.is_reading
+    client.session.throttle(True)
+    client.session.resume_writing()
+    assert not client.link.is_reading
+    client.session.throttle(False)
+    assert client.link.is_reading
+
+
+# ---------------------------------------------------------------------------------------- the end
+
+
+def test_disconnect_ends_without_the_will_and_ignores_the_rest(client):
+    client.sends(Disconnect(), Publish("a", b""))  # [MQTT-3.14.4-3]
+    assert client.connection.take("disconnect") == [(True, [])]
+    assert client.connection.take("publish") == []
+    assert client.link.is_closing
+    client.hangs_up()
+    assert client.connection.take("disconnect") == []
+
+
+def test_a_lost_link_ends_with_the_will(client):
+    client.hangs_up()
+    assert client.connection.take("disconnect") == [(False, [])]
+
+
+def test_an_end_by_the_broker_closes_the_link(client):
+    client.session.closed(ConnectionEndedError("shutdown", "the gateway stops"))
+    assert client.link.is_closing
+    assert client.session.state is SessionState.CLOSED
+    assert client.gets() == []
+
+
+def test_an_end_in_the_middle_of_a_read_stops_the_read_quietly(client):
+    def end(name: str) -> None:
+        if name == "publish":
+            client.connection.errors["publish"] = RequestError("the connection is closed")
+            client.session.closed(ConnectionEndedError("take-over", "elsewhere"))
+
+    client.connection.on_call = end
+    client.sends(Publish("a", b"1"), Publish("a", b"2"), b"\x00\x00")
+    assert [message.body for message, _ in client.connection.take("publish")] == [b"1"]
+    assert len(client.connection.take("disconnect")) == 1
+
+
+def test_the_log_says_why_and_never_what(client, caplog):
+    with caplog.at_level(logging.INFO, "tidegate.mqtt"):
+        client.sends(Publish("a", b"secret-body"), b"\x00\x00")
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert record.levelno == logging.INFO
+    assert "client=dev" in text
+    assert "cause=bad_input" in text
+    assert "packet type 0" in text
+    assert "secret-body" not in text
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_bytes_whatever_upset_a_session(make_client, data):
+    client = make_client()
+    if data.draw(st.booleans()):
+        client.sends(Connect(client_id="c", clean_session=False))
+    first = st.sampled_from([0x10, 0x30, 0x32, 0x34, 0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0])
+    packet = st.tuples(first, st.binary(max_size=12)).map(
+        lambda parts: bytes((parts[0], len(parts[1]))) + parts[1]
+    )
+    for piece in data.draw(st.lists(packet | st.binary(max_size=20), max_size=8)):
+        if not client.link.is_closing:
+            client.sends(piece)
+    client.hangs_up()
+    assert client.session.state is SessionState.CLOSED
+    assert client.runtime.pending_timers == 0

@@ -1,0 +1,44 @@
+"""Names of destinations, in and out."""
+
+import pytest
+
+from tidegate.spi import PeerProtocolError
+from tidegate_protocols.stomp._destinations import canonical, to_publish, to_stomp, to_subscribe
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("/queue/a", "queue://a"),
+        ("queue://a", "queue://a"),
+        ("/topic/a.b/c", "topic://a.b/c"),
+        ("topic://a", "topic://a"),
+        ("/queue//topic/x", "queue:///topic/x"),
+    ],
+)
+def test_both_spellings_mean_the_same(written, meant):
+    assert canonical(written) == to_publish(written) == to_subscribe(written) == meant
+    assert canonical(to_stomp(meant)) == meant
+
+
+@pytest.mark.parametrize("written", ["a", "/a", "/queues/a", "/temp-queue/a", "", "QUEUE://a", "/queue"])
+def test_other_names_are_refused_with_a_hint(written):
+    assert canonical(written) is None
+    for check in (to_publish, to_subscribe):
+        with pytest.raises(PeerProtocolError, match="write /queue/NAME or /topic/NAME"):
+            check(written)
+
+
+@pytest.mark.parametrize("written", ["/queue/", "/topic/a\0b", "queue://" + "x" * 65536])
+def test_impossible_names_are_refused(written):
+    for check in (to_publish, to_subscribe):
+        with pytest.raises(PeerProtocolError, match="destination"):
+            check(written)
+
+
+def test_wildcards_are_for_subscriptions():
+    assert to_subscribe("/topic/a.*.>") == "topic://a.*.>"
+    with pytest.raises(PeerProtocolError, match="wildcard"):
+        to_publish("/topic/a.*")
+    with pytest.raises(PeerProtocolError, match="whole level"):
+        to_subscribe("/topic/a*")

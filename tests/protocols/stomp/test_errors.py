@@ -1,0 +1,52 @@
+"""ERROR frames."""
+
+from tidegate.spi import PeerProtocolError
+from tidegate_protocols.stomp import SERVER_COMMANDS, Decoder, Frame, Version
+from tidegate_protocols.stomp._errors import error_frame
+from tidegate_protocols.stomp._handshake import NoCommonVersionError
+
+
+def shown(error, frame=None, receipt=None):
+    decoder = Decoder(commands=SERVER_COMMANDS)
+    decoder.version = Version.V1_2
+    decoder.receive_data(error_frame(error, Version.V1_2, frame=frame, receipt=receipt))
+    (made,) = decoder.events()
+    return made
+
+
+def test_the_body_has_the_reason_and_the_offending_frame():
+    made = shown(PeerProtocolError("no"), Frame("SEND", {"a": "1"}, b"secret body"), "7")
+    assert made.headers["message"] == "no"
+    assert made.headers["receipt-id"] == "7"
+    assert made.headers["content-type"] == "text/plain"
+    assert made.body == b"no\n-----\nSEND\na:1\n(body of 11 bytes)\n-----\n"
+
+
+def test_without_a_frame_there_is_only_the_reason():
+    made = shown(PeerProtocolError("no"))
+    assert made.body == b"no\n"
+    assert "receipt-id" not in made.headers
+
+
+def test_a_passcode_is_never_shown():
+    made = shown(PeerProtocolError("no"), Frame("CONNECT", {"login": "me", "passcode": "hunter2"}))
+    assert b"hunter2" not in made.body
+    assert b"passcode:(not shown)" in made.body
+
+
+def test_long_reasons_and_frames_are_cut():
+    headers = {f"h{n}": "x" * 1000 for n in range(30)}
+    made = shown(PeerProtocolError("e" * 1000 + "\nmore"), Frame("SEND", headers))
+    assert made.headers["message"] == "e" * 200
+    assert b"\nmore\n" in made.body
+    assert b"h19:" + b"x" * 200 + b"\n(10 more)\n" in made.body
+
+
+def test_repeated_headers_are_shown_as_they_came():
+    made = shown(PeerProtocolError("no"), Frame("SEND", {"a": "1"}, b"", (("a", "1"), ("a", "2"))))
+    assert b"a:1\na:2\n" in made.body
+
+
+def test_the_versions_are_listed_when_none_is_common():
+    assert shown(NoCommonVersionError("no")).headers["version"] == "1.0,1.1,1.2"
+    assert "version" not in shown(PeerProtocolError("no")).headers

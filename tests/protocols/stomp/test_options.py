@@ -1,0 +1,51 @@
+"""Options of a listener."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tidegate.spi import ConfigError, option_info, parse_options
+from tidegate_protocols.stomp import StompOptions
+
+
+def test_defaults_are_finite_and_explained():
+    for field in dataclasses.fields(StompOptions):
+        assert field.default > 0, field.name
+        assert option_info(field).help, field.name
+
+
+def test_every_option_is_documented():
+    page = (Path(__file__).parents[3] / "docs" / "stomp.md").read_text()
+    for field in dataclasses.fields(StompOptions):
+        assert f"`{field.name}`" in page, field.name
+
+
+def test_units_are_read():
+    options = parse_options(
+        StompOptions,
+        {"heart_beat_send_minimum": "250ms", "heart_beat_receive_minimum": 0, "body_max": "1mb"},
+    )
+    assert options.heart_beat_ms == (250, 0)
+    assert options.limits.body_bytes == 1 << 20
+
+
+def test_limits_carry_each_option():
+    options = StompOptions(header_count_max=5, header_line_max=100, headers_max=300, body_max=7)
+    limits = options.limits
+    assert (limits.header_count, limits.header_line_bytes) == (5, 100)
+    assert (limits.header_bytes, limits.body_bytes) == (300, 7)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"heart_beat_grace_factor": 1.5},
+        {"connections_max": 0},
+        {"connect_timeout": "0s"},
+        {"headers_max": "10b"},
+    ],
+)
+def test_values_that_would_harm_are_refused(table):
+    with pytest.raises(ConfigError):
+        parse_options(StompOptions, table)
