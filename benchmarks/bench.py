@@ -7,6 +7,7 @@ How to read the figures, and what each broker promises: docs/benchmarks.md.
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -294,12 +295,19 @@ def measure(
         warm = generate(target, scenario, address, messages, seconds)
         if error := warm.get("error"):
             return report.Run(scenario.name, name, turn, error=str(error))
+        one_at_a_time = scenario.window == 1
+        syncs = [machine.measure_raw_sync(options.work)] if one_at_a_time else []
         before = broker.cpu_seconds() if broker else 0.0
         found = generate(target, scenario, address, options.messages, options.duration)
         used = broker.cpu_seconds() - before if broker else None
+        if one_at_a_time:
+            syncs.append(machine.measure_raw_sync(options.work))
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return report.Run(scenario.name, name, turn, error=str(error))
-    return report.run_from_report(scenario.name, name, turn, found, used)
+    run = report.run_from_report(scenario.name, name, turn, found, used)
+    # Of the two, the quicker one: the stricter measure, and the less disturbed.
+    quicker = min(syncs, key=lambda sync: sync.p50_us, default=None)
+    return dataclasses.replace(run, raw_sync=quicker)
 
 
 def say(run: report.Run) -> None:
@@ -324,7 +332,6 @@ def run_rounds(
 ) -> None:
     """Run everything; `results` fills as it goes, so that an interrupt keeps what there is."""
     for turn in range(1, options.rounds + 1):
-        results.raw_sync[turn] = machine.measure_raw_sync(options.work)
         for target in targets:
             loads = [each for each in scenarios if target.speaks(each.protocol)]
             if not loads:
@@ -382,7 +389,8 @@ def main(arguments: Sequence[str]) -> int:
             only = "" if scenario.default else "   (only when named)"
             console.print(f"{scenario.name:<20} {scenario.title}{only}")
         return 0
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _terminated)
     results = report.Results()
     try:
         options.work = options.work.resolve()

@@ -1,7 +1,7 @@
 """Imports go one way: walks the syntax tree of every module of every room and fails on any other arrow.
 
     spi       -> the standard library, pluggy, msgspec
-    testing   -> spi, pytest, hypothesis, msgspec; the host only inside functions (embedded gateway)
+    testing   -> spi, pytest, hypothesis, msgspec, pluggy; the host only inside functions (embedded gateway)
     broker    -> the host, but never the command line
     host      -> tidegate.*, but never a plugin, a protocol, or the testing kits
     protocols -> spi          each plugin -> spi          and never each other
@@ -83,7 +83,7 @@ ROOMS = (
         _HOST / "testing",
         "tidegate.testing",
         own=("tidegate.spi", "tidegate.testing"),
-        third_party=frozenset({"hypothesis", "msgspec", "pytest"}),
+        third_party=frozenset({"hypothesis", "msgspec", "pluggy", "pytest"}),
         lazy=("tidegate",),
     ),
     Room(

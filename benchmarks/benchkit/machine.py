@@ -6,25 +6,16 @@ import platform
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchkit.report import percentile
+from benchkit.report import RawSync, percentile
 
 _BLOCK: Final = b"t" * 4096
 _SYNC_FILE_BLOCKS: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class RawSync:
-    """Time of one 4 KiB pwrite + fdatasync, in microseconds."""
-
-    p50_us: float
-    p99_us: float
-
-
-def measure_raw_sync(directory: Path, count: int = 300) -> RawSync:
+def measure_raw_sync(directory: Path, count: int = 500) -> RawSync:
     """Measure the least that any broker needs to put one message on this disk.
 
     The file is written and synced beforehand and overwritten block by block, as a journal's

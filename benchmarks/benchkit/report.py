@@ -5,16 +5,13 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.markup import escape
 from rich.table import Table
 
 from benchkit.brokers import BROKERS, TIDEGATE
 from benchkit.scenarios import RateGoal, Scenario, SyncGoal
-
-if TYPE_CHECKING:
-    from benchkit.machine import RawSync
 
 _FAULTS: Final = (
     ("lost", "lost"),
@@ -24,6 +21,19 @@ _FAULTS: Final = (
     ("misrouted", "misrouted"),
     ("unexpected_confirms", "confirmed unasked"),
 )
+
+
+# A confirmation that waits for a sync cannot take less time than one; a little less is noise of the
+# measurement. Below this the disk was busier while the raw sync was measured, and nothing is proved.
+SYNC_RATIO_MIN: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class RawSync:
+    """Time of one 4 KiB pwrite + fdatasync, in microseconds."""
+
+    p50_us: float
+    p99_us: float
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:
@@ -54,6 +64,7 @@ class Run:
     generator_cpu_s: float = 0.0
     broker_cpu_s: float | None = None
     settle_s: float = 0.0
+    raw_sync: RawSync | None = None  # beside a run of one message at a time
     faults: str = ""  # what arrived wrongly
     error: str = ""  # why there are no figures
 
@@ -87,11 +98,10 @@ def run_from_report(
 
 
 class Results:
-    """All runs of one benchmark, with the raw sync measured at the start of each round."""
+    """All runs of one benchmark."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
-        self.raw_sync: dict[int, RawSync] = {}
 
     def good(self, scenario: str, broker: str) -> list[Run]:
         """Return the runs with figures."""
@@ -115,11 +125,11 @@ class Results:
         return statistics.median(ratios) if ratios else None
 
     def sync_ratio(self, scenario: str, broker: str) -> float | None:
-        """Return the median confirm over the raw sync: the median of the rounds."""
+        """Return the median confirm over the raw sync beside it: the median of the rounds."""
         ratios = [
-            r.confirm_p50 / self.raw_sync[r.round].p50_us
+            r.confirm_p50 / r.raw_sync.p50_us
             for r in self.good(scenario, broker)
-            if r.round in self.raw_sync
+            if r.raw_sync is not None
         ]
         return statistics.median(ratios) if ratios else None
 
@@ -171,9 +181,10 @@ def table(results: Results, scenario: Scenario) -> Table:
             *([_times(results.sync_ratio(scenario.name, name))] if one_at_a_time else []),
             "; ".join(notes),
         )
-    if one_at_a_time and results.raw_sync:
-        p50 = statistics.median(sync.p50_us for sync in results.raw_sync.values())
-        p99 = statistics.median(sync.p99_us for sync in results.raw_sync.values())
+    syncs = [r.raw_sync for r in results.runs if r.scenario == scenario.name and r.raw_sync]
+    if syncs:
+        p50 = statistics.median(sync.p50_us for sync in syncs)
+        p99 = statistics.median(sync.p99_us for sync in syncs)
         rate = f"{1e6 / p50:,.0f}"
         drawn.add_row(
             "[dim]raw sync[/dim]", rate, "", f"{p50:,.0f}", f"{p99:,.0f}", "", "", "", "1.00x",
@@ -201,7 +212,9 @@ def judge(results: Results, goals: Iterable[RateGoal | SyncGoal]) -> list[Verdic
         else:
             value = results.sync_ratio(goal.scenario, TIDEGATE)
             text = f"{goal.scenario}: median confirm at most {goal.factor:g} times the raw sync"
-            reached = value is not None and value <= goal.factor
+            reached = value is not None and SYNC_RATIO_MIN <= value <= goal.factor
+            if value is not None and value < SYNC_RATIO_MIN:
+                text += " (the raw sync was disturbed, measure again)"
         if value is not None:
             verdicts.append(Verdict(f"{text}: {value:.2f} times", reached))
     return verdicts
@@ -224,7 +237,6 @@ def write_json(
         "command": list(command),
         "machine": dict(machine),
         "versions": dict(versions),
-        "raw_sync_us": {str(turn): asdict(sync) for turn, sync in results.raw_sync.items()},
         "runs": [asdict(run) for run in results.runs],
     }
     path.parent.mkdir(parents=True, exist_ok=True)

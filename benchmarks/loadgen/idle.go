@@ -37,6 +37,12 @@ func (r *idleReport) hold(o *options) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		r.Survived = len(loop.links)
+		for _, link := range loop.links {
+			link.close()
+		}
+	}()
 	start := time.Now()
 	deadline := start.Add(o.timeout)
 	beat := []byte{'\n'}
@@ -86,12 +92,7 @@ func (r *idleReport) hold(o *options) error {
 	if end.After(deadline) {
 		end = deadline
 	}
-	err = serve(end)
-	r.Survived = len(loop.links)
-	for _, link := range loop.links {
-		link.close()
-	}
-	return err
+	return serve(end)
 }
 
 func openIdle(o *options, number int, deadline time.Time) (*link, error) {

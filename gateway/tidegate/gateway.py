@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate import __version__
 from tidegate.broker import BrokerCore
 from tidegate.spi import (
+    ConfigError,
     FrontEnd,
     GatewayInfo,
     RecoveredState,
@@ -127,10 +128,16 @@ class Gateway:
             ),
             cursors=config.cursors,
             policies=config.policies,
-            extensions=[item.factory.create(item.options) for item in config.extensions],
+            extensions=[item.instance for item in config.extensions],
             temporary_directory=temporary,
             version=__version__,
         )
+        if config.sinks and not broker.store.capabilities.acknowledged_log:
+            raise ConfigError(
+                f"store {config.store.name!r} keeps no acknowledged messages, so it cannot feed"
+                " a sink; take another store or remove the sinks",
+                key="sinks",
+            )
         self.recovered = await broker.start()
         self._broker = broker
         # Only now: the store's lock says that no other gateway uses the directory.
@@ -145,8 +152,8 @@ class Gateway:
             await sink.start(broker.acknowledged_log.reader(item.name))
         for item in config.listeners:
             front_end = item.factory.create(item.config, broker)
-            self._front_ends.append(front_end)
             self.addresses.append(await front_end.start())
+            self._front_ends.append(front_end)
 
     async def wait(self) -> None:
         """Wait until :meth:`stop` has finished."""

@@ -131,7 +131,8 @@ class MqttClient:
         head = text("MQTT") + bytes([4, flags]) + struct.pack(">H", 0)
         writer.write(packet(CONNECT, head + text(client_id)))
         answer = await client.receive()
-        assert answer.kind == CONNACK and answer.payload[1] == 0, answer
+        assert answer.kind == CONNACK, answer
+        assert answer.payload[1] == 0, answer
         client.session_present = bool(answer.payload[0] & 1)
         return client
 

@@ -69,14 +69,18 @@ def test_a_rate_goal_is_reached_at_its_factor_and_missed_below() -> None:
         assert [verdict.reached for verdict in report.judge(made, [goal])] == [reached]
 
 
-def test_a_sync_goal_compares_each_round_with_its_own_raw_sync() -> None:
+@pytest.mark.parametrize(
+    ("confirm", "reached"), [(400.0, True), (401.0, False), (80.0, True), (79.0, False)]
+)
+def test_a_sync_goal_needs_a_ratio_that_is_low_and_possible(confirm: float, reached: bool) -> None:
+    sync = report.RawSync(100.0, 1.0)
     made = results(
-        *(run("tidegate", turn, 1.0, "stomp-window1", confirm_p50=400.0) for turn in (1, 2, 3))
+        run("tidegate", 1, 1.0, "stomp-window1", confirm_p50=confirm, raw_sync=sync),
+        run("tidegate", 2, 1.0, "stomp-window1", confirm_p50=9e9),  # no raw sync beside it
     )
-    made.raw_sync = {1: machine.RawSync(100.0, 1.0), 2: machine.RawSync(80.0, 1.0)}
     goal = scenarios.SyncGoal("stomp-window1", 4.0)
-    assert made.sync_ratio("stomp-window1", "tidegate") == 4.5
-    assert [verdict.reached for verdict in report.judge(made, [goal])] == [False]
+    assert made.sync_ratio("stomp-window1", "tidegate") == confirm / 100
+    assert [verdict.reached for verdict in report.judge(made, [goal])] == [reached]
 
 
 def test_a_goal_without_runs_has_no_verdict() -> None:
@@ -226,13 +230,12 @@ def test_raw_sync_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_the_result_file_holds_command_machine_and_every_run(tmp_path: Path) -> None:
-    made = results(run("tidegate", 1, 5.0))
-    made.raw_sync = {1: machine.RawSync(90.0, 200.0)}
+    made = results(run("tidegate", 1, 5.0, raw_sync=report.RawSync(90.0, 200.0)))
     path = tmp_path / "deep" / "result.json"
     report.write_json(path, made, {"cpu": "x"}, {"tidegate": "1"}, ["bench.py", "--quick"])
     document = json.loads(path.read_text())
     assert document["command"] == ["bench.py", "--quick"]
-    assert document["raw_sync_us"] == {"1": {"p50_us": 90.0, "p99_us": 200.0}}
+    assert document["runs"][0]["raw_sync"] == {"p50_us": 90.0, "p99_us": 200.0}
     assert document["runs"][0]["rate"] == 5.0
 
 

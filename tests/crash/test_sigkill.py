@@ -250,6 +250,9 @@ async def run_kills(directory: Path, seed: int, kills: int, load_s: tuple[float,
     oracle = Oracle()
     with GatewayProcess(directory) as gateway:
         stomp, mqtt = gateway.stomp_port, gateway.mqtt_port
+        # Topics keep nothing for those who come later: let the sessions exist first.
+        for name, topic, qos in (("sub-one", TOPIC1, 1), ("sub-two", TOPIC2, 2)):
+            await session_exists(mqtt, name, topic, qos)
         async with asyncio.TaskGroup() as group:
             consumers = [
                 group.create_task(work)
@@ -260,9 +263,6 @@ async def run_kills(directory: Path, seed: int, kills: int, load_s: tuple[float,
                     mqtt_consumer(oracle, mqtt, "sub-two", TOPIC2, 2),
                 )
             ]
-            # Topics keep nothing for those who come later: let the sessions exist first.
-            for name, topic, qos in (("sub-one", TOPIC1, 1), ("sub-two", TOPIC2, 2)):
-                await session_exists(mqtt, name, topic, qos)
             producers = [
                 group.create_task(work)
                 for work in (
@@ -295,13 +295,10 @@ async def run_kills(directory: Path, seed: int, kills: int, load_s: tuple[float,
 
 
 async def session_exists(port: int, name: str, topic: str, qos: int) -> None:
-    """Wait until a message to *topic* would be kept for the session *name*."""
-    # A second connection with the same client id takes over; the consumer then connects again.
-    async with asyncio.timeout(30):
-        client = await MqttClient.connect(port, name, clean=False)
-        if not client.session_present:
-            await client.subscribe(topic, qos)
-        client.close()
+    """Make the session *name*, so that messages to *topic* are kept for it."""
+    client = await MqttClient.connect(port, name, clean=False)
+    await client.subscribe(topic, qos)
+    client.disconnect()
 
 
 @pytest.mark.timeout(300)

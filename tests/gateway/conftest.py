@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ class PluginSite:
         self.add("doors", {"extension-door": "doors"}, DOOR)
         self.add("toys", dict.fromkeys(TOY_NAMES, "toys"), TOYS, version="0.9")
 
-    def entry_points(self, **params: str) -> importlib.metadata.EntryPoints:
+    def entry_points(self, **params: Any) -> importlib.metadata.EntryPoints:
         """As importlib.metadata.entry_points, for this folder alone."""
         found = [
             entry_point
@@ -110,6 +111,7 @@ import asyncio
 import errno
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidegate.spi import (
     AcknowledgedPage, ConfigError, CorruptRecordError, Kind, PluginInfo, RecoveredState, SinkHealth,

@@ -109,7 +109,7 @@ def test_each_plugin_of_ours_that_is_missing_names_its_package(entry_name: str) 
 
 def test_a_misspelt_name_of_ours_that_is_not_installed_finds_its_package() -> None:
     with pytest.raises(PluginLoadError) as caught:
-        PluginHost([]).message_store("jurnal")
+        PluginHost([]).message_store("journl")
     assert "did you mean 'journal'" in caught.value.problem
     assert "pip install tidegate-store-journal" in caught.value.problem
 

@@ -9,7 +9,7 @@ import struct
 import psutil
 import pytest
 from gateway_process import GatewayProcess
-from test_stomp_py import connect as stomp_connect
+from stomp_recorder import stomp_connect
 
 pytestmark = pytest.mark.interop
 WAIT_S = 20.0

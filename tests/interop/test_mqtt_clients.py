@@ -9,10 +9,9 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
-import stomp
 from amqtt.client import MQTTClient
 from gateway_process import GatewayProcess
-from test_stomp_py import connect as stomp_connect
+from stomp_recorder import stomp_connect
 
 pytestmark = pytest.mark.interop
 WAIT_S = 20.0
@@ -175,6 +174,3 @@ def test_stomp_connection_survives_a_mqtt_take_over(gateway) -> None:
             second.subscribe("twin", 1)
             second.publish("twin", b"x", 1)
             assert second.next().payload == b"x"
-
-
-_ = stomp  # stomp.py is used through the helpers of test_stomp_py

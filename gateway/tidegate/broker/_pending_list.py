@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +12,7 @@ from tidegate.spi import (
     DiscardReason,
     PendingCursor,
     StoredMessage,
+    StoreError,
     Subscription,
 )
 
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
 
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
+
+
+#: How long after a page could not be read it is tried again: consumers wait for it.
+PAGE_RETRY_S: Final = 5.0
+
+_log = logging.getLogger("tidegate.broker.pending_list")
 
 
 class PendingList:
@@ -149,17 +158,30 @@ class PendingList:
 
     def _dispatch(self) -> None:
         cursor = self.cursor
+        share = 0
         while True:
-            found = self._consumer_with_room()
-            if found is None:
-                return
-            consumer, room = found
+            count = len(self.consumers)
+            if count == 1:
+                consumer = self.consumers[0]
+                room = consumer.room()
+                if room <= 0:
+                    return
+            else:
+                index = self._index_with_room()
+                if index < 0:
+                    return
+                consumer = self.consumers[index]
+                # Once for all: with shares of what is left the first one would get most of it.
+                share = share or min(-(-cursor.size // count), SHARE_COUNT_MAX) or 1
+                room = min(consumer.room(), share)
             messages = cursor.take(room, consumer.room_bytes())
             if not messages:
                 if cursor.needs_page and not self._paging:
                     self._paging = True
                     self._broker.spawn(self._page_in(), f"page-in {self.destination}")
                 return
+            if count > 1:  # only who was given something has had its turn
+                self._next_consumer = (index + 1) % count
             now = self._broker.now()
             for message in messages:
                 if message.message.expires_at:
@@ -168,21 +190,16 @@ class PendingList:
             if messages:
                 self._hand_over(consumer, messages, now)
 
-    def _consumer_with_room(self) -> tuple[Consumer, int] | None:
+    def _index_with_room(self) -> int:
+        """The consumer whose turn it is, or the next one that has room; -1 when none has."""
         consumers = self.consumers
         count = len(consumers)
-        if count == 1:
-            room = consumers[0].room()
-            return (consumers[0], room) if room > 0 else None
         start = self._next_consumer
         for step in range(count):
             index = (start + step) % count
-            room = consumers[index].room()
-            if room > 0:
-                self._next_consumer = (index + 1) % count
-                share = self.cursor.size // count + 1
-                return consumers[index], min(room, share, SHARE_COUNT_MAX)
-        return None
+            if consumers[index].room() > 0:
+                return index
+        return -1
 
     def _hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
         if consumer.acknowledge:
@@ -216,8 +233,13 @@ class PendingList:
 
     async def _page_in(self) -> None:
         try:
-            if not self.is_removed:
-                await self.cursor.page_in()
+            while not self.is_removed:
+                try:
+                    await self.cursor.page_in()
+                    break
+                except StoreError as error:
+                    _log.error("destination=%s page_in=failed: %s", self.destination, error)
+                    await asyncio.sleep(PAGE_RETRY_S)
         finally:
             self._paging = False
         if not self.is_removed:

@@ -298,6 +298,7 @@ class TurnWriter:
                     _log.exception("handing out a durable batch failed")
                 finally:
                     self._in_flight = None
+                    del turn  # it may be the last one for long, and holds every body
             self._idle.set()
             if self._closing:
                 return

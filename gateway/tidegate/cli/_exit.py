@@ -58,7 +58,7 @@ def failure_of(error: BaseException, config: ResolvedConfig | None = None) -> Fa
     if isinstance(error, StoreLockedError):
         return Failure(
             ExitCode.STORE_LOCKED,
-            f"{_one_line(error)}; stop the other gateway or change broker.data_directory",
+            f"{_one_line(error)} (the key is broker.data_directory)",
         )
     if isinstance(error, CorruptRecordError):
         return Failure(ExitCode.STORE_CORRUPT, f"the store is damaged: {_one_line(error)}")

@@ -33,7 +33,7 @@ class BrokerConfig:
         help="The gateway's name in messages, logs and rows of sinks: letters, digits, `.`, `_` "
         "and `-`, at most 64. Tells two gateways that feed one table or log apart.",
     )
-    data_directory: Path = option(  # noqa: RUF009 - a field specifier; evaluated once, immutable
+    data_directory: Path = option(
         Path("tidegate-data"),
         help="Where everything durable lives; relative to the working directory. One gateway owns "
         "it at a time; a second one is refused rather than damaging it.",

@@ -129,7 +129,8 @@ class ClientPeer(Protocol):
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: tell the client if the protocol can, then close.
 
-        The BrokerConnection is dead already; the front-end need not call disconnect.
+        From within, the front-end may still call ``acknowledge`` and ``disconnect`` (to hand over
+        its packet-id records); the BrokerConnection is dead when this returns.
         """
         ...
 

@@ -90,7 +90,15 @@ class ListStore:
 
 
 class CursorMachine(RuleBasedStateMachine):
-    """The model is ``untaken``: what the cursor must hand out, in this order."""
+    """The model is ``untaken``: what the cursor must hand out, in this order.
+
+    Attributes:
+        memory_limits, spool_limits: what ``memory_limit_bytes`` and ``temporary_limit_bytes`` are
+            drawn from; a subclass may narrow them.
+    """
+
+    memory_limits: Sequence[int] = (1, 2_000, 5_000, 20_000, 1 << 30)
+    spool_limits: Sequence[int] = (0, 500, 5_000, 50_000, 1 << 30)
 
     def __init__(self, factory: CursorFactory, directory: Path) -> None:
         super().__init__()
@@ -121,20 +129,18 @@ class CursorMachine(RuleBasedStateMachine):
 
     @initialize(
         recovered=st.just([]) | st.lists(st.integers(0, 300), max_size=30),
-        memory_limit=st.sampled_from([1, 2_000, 10_000, 1 << 30]),
         page_count=st.integers(1, 8),
-        spool_limit=st.sampled_from([0, 500, 5_000, 1 << 30]),
-        stored=st.booleans(),
+        data=st.data(),
     )
     def start(
         self,
         recovered: list[int],
-        memory_limit: int,
         page_count: int,
-        spool_limit: int,
-        stored: bool,
+        data: st.DataObject,
     ) -> None:
-        self.is_stored = stored or self.factory.needs_store
+        memory_limit = data.draw(st.sampled_from(self.memory_limits), "memory limit")
+        spool_limit = data.draw(st.sampled_from(self.spool_limits), "spool limit")
+        self.is_stored = self.factory.needs_store or data.draw(st.booleans(), "stored")
         self.memory_limit = memory_limit
         if self.is_stored:
             self.untaken = self._make(recovered)

@@ -196,6 +196,8 @@ class Spool:
         try:
             data = self._read_bytes(head, min(READ_BYTES, written - head))
             size = _HEADER.size + _HEADER.unpack_from(data)[0]
+            if size > written - head:
+                raise OSError(f"a frame of {size} bytes cannot be where it was found")
             if size > len(data):
                 data += self._read_bytes(head + len(data), size - len(data))
         except (OSError, ValueError) as error:  # ValueError: closed meanwhile

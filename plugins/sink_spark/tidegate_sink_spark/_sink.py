@@ -239,9 +239,9 @@ class SparkSink:
 
     async def _follow(self, job: JobProcess, staging: Staging) -> None:
         """Handle the job's reports until it ends. Raises: OSError when it hangs."""
-        patience = SILENCE_MAX + self._options.commit_interval
         idle = False
         while True:
+            patience = SILENCE_MAX + self._options.commit_interval
             try:
                 async with asyncio.timeout(patience):
                     report = await job.next_report()

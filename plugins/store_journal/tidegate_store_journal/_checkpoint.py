@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidegate_store_journal import _format
-from tidegate_store_journal._files import DataFile, DataFiles
+from tidegate_store_journal._files import FULL_ERRNOS, DataFile, DataFiles
 from tidegate_store_journal._index import Changes, Index
 from tidegate_store_journal._metadata import METADATA_VERSION, Metadata, MetadataState
 from tidegate_store_journal._sidefiles import (
@@ -29,6 +29,12 @@ from tidegate_store_journal._sidefiles import (
 from tidegate_store_journal._storage import Storage
 
 logger = logging.getLogger("tidegate.store.journal")
+
+
+#: A file that only takes room. When a checkpoint fails for want of room it is given up, so that the
+#: checkpoint can be written after all and dead data files be deleted: the way out of a full disk.
+RESERVE_NAME: Final = "reserve"
+RESERVE_BYTES: Final = 4 << 20
 
 
 class Tail(Protocol):
@@ -198,12 +204,31 @@ class Checkpointer:
         ]
 
     def _write(self, work: _Work) -> None:
-        """In the thread."""
+        """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
+        try:
+            self._write_all(work)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS or RESERVE_NAME not in self._storage.list():
+                raise
+            self._storage.unlink(RESERVE_NAME)
+            self._write_all(work)
+
+    def _write_all(self, work: _Work) -> None:
         for live in work.live_lists:
             write_live_list(self._storage, live)
         if work.bindings is not None:
             write_bindings(self._storage, work.bindings)
         self._metadata.save(work.changes, work.state)
+
+    def make_reserve(self) -> None:
+        """Set the reserve aside if it is not there. Blocks; any thread. Raises: OSError."""
+        if not self._storage.durable or RESERVE_NAME in self._storage.list():
+            return
+        file = self._storage.open(RESERVE_NAME, create=True)
+        try:
+            file.preallocate(RESERVE_BYTES)
+        finally:
+            file.close()
 
     def _delete(self, files: list[DataFile]) -> None:
         """In the thread."""

@@ -80,7 +80,10 @@ PUT_INFLIGHT: Final = 14
 REMOVE_INFLIGHT: Final = 15
 
 #: ``crc32c(seed, data)`` continues a CRC-32C whose value so far is *seed* (the package is untyped).
-crc32c: Final = cast("Callable[[int, bytes], int]", google_crc32c.extend)
+crc32c: Final = cast(
+    "Callable[[int, bytes], int]",
+    google_crc32c.extend,  # pyright: ignore[reportUnknownMemberType]  # untyped package
+)
 encode: Final = msgspec.msgpack.Encoder().encode
 _decode_message: Final = msgspec.msgpack.Decoder(Message).decode
 _decode_subscription: Final = msgspec.msgpack.Decoder(Subscription).decode

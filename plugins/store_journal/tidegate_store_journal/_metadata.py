@@ -203,7 +203,10 @@ class LmdbMetadata:
         if path.stat().st_size > _VERIFY_BYTES_MAX and not _is_cut_off(path):
             return
         try:
-            problems = cast("list[str]", lmdb_verify.verify(str(path)))  # untyped package
+            problems = cast(
+                "list[str]",
+                lmdb_verify.verify(str(path)),  # pyright: ignore[reportUnknownMemberType]  # untyped
+            )
         except lmdb_verify.VerifyError as error:
             raise MetadataError(f"{path}: {error}") from error
         if problems:

@@ -131,6 +131,7 @@ class JournalStore:
         self._is_opened_once = False
         self._failure: BaseException | None = None
         self._flight: _Flight | None = None
+        self._landed: list[asyncio.Future[None]] = []
         self._room_is_short = False
         self._room_event = asyncio.Event()
         self._maintenance: asyncio.Task[None] | None = None
@@ -173,7 +174,7 @@ class JournalStore:
         """See MessageStore."""
         if self._flight is not None:
             # Only after a cancelled write: its batch is still under way and keeps its place.
-            await asyncio.wait([self._flight.future])
+            await self._until_landed()
         if not self._is_open or self._failure is not None:
             raise self._closed_error()
         operations = batch.operations
@@ -308,8 +309,7 @@ class JournalStore:
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.wait([self._maintenance])
-        if self._flight is not None:
-            await asyncio.wait([self._flight.future])
+        await self._until_landed()
         if self._failure is None:
             try:
                 await self._checkpointer.run(cleanup=True, clean=True)
@@ -450,11 +450,22 @@ class JournalStore:
 
     # ------------------------------------------------------------------------------- writing
 
+    async def _until_landed(self) -> None:
+        """Wait until no batch is under way (its own future may have been cancelled)."""
+        while self._flight is not None:
+            landed = self._loop.create_future()
+            self._landed.append(landed)
+            await landed
+
     def _written(self, request: Request) -> None:
         """The writer thread is done with the batch under way."""
         flight = self._flight
         assert flight is not None
         self._flight = None
+        for landed in self._landed:
+            if not landed.done():
+                landed.set_result(None)
+        self._landed.clear()
         future = flight.future
         error: StoreError | None = None
         if request.error is not None:
@@ -595,6 +606,8 @@ class JournalStore:
             return
         try:
             await self._checkpointer.run(cleanup=cleanup)
+            if not self._room_is_short:
+                await self._loop.run_in_executor(self._workers, self._checkpointer.make_reserve)
         except (OSError, StoreError) as error:
             # The journal itself is not affected: the next start replays more.
             logger.warning("a checkpoint failed and will be tried again error=%s", error)

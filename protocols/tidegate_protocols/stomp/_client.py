@@ -118,12 +118,9 @@ class Client:
             known = self._destinations.get(written)
             if known is None:
                 known = self._remember(written)
-            make = (
-                _messages.common_message
-                if not frame.pairs and _messages.UNUSUAL.isdisjoint(headers)
-                else _messages.any_message
+            message = _messages.message_of(
+                frame, known[0], known[1], self.received_at, self._client_id
             )
-            message = make(frame, known[0], known[1], self.received_at, self._client_id)
             self.connection.publish(message, receipt, transaction)
         except GatewayError:
             headers["destination"] = written  # the ERROR frame shows what was refused

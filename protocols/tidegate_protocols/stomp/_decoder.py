@@ -284,8 +284,6 @@ class Decoder:
 
     def _check_beginning(self, buffer: bytes, position: int) -> None:
         """Refuse at once what can never become a frame, however much follows."""
-        if len(buffer) - position > self._limits.header_bytes:
-            raise self._too_large("frame's headers", self._limits.header_bytes)
         beginning = buffer[position : position + _COMMAND_BYTES_MAX + 2]
         command, line_end, _ = beginning.partition(b"\n")
         command = command.removesuffix(b"\r")
@@ -295,6 +293,9 @@ class Decoder:
                 raise self._broken(_unknown(buffer[position:]))
         elif not any(known.startswith(text) for known in self._commands):
             raise self._broken(_unknown(buffer[position:]))
+        header_bytes_max = self._limits.header_bytes
+        if len(buffer) - position > header_bytes_max:
+            raise self._too_large("frame's header block", header_bytes_max)
         if 0 in buffer[position:]:
             raise self._broken(_NUL_IN_HEADERS)
 
@@ -303,14 +304,14 @@ class Decoder:
     ) -> tuple[str, dict[str, str], tuple[tuple[str, str], ...]]:
         """Parse command and headers, whatever they look like."""
         limits = self._limits
-        if len(head) > limits.header_bytes:
-            raise self._too_large("frame's headers", limits.header_bytes)
-        first, *rest = head.split(b"\n")
-        command = first.removesuffix(b"\r").decode("utf-8", "replace")
+        command = head.partition(b"\n")[0].removesuffix(b"\r").decode("utf-8", "replace")
         if command not in self._commands:
             raise self._broken(_unknown(head))
+        if len(head) > limits.header_bytes:
+            raise self._too_large("frame's header block", limits.header_bytes)
         if 0 in head:
             raise self._broken(_NUL_IN_HEADERS)
+        first, *rest = head.split(b"\n")
         if len(rest) > limits.header_count:
             raise self._too_large("header count", limits.header_count, unit="header lines")
         strip = self._strips_carriage_returns(first)

@@ -30,8 +30,7 @@ _MAPPED: Final = (
     "priority",
     "reply-to",
 )
-#: A SEND without any of these is carried without looking at its headers one by one.
-UNUSUAL: Final = frozenset((*_OF_MESSAGE_FRAME, *_MAPPED))
+_UNUSUAL: Final = frozenset((*_OF_MESSAGE_FRAME, *_MAPPED))
 _NOT_USER: Final = frozenset((*_ENVELOPE, *_OF_MESSAGE_FRAME, *_MAPPED))
 
 _PRIORITIES: Final = {str(priority): priority for priority in range(10)}
@@ -40,10 +39,23 @@ _BOOLEANS: Final = {"true": True, "false": False}
 _TIME_DIGITS_MAX: Final = 14
 
 
-def common_message(
+def message_of(
     frame: Frame, destination: str, original_name: str, received_at: int, client_id: str
 ) -> Message:
-    """The message of a SEND whose envelope was taken off and that has no unusual header."""
+    """The message of a SEND whose envelope was taken off.
+
+    Args: destination: canonical; original_name: as written, when that is not how we would write it.
+    Raises: PeerProtocolError for a value that makes no sense.
+    """
+    headers = frame.headers
+    # Most clients send no other mapped header than these two, and without any the rest passes as
+    # it is: twice as fast as looking at the headers one by one.
+    content_type = headers.pop("content-type", "")
+    persistent = headers.pop("persistent", "true")
+    if frame.pairs or persistent != "true" or not _UNUSUAL.isdisjoint(headers):
+        headers["content-type"] = content_type
+        headers["persistent"] = persistent
+        return _any_message(frame, destination, original_name, received_at, client_id)
     return Message(
         destination,
         frame.body,
@@ -57,13 +69,13 @@ def common_message(
         PROTOCOL,
         client_id,
         original_name,
+        content_type,
     )
 
 
-def any_message(
+def _any_message(
     frame: Frame, destination: str, original_name: str, received_at: int, client_id: str
 ) -> Message:
-    """The message of any SEND. Raises: PeerProtocolError for a value that makes no sense."""
     headers = frame.headers
     reply_to = headers.get("reply-to", "")
     reply_to_canonical = canonical(reply_to) or ""

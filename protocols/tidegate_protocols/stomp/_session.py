@@ -184,7 +184,9 @@ class Session:
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
         if self._client is not None and self._state is not State.CLOSED:
-            self._write(self._client.deliver(key, messages))
+            data = self._client.deliver(key, messages)
+            if data:
+                self._write(data)
 
     def throttle(self, paused: bool) -> None:
         """ClientPeer: producers are too fast (or no longer)."""

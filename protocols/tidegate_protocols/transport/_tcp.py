@@ -85,8 +85,12 @@ class TcpLink:
         if not self._transport.can_write_eof():
             self._transport.close()
             return
+        try:
+            self._transport.write_eof()
+        except (OSError, RuntimeError):
+            self._transport.abort()  # the peer has reset the connection: nobody will read
+            return
         self._linger = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
-        self._transport.write_eof()
         self._set_reading(True)
 
     def abort(self) -> None:

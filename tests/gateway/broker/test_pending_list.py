@@ -193,9 +193,7 @@ def test_messages_that_are_returned_while_a_page_is_read_are_not_delivered_twice
     run(main())
 
 
-def test_the_list_goes_on_when_a_page_could_not_be_read(logged_errors: list[str]) -> None:
-    logged_errors.append("page-in")
-
+def test_the_list_goes_on_when_a_page_could_not_be_read() -> None:
     async def main() -> None:
         async with Broker(small("store")) as broker:
             producer = await broker.client()
@@ -505,13 +503,11 @@ def test_what_a_subscriber_without_storage_cannot_take_is_dropped_and_counted() 
             slow.connection.writable(False)
             for number in range(50):
                 producer.send("topic://t", f"{number}")
-                await broker.settle()
-                if producer.is_paused:
-                    break
-            assert broker.core.dropped or producer.is_paused
+            await broker.settle()
             slow.connection.writable(True)
             await broker.settle()
-            assert slow.bodies() == numbers(len(slow.bodies()))
-            assert not producer.is_paused
+            assert broker.core.dropped > 0
+            assert len(slow.bodies()) == 50 - broker.core.dropped > 0
+            assert slow.sequences() == sorted(slow.sequences())
 
     run(main())

@@ -30,7 +30,7 @@ def test_without_a_command_the_help_is_shown(tidegate) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["runn"], "No such command"),
+        (["launch"], "No such command"),
         (["run", "--confg", "x"], "--confg"),
         (["run", "--log-level", "loud"], "loud"),
         (["check-config"], "FILE"),
@@ -234,7 +234,7 @@ def test_an_unusable_data_directory_is_code_5(process, toys, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("failure", "code", "said", "traced"),
     [
-        ("locked", ExitCode.STORE_LOCKED, "change broker.data_directory", False),
+        ("locked", ExitCode.STORE_LOCKED, "(the key is broker.data_directory)", False),
         ("corrupt", ExitCode.STORE_CORRUPT, "data-1 at 4096: bad CRC", False),
         ("full", ExitCode.STORAGE, "make room", False),
         ("io", ExitCode.STORAGE, "sync failed", False),

@@ -44,7 +44,7 @@ def config_with_ports(*ports: int) -> ResolvedConfig:
         (
             StoreLockedError("owned by pid 7"),
             ExitCode.STORE_LOCKED,
-            "owned by pid 7; stop the other gateway or change broker.data_directory",
+            "owned by pid 7 (the key is broker.data_directory)",
         ),
         (StoreClosedError("closed"), ExitCode.STORAGE, "closed"),
         (OSError(errno.ENOSPC, "No space left", "/d"), ExitCode.STORAGE, "/d: No space left"),

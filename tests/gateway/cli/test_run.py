@@ -94,7 +94,7 @@ def test_after_the_first_signal_the_second_one_ends_the_process() -> None:
         gateway = Gateway(block="stop")
         serving = asyncio.create_task(serve(gateway, lambda: os.kill(os.getpid(), signal.SIGINT)))
         await gateway.reached.wait()
-        handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
+        handlers: list[object] = [signal.getsignal(number) for number in STOP_SIGNALS]
         serving.cancel()
         await asyncio.wait((serving,))
         return handlers

@@ -97,7 +97,7 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
     ("text", "key", "said"),
     [
         ("[brokr]", "brokr", "did you mean 'broker'"),
-        ("[broker]\nnam = 'x'", "broker.nam", "did you mean 'name'"),
+        ("[broker]\nnme = 'x'", "broker.nme", "did you mean 'name'"),
         ("[broker]\nname = 'a/b'", "broker.name", "letters, digits"),
         ("[broker]\nname = ''", "broker.name", "letters, digits"),
         ("[broker]\nname = '..'", "broker.name", "letters, digits"),
@@ -113,7 +113,7 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
         ("listeners = []", "listeners", "no client could connect"),
         ("listeners = [1]", "listeners", "write [[listeners]]"),
         ("[[listeners]]", "listeners[0].protocol", "required"),
-        ("[[listeners]]\nprotocl = 'stomp'", "listeners[0].protocl", "did you mean 'protocol'"),
+        ("[[listeners]]\nprutocol = 'stomp'", "listeners[0].prutocol", "did you mean 'protocol'"),
         ("[[listeners]]\nprotocol = 'a b'", "listeners[0].protocol", "not the name of a plugin"),
         ("[[listeners]]\nprotocol='stomp'\nbind='1:2:3'", "listeners[0].bind", "brackets"),
         ("[[listeners]]\nprotocol='stomp'\nbind=61613", "listeners[0].bind", "string in quotes"),
@@ -193,7 +193,7 @@ def test_a_file_that_is_not_there_is_an_error_and_not_the_default(tmp_path: Path
 
 def test_an_error_in_a_file_says_file_and_dotted_key(tmp_path: Path) -> None:
     path = tmp_path / "gw.toml"
-    path.write_text("[broker]\nnam = 'x'")
+    path.write_text("[broker]\nnme = 'x'")
     with pytest.raises(ConfigError) as caught:
         load_config(path)
-    assert str(caught.value) == f"{path}: broker.nam: unknown key; did you mean 'name'?"
+    assert str(caught.value) == f"{path}: broker.nme: unknown key; did you mean 'name'?"

@@ -1,6 +1,7 @@
 """The configuration meets the installed plugins."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,14 +49,17 @@ def test_factories_are_looked_up_and_options_parsed(site) -> None:
         + '[[extensions]]\nplugin = "door"\n',
     )
     assert config.store.name == "toy"
-    assert config.store.options.journal_max_file_length == 64 << 20
+    store_options: Any = config.store.options
+    assert store_options.journal_max_file_length == 64 << 20
     listener = config.listeners[0]
     assert (listener.config.host, listener.config.port) == ("127.0.0.1", 4711)
     assert listener.config.transport == "tcp"
-    assert listener.config.options.frame_bytes_max == 1024
+    listener_options: Any = listener.config.options
+    assert listener_options.frame_bytes_max == 1024
     assert listener.key == "listeners[0]"
     sink = config.sinks[0]
-    assert (sink.name, sink.plugin, sink.options.table) == ("lake", "toy", Path("t"))
+    sink_options: Any = sink.options
+    assert (sink.name, sink.plugin, sink_options.table) == ("lake", "toy", Path("t"))
     assert isinstance(config.extensions[0].instance, Authenticator)
     assert set(config.cursors) == {"toy"}
 

@@ -7,9 +7,11 @@ data files with PyArrow, so what it counts does not depend on the code under tes
 import asyncio
 import importlib
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
@@ -164,6 +166,42 @@ class Kit:
 
         directory.mkdir(parents=True, exist_ok=True)
         return StagingDirectory(directory).seal(lo, hi, cls.batch(lo, hi)).path
+
+
+@dataclass(frozen=True)
+class Spark:
+    """What the tests that start Java share. Attributes: environment, jars (of the job)."""
+
+    environment: dict[str, str]
+    jars: tuple[Path, ...]
+
+    #: Java's second compiler does not pay in jobs of some seconds; one collector thread is enough.
+    SHORT_JOB = MappingProxyType(
+        {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+    )
+
+    def conf(self, work_directory: Path) -> dict[str, str]:
+        """The configuration that the sink would give its job."""
+        from tidegate_sink_spark._session import spark_conf
+
+        return spark_conf(
+            jars=self.jars,
+            driver_memory_bytes=1 << 30,
+            work_directory=work_directory,
+            overrides=self.SHORT_JOB,
+        )
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
+    """Java and Delta's jars, found and fetched as the sink does it."""
+    from tidegate_sink_spark import _jars, _runtime
+
+    java = _runtime.find_java("", tmp_path_factory.mktemp("java"), os.environ)
+    environment = _runtime.job_environment(java, os.environ)
+    cache = _jars.cache_directory("", os.environ)
+    jars = _jars.ensure_jars("auto", cache, repository="", environment=environment)
+    return Spark(environment, jars)
 
 
 @pytest.fixture

@@ -331,14 +331,16 @@ def test_a_job_that_hangs_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_idle_job_may_be_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sink, "SILENCE_MAX", 0.1)
-
     async def work(sink: SparkSink) -> None:
         bench.log.grow(10)
         await bench.until_mark(sink, 10)
         pid = sink.job_pid
+        monkeypatch.setattr(_sink, "SILENCE_MAX", 0.05)  # counts from the next report on
+        bench.log.grow(10)
+        await bench.until_mark(sink, 20)
         await asyncio.sleep(0.6)
         assert sink.job_pid == pid
+        assert sink.health().problem == ""
 
     bench.run(work)
 

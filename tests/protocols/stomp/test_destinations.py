@@ -21,7 +21,9 @@ def test_both_spellings_mean_the_same(written, meant):
     assert canonical(to_stomp(meant)) == meant
 
 
-@pytest.mark.parametrize("written", ["a", "/a", "/queues/a", "/temp-queue/a", "", "QUEUE://a", "/queue"])
+@pytest.mark.parametrize(
+    "written", ["a", "/a", "/queues/a", "/temp-queue/a", "", "QUEUE://a", "/queue"]
+)
 def test_other_names_are_refused_with_a_hint(written):
     assert canonical(written) is None
     for check in (to_publish, to_subscribe):

@@ -1,5 +1,7 @@
 """Frames out, by version."""
 
+from typing import Any
+
 import pytest
 
 from tidegate.spi import Message, StoredMessage
@@ -18,7 +20,7 @@ from tidegate_protocols.stomp import (
 V10, V11, V12 = Version.V1_0, Version.V1_1, Version.V1_2
 
 
-def decoded(data, version=V12):
+def decoded(data, version=V12) -> Any:
     decoder = Decoder(commands=SERVER_COMMANDS)
     decoder.version = version
     decoder.receive_data(data)
@@ -28,7 +30,11 @@ def decoded(data, version=V12):
 
 
 def message(**fields):
-    fields = {"destination": "queue://a", "body": b"hi", "received_at": 1_700_000_000_123_456} | fields
+    fields = {
+        "destination": "queue://a",
+        "body": b"hi",
+        "received_at": 1_700_000_000_123_456,
+    } | fields
     return Message(**fields)
 
 
@@ -51,7 +57,10 @@ class TestMessage:
     def test_several_come_in_order_in_one_piece(self):
         encoder = MessageEncoder(V12, "1", "id-", "1-")
         data = encoder.encode(
-            [StoredMessage(n, message(destination=f"topic://t.{n % 2}", body=b"\0" * n)) for n in range(1, 5)]
+            [
+                StoredMessage(n, message(destination=f"topic://t.{n % 2}", body=b"\0" * n))
+                for n in range(1, 5)
+            ]
         )
         frames = decoded(data)
         assert [f.headers["ack"] for f in frames] == ["1-1", "1-2", "1-3", "1-4"]
@@ -87,7 +96,9 @@ class TestMessage:
 
     def test_correlation_data_that_is_not_text_is_shown_escaped(self):
         encoder = MessageEncoder(V12, "1", "id-", "")
-        (frame,) = decoded(encoder.encode([StoredMessage(1, message(correlation_data=b"\xff\x00a"))]))
+        (frame,) = decoded(
+            encoder.encode([StoredMessage(1, message(correlation_data=b"\xff\x00a"))])
+        )
         assert frame.headers["correlation-id"] == "\\xff a"
 
     def test_a_timestamp_of_the_producer_stands(self):
@@ -132,12 +143,16 @@ class TestMessage:
         encoder = MessageEncoder(V12, "1", "id-", "")
         stored = [StoredMessage(n, message(destination=f"topic://t.{n}")) for n in range(1, 700)]
         frames = decoded(encoder.encode(stored))
-        assert [f.headers["destination"] for f in frames] == [f"/topic/t.{n}" for n in range(1, 700)]
+        assert [f.headers["destination"] for f in frames] == [
+            f"/topic/t.{n}" for n in range(1, 700)
+        ]
         assert len(encoder._destinations) <= 256
 
 
 @pytest.mark.parametrize("version", [V11, V12])
-@pytest.mark.parametrize("receipts", [["1"], ["1", "2", "3"], ["a:b", "c"], ["a\nb"], ["a\\b", "x"], [""]])
+@pytest.mark.parametrize(
+    "receipts", [["1"], ["1", "2", "3"], ["a:b", "c"], ["a\nb"], ["a\\b", "x"], [""]]
+)
 def test_receipts_leave_in_order(receipts, version):
     frames = decoded(encode_receipts(receipts, version), version)
     assert [f.headers["receipt-id"] for f in frames] == receipts
@@ -150,13 +165,17 @@ def test_one_receipt_has_exactly_these_bytes():
 
 def test_connected_says_heart_beats_but_not_to_1_0():
     data = encode_connected(V12, session="s", server="tidegate/1", heart_beat=(1000, 2000))
-    assert data == b"CONNECTED\nversion:1.2\nsession:s\nserver:tidegate/1\nheart-beat:1000,2000\n\n\0"
+    assert (
+        data == b"CONNECTED\nversion:1.2\nsession:s\nserver:tidegate/1\nheart-beat:1000,2000\n\n\0"
+    )
     data = encode_connected(V10, session="s", server="tidegate/1", heart_beat=(1000, 2000))
     assert data == b"CONNECTED\nversion:1.0\nsession:s\nserver:tidegate/1\n\n\0"
 
 
 def test_connected_is_not_escaped():
-    assert b"session:a:b\\\n" in encode_connected(V12, session="a:b\\", server="x", heart_beat=(0, 0))
+    assert b"session:a:b\\\n" in encode_connected(
+        V12, session="a:b\\", server="x", heart_beat=(0, 0)
+    )
 
 
 def test_error_has_message_body_and_receipt_id():
@@ -168,7 +187,10 @@ def test_error_has_message_body_and_receipt_id():
 
 
 def test_encode_keeps_a_content_length_that_is_there():
-    assert encode(Frame("SEND", {"content-length": "2"}, b"ab"), V12) == b"SEND\ncontent-length:2\n\nab\0"
+    assert (
+        encode(Frame("SEND", {"content-length": "2"}, b"ab"), V12)
+        == b"SEND\ncontent-length:2\n\nab\0"
+    )
 
 
 def test_encode_writes_repeated_headers():

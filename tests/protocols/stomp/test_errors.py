@@ -1,12 +1,14 @@
 """ERROR frames."""
 
+from typing import Any
+
 from tidegate.spi import PeerProtocolError
 from tidegate_protocols.stomp import SERVER_COMMANDS, Decoder, Frame, Version
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._handshake import NoCommonVersionError
 
 
-def shown(error, frame=None, receipt=None):
+def shown(error, frame=None, receipt=None) -> Any:
     decoder = Decoder(commands=SERVER_COMMANDS)
     decoder.version = Version.V1_2
     decoder.receive_data(error_frame(error, Version.V1_2, frame=frame, receipt=receipt))

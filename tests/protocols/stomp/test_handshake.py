@@ -33,13 +33,19 @@ def test_no_accept_version_means_1_0_without_heart_beats():
 
 @pytest.mark.parametrize("accepted", ["2.0", "", "1.3,1.4", "12"])
 def test_no_common_version_is_refused_with_what_there_is(accepted):
-    with pytest.raises(NoCommonVersionError, match=r"^Supported protocol versions are 1\.0 1\.1 1\.2$"):
+    with pytest.raises(
+        NoCommonVersionError, match=r"^Supported protocol versions are 1\.0 1\.1 1\.2$"
+    ):
         connect(accept_version=accepted)
 
 
 def test_who_it_is():
     handshake = connect(accept_version="1.2", login="me", passcode="sécret", client_id="c1")
-    assert (handshake.username, handshake.password, handshake.client_id) == ("me", "sécret".encode(), "c1")
+    assert (handshake.username, handshake.password, handshake.client_id) == (
+        "me",
+        "sécret".encode(),
+        "c1",
+    )
     nobody = connect(accept_version="1.2")
     assert (nobody.username, nobody.password, nobody.client_id) == ("", None, "")
     assert connect(accept_version="1.2", login="me", passcode="").password == b""

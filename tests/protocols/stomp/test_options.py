@@ -11,6 +11,7 @@ from tidegate_protocols.stomp import StompOptions
 
 def test_defaults_are_finite_and_explained():
     for field in dataclasses.fields(StompOptions):
+        assert isinstance(field.default, int | float), field.name
         assert field.default > 0, field.name
         assert option_info(field).help, field.name
 

@@ -1,0 +1,265 @@
+"""What the journal's tests share: messages, a store in a directory, and a storage with faults."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidegate.spi import (
+    Acknowledge,
+    AddMessage,
+    Durability,
+    Message,
+    Operation,
+    RecoveredState,
+    StoreContext,
+    StoredMessage,
+    WriteBatch,
+)
+from tidegate.testing._harness import run_scenario
+from tidegate_store_journal import JournalOptions, JournalStore
+
+T = TypeVar("T")
+ANY_SIZE = 1 << 40
+KB = 1 << 10
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run on an event loop of its own, with a time limit; unhandled errors fail the test."""
+    return run_scenario(coroutine)
+
+
+def message(number: int, size: int = 100) -> Message:
+    """A message whose body begins with its number."""
+    return Message("queue://q", (b"%d " % number).ljust(size, b"."), (("n", str(number)),), 5)
+
+
+def add(sequence: int, *lists: int, size: int = 100) -> AddMessage:
+    """Add :func:`message` to list 1, or to *lists*."""
+    return AddMessage(sequence, message(sequence, size), lists or (1,))
+
+
+def ack(*sequences: int, pending_list: int = 1) -> Acknowledge:
+    """Acknowledge as a consumer would."""
+    times = tuple(1000 + sequence for sequence in sequences)
+    return Acknowledge(pending_list, sequences, times, 2000, "client", "subscription", "stomp")
+
+
+def options(**changes: Any) -> JournalOptions:
+    """Small files, and no checkpoint or cleanup by the clock unless asked for."""
+    values: dict[str, Any] = {
+        "journal_max_file_length": 64 * KB,
+        "checkpoint_interval": 3600.0,
+        "cleanup_interval": 3600.0,
+        "disk_free_limit": 0,
+    }
+    return JournalOptions(**{**values, **changes})
+
+
+def new_store(
+    directory: Path, storage: Any = None, *, keep: bool = False, persistent: bool = True, **changes: Any
+) -> JournalStore:
+    """A store that is not open."""
+    context = StoreContext(
+        directory, "test", persistent=persistent, keep_acknowledged=keep
+    )
+    return JournalStore(context, options(**changes), storage)
+
+
+async def opened(
+    directory: Path, storage: Any = None, **changes: Any
+) -> tuple[JournalStore, RecoveredState]:
+    """A store that is open, and what it recovered."""
+    store = new_store(directory, storage, **changes)
+    return store, await store.open()
+
+
+async def write(store: JournalStore, *operations: Operation) -> None:
+    """One synced batch."""
+    await store.write(WriteBatch(list(operations)))
+
+
+async def write_only(store: JournalStore, *operations: Operation) -> None:
+    """One batch that is only written."""
+    await store.write(WriteBatch(list(operations), Durability.WRITTEN))
+
+
+async def pending(store: JournalStore, pending_list: int = 1) -> list[int]:
+    """Sequences in a list, read page by page and compared with the bodies."""
+    found: list[int] = []
+    while True:
+        after = found[-1] if found else 0
+        page = await store.page_in(pending_list, after, 50, ANY_SIZE)
+        if not page:
+            return found
+        check_bodies(page)
+        found += [item.sequence for item in page]
+
+
+def check_bodies(page: Sequence[StoredMessage]) -> None:
+    """Every body says the sequence it was stored under."""
+    for item in page:
+        assert item.message.body.split()[0] == b"%d" % item.sequence
+
+
+def data_files(directory: Path) -> list[Path]:
+    """Data files of the journal below *directory*, by id."""
+    return sorted((directory / "journal").glob("journal-*.data"))
+
+
+def killed(directory: Path, target: Path) -> Path:
+    """What a SIGKILL at this moment would leave: a copy of everything written so far."""
+    shutil.copytree(directory, target)
+    return target
+
+
+# ------------------------------------------------------------------------------- faulty storage
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.now = bytearray()
+        self.stable = bytearray()
+        self.unsynced: list[tuple[int, bytes]] = []
+
+
+def _put(data: bytearray, offset: int, piece: bytes) -> None:
+    if offset > len(data):
+        data.extend(bytes(offset - len(data)))
+    data[offset : offset + len(piece)] = piece
+
+
+class CrashFile:
+    """A file of :class:`CrashStorage`."""
+
+    def __init__(self, storage: CrashStorage, name: str, node: _Node) -> None:
+        self._storage = storage
+        self._name = name
+        self._node = node
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        joined = b"".join(buffers)
+        error = self._storage.fault("pwritev", self._name)
+        if error is not None:
+            # A full disk may take a part.
+            joined = joined[: len(joined) // 2]
+        _put(self._node.now, offset, joined)
+        self._node.unsynced.append((offset, joined))
+        if error is not None:
+            raise error
+
+    def pread(self, length: int, offset: int) -> bytes:
+        error = self._storage.fault("pread", self._name)
+        if error is not None:
+            raise error
+        return bytes(self._node.now[offset : offset + length])
+
+    def datasync(self) -> None:
+        error = self._storage.fault("datasync", self._name)
+        if error is not None:
+            raise error
+        self._storage.syncs += 1
+        self._node.stable = bytearray(self._node.now)
+        self._node.unsynced.clear()
+
+    def preallocate(self, length: int) -> None:
+        error = self._storage.fault("preallocate", self._name)
+        if error is not None:
+            raise error
+        if len(self._node.now) < length:
+            _put(self._node.now, length, b"")
+
+    @property
+    def length(self) -> int:
+        return len(self._node.now)
+
+    def close(self) -> None: ...
+
+
+class CrashStorage:
+    """Files in memory that forget what was not synced when :meth:`crash` is called.
+
+    Attributes: fault: called before each operation with its name and the file's; returns the error
+        to raise, or None. free: what free_bytes says. syncs: files synced so far.
+    """
+
+    durable = True
+
+    def __init__(self, metadata_directory: Path | None = None) -> None:
+        self.metadata_directory = metadata_directory
+        self.fault: Callable[[str, str], OSError | None] = lambda _operation, _name: None
+        self.free = 1 << 40
+        self.syncs = 0
+        self._names: dict[str, _Node] = {}
+        self._stable_names: dict[str, _Node] = {}
+
+    def crash(self, seed: int | None = None) -> CrashStorage:
+        """What is there after a power cut.
+
+        Without *seed* nothing unsynced survives; with one, each unsynced write survives whole, in
+        part, or not at all, independently of the others.
+        """
+        chance = random.Random(seed)
+        after = CrashStorage(self.metadata_directory)
+        for name, node in self._stable_names.items():
+            copy = after._names[name] = after._stable_names[name] = _Node()
+            copy.now = bytearray(node.stable)
+            if seed is not None:
+                for offset, piece in node.unsynced:
+                    fate = chance.randrange(3)
+                    if fate:
+                        end = len(piece) if fate == 1 else chance.randrange(len(piece) + 1)
+                        _put(copy.now, offset, piece[:end])
+            copy.stable = bytearray(copy.now)
+        return after
+
+    def flip(self, name: str, offset: int) -> None:
+        """Damage one bit of a file."""
+        node = self._names[name]
+        node.now[offset] ^= 0x10
+        node.stable = bytearray(node.now)
+
+    def lock(self, owner: str) -> None: ...
+
+    def unlock(self) -> None: ...
+
+    def open(self, name: str, *, create: bool = False) -> CrashFile:
+        if create:
+            self._names[name] = _Node()
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return CrashFile(self, name, self._names[name])
+
+    def list(self) -> Sequence[str]:
+        return list(self._names)
+
+    def rename(self, old: str, new: str) -> None:
+        self._names[new] = self._names.pop(old)
+
+    def unlink(self, name: str) -> None:
+        self._names.pop(name, None)
+
+    def sync_directory(self) -> None:
+        self._stable_names = dict(self._names)
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def describe(self, name: str) -> str:
+        return f"crash:{name}"
+
+
+def full(operation: str = "pwritev") -> Callable[[str, str], OSError | None]:
+    """A fault: no room for *operation* on data files."""
+
+    def fault(name: str, file: str) -> OSError | None:
+        if name == operation and ".data" in file:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return None
+
+    return fault

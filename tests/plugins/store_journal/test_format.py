@@ -1,0 +1,333 @@
+"""The journal's bytes: golden files, round trips, and damage that must be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from journal_kit import message
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddMessage,
+    ClearRetained,
+    Discard,
+    DiscardReason,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    Message,
+    Move,
+    Operation,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    Session,
+    SetRetained,
+    Subscription,
+)
+from tidegate_store_journal import _format
+from tidegate_store_journal._encode import decode_batch, encode_batch
+from tidegate_store_journal._format import (
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    FILE_HEADER_BYTES,
+    FormatError,
+)
+from tidegate_store_journal._index import Index
+
+GOLDEN = Path(__file__).parent / "golden" / "version-1.hex"
+STORE_ID = "00112233445566778899aabbccddeeff"
+SALT = 0x0123_4567_89AB_CDEF
+MESSAGE = Message(
+    "queue://orders",
+    b"body",
+    (("content-type", "text/plain"), ("n", "1")),
+    1_700_000_000_000_000,
+    1_700_000_001_000_000,
+    9,
+    False,
+    1,
+    True,
+    "stomp",
+    "producer",
+    "/queue/orders",
+    "text/plain",
+    b"\x00\xff",
+    "queue://answers",
+)
+SUBSCRIPTION = Subscription(3, "c", "n", "topic://a.>", True, 1, True, "mqtt", "g", {"k": "v"})
+OPERATIONS: list[Operation] = [
+    AddDestination("queue://orders", 1),
+    AddDestination("topic://news", 0),
+    PutSubscription(SUBSCRIPTION),
+    AddMessage(7, MESSAGE, (1,)),
+    AddMessage(8, MESSAGE, (1, 3)),
+    AddMessage(9, Message("topic://news", b""), (3,)),
+    Acknowledge(1, (7,), (11,), 12, "consumer", "sub-1", "mqtt"),
+    Discard(3, (8,), DiscardReason.EXPIRED),
+    RecordDelivery(1, (8,), (2,)),
+    Move(3, 9, 1, 10, Message("queue://dlq", b"moved")),
+    SetRetained(Message("topic://news", b"retained", retain=True)),
+    ClearRetained("topic://old"),
+    PutSession(Session("c", 60, 5, {"a": "b"})),
+    PutInflight(InflightRecord("c", InflightDirection.OUT, 65535, InflightState.PUBLISHED, "n", 8)),
+    RemoveInflight("c", InflightDirection.IN, 1),
+    RemoveSession("d"),
+    RemoveSubscription(4),
+    RemoveDestination("queue://gone", 5),
+]
+
+
+def golden_bytes() -> bytes:
+    """A data file header and one batch with one operation of each kind."""
+    file_header = _format.encode_file_header(STORE_ID, 5, SALT, 65536)
+    seed = _format.decode_file_header(file_header).seed
+    index = Index(keep_acknowledged=True)
+    encoded = encode_batch(OPERATIONS, 5, DATA_OFFSET + BATCH_HEADER_BYTES, index)
+    effects = encoded.effects
+    batch_header = _format.encode_batch_header(
+        seed,
+        encoded.payload,
+        42,
+        41,
+        effects.last_sequence,
+        effects.last_ack,
+        effects.last_list,
+        encoded.record_count,
+    )
+    return file_header + batch_header + encoded.payload
+
+
+def golden_file() -> bytes:
+    text = "".join(
+        line.partition("#")[0].strip() for line in GOLDEN.read_text().splitlines()
+    )
+    return bytes.fromhex(text)
+
+
+def test_bytes_of_version_1_have_not_changed() -> None:
+    assert golden_bytes() == golden_file()
+
+
+def test_the_golden_file_is_what_the_document_says() -> None:
+    data = golden_file()
+    # File header, docs/journal-format.md section 2.
+    assert data[0:8] == b"TGJOURNL"
+    assert data[8:10] == b"\x01\x00"
+    assert int.from_bytes(data[12:16], "little") == 4096
+    assert data[16:32].hex() == STORE_ID
+    assert int.from_bytes(data[32:40], "little") == 5
+    assert int.from_bytes(data[40:48], "little") == SALT
+    assert int.from_bytes(data[48:56], "little") == 65536
+    seed = int.from_bytes(data[60:64], "little")
+    assert seed == _format.crc32c(0, data[:60])
+    # Batch header.
+    header, payload = data[64:128], data[128:]
+    assert header[0:4] == b"TGB1"
+    assert int.from_bytes(header[4:8], "little") == len(payload)
+    assert [int.from_bytes(header[at : at + 8], "little") for at in range(8, 48, 8)] == [
+        42,
+        41,
+        10,
+        1,
+        3,
+    ]
+    assert int.from_bytes(header[48:52], "little") == len(OPERATIONS)
+    assert int.from_bytes(header[52:56], "little") == _format.crc32c(seed, payload)
+    assert int.from_bytes(header[60:64], "little") == _format.crc32c(seed, header[:60])
+    # The record of the first added message, behind three records without one.
+    at = 0
+    for _ in range(3):
+        at += 36 + int.from_bytes(payload[at : at + 4], "little")
+    size = int.from_bytes(payload[at : at + 4], "little")
+    value = payload[at + 36 : at + 36 + size]
+    assert int.from_bytes(payload[at + 4 : at + 8], "little") == _format.crc32c(7, value)
+    assert int.from_bytes(payload[at + 8 : at + 16], "little") == 7
+    assert int.from_bytes(payload[at + 16 : at + 24], "little") == 1
+    assert int.from_bytes(payload[at + 24 : at + 28], "little") == 0
+    assert int.from_bytes(payload[at + 28 : at + 32], "little") == 4
+    assert payload[at + 32 : at + 36] == b"\x01\x00\x00\x00"
+    assert msgspec.msgpack.decode(value)[0:2] == ["queue://orders", b"body"]
+
+
+def test_the_golden_file_decodes_into_its_operations() -> None:
+    data = golden_file()
+    seed = _format.decode_file_header(data).seed
+    header = _format.decode_batch_header(seed, data[64:128])
+    assert header is not None
+    payload = data[128:]
+    assert _format.payload_is_valid(seed, header, payload)
+    effects = decode_batch(payload, header, 5, DATA_OFFSET + BATCH_HEADER_BYTES)
+    # A replayed move knows where its message is, not the message itself.
+    expected = [
+        Move(3, 9, 1, 10, Message("", b"")) if isinstance(item, Move) else item
+        for item in OPERATIONS
+        if not isinstance(item, AddMessage)
+    ]
+    assert effects.others == expected
+    assert effects.ack_firsts == [1]
+    assert {key: list(value) for key, value in effects.adds.items()} == {1: [7, 8, 10], 3: [8, 9]}
+    for sequence, wanted in ((7, MESSAGE), (8, MESSAGE), (10, Message("queue://dlq", b"moved"))):
+        _, offset, size, body = _format.location_parts(effects.adds[1][sequence])
+        at = offset - DATA_OFFSET + FILE_HEADER_BYTES
+        assert _format.read_message(data[at : at + size], sequence) == wanted
+        assert body == len(wanted.body)
+
+
+def test_a_flipped_bit_anywhere_is_seen() -> None:
+    data = golden_bytes()
+    for at in range(len(data)):
+        broken = bytearray(data)
+        broken[at] ^= 0x01
+        changed = bytes(broken)
+        try:
+            seed = _format.decode_file_header(changed[:64]).seed
+        except FormatError:
+            continue
+        header = _format.decode_batch_header(seed, changed[64:128])
+        assert header is None or not _format.payload_is_valid(seed, header, changed[128:]), at
+
+
+def test_a_batch_of_another_file_is_not_valid() -> None:
+    data = golden_bytes()
+    other = _format.encode_file_header(STORE_ID, 5, SALT + 1, 65536)
+    seed = _format.decode_file_header(other).seed
+    assert _format.decode_batch_header(seed, data[64:128]) is None
+
+
+@pytest.mark.parametrize("length", [0, 7, 63])
+def test_a_file_header_that_is_cut_off_is_refused(length: int) -> None:
+    with pytest.raises(FormatError, match="header of a data file"):
+        _format.decode_file_header(golden_bytes()[:length])
+
+
+def test_a_newer_version_is_refused_by_name() -> None:
+    header = bytearray(golden_bytes()[:64])
+    header[8] = 2
+    body = bytes(header[:60])
+    with pytest.raises(FormatError, match="version 2"):
+        _format.decode_file_header(body + _format.crc32c(0, body).to_bytes(4, "little"))
+
+
+def test_an_unknown_record_type_names_itself() -> None:
+    payload = _format.encode_record(99, b"")
+    (record,) = _format.iterate_records(payload, 1)
+    with pytest.raises(FormatError, match="type 99"):
+        _format.decode_operation(record)
+
+
+@pytest.mark.parametrize("kind", sorted(_format._DECODERS))  # pyright: ignore[reportPrivateUsage]
+def test_a_record_with_a_senseless_value_is_refused(kind: int) -> None:
+    (record,) = _format.iterate_records(_format.encode_record(kind, b"\xc1"), 1)
+    if kind == _format.REMOVE_SUBSCRIPTION:
+        assert _format.decode_operation(record) == RemoveSubscription(0)  # it has no value
+        return
+    with pytest.raises(FormatError, match=f"type {kind}"):
+        _format.decode_operation(record)
+
+
+def test_records_that_do_not_fill_their_batch_are_refused() -> None:
+    payload = _format.encode_record(_format.CLEAR_RETAINED, b"\xa1x")
+    for data, count in ((payload[:-1], 1), (payload, 2), (payload + b"\0", 1), (b"\0" * 10, 1)):
+        with pytest.raises(FormatError):
+            list(_format.iterate_records(data, count))
+
+
+def test_a_message_is_read_only_from_its_own_record() -> None:
+    record = _format.encode_record(_format.ADD, _format.encode(message(5)), sequence=5)
+    assert _format.read_message(record, 5) == message(5)
+    for broken, sequence in (
+        (record, 6),
+        (record[:-1], 5),
+        (record[:20], 5),
+        (record[:-1] + b"\0", 5),
+        (_format.encode_record(_format.SET_RETAINED, _format.encode(message(5)), sequence=5), 5),
+        (_format.encode_record(_format.ADD, b"\xc1", sequence=5), 5),
+    ):
+        with pytest.raises(FormatError):
+            _format.read_message(broken, sequence)
+
+
+U64 = st.integers(0, 2**64 - 1)
+U32 = st.integers(0, 2**32 - 1)
+
+
+@given(st.integers(0, 2**28 - 1), st.integers(0, 2**35 - 1), U32, U32, st.booleans())
+def test_a_location_gives_back_its_parts(
+    file_id: int, offset: int, record: int, body: int, shared: bool
+) -> None:
+    value = _format.location(file_id, offset, record, body) | (
+        _format.SHARED_BIT if shared else 0
+    )
+    assert _format.location_parts(value) == (file_id, offset, record, body)
+    assert value >> _format.FILE_SHIFT == file_id
+
+
+@given(st.lists(U64, max_size=20), st.lists(st.integers(0, 2**128 - 1), max_size=20))
+def test_packed_numbers_come_back(integers: list[int], locations: list[int]) -> None:
+    assert list(_format.unpack_integers(_format.pack_integers(integers))) == integers
+    assert _format.unpack_locations(_format.pack_locations(locations)) == locations
+
+
+TEXT = st.text(max_size=20)
+MESSAGES: st.SearchStrategy[Any] = st.builds(
+    Message,
+    TEXT,
+    st.binary(max_size=50),
+    st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
+    U32,
+    U32,
+    st.integers(0, 9),
+    st.booleans(),
+    st.integers(0, 2),
+    st.booleans(),
+    TEXT,
+    TEXT,
+    TEXT,
+    TEXT,
+    st.binary(max_size=5),
+    TEXT,
+)
+
+
+@given(MESSAGES, st.integers(1, 2**64 - 1), st.binary(max_size=32))
+def test_any_message_comes_back_from_its_record(
+    wanted: Message, sequence: int, prefix: bytes
+) -> None:
+    record = _format.encode_record(
+        _format.ADD,
+        prefix + _format.encode(wanted),
+        sequence=sequence,
+        prefix_bytes=len(prefix),
+    )
+    assert _format.read_message(record, sequence) == wanted
+
+
+@given(st.binary(max_size=200), st.data())
+def test_a_side_file_gives_back_its_value_or_says_that_it_is_damaged(
+    value: bytes, data: st.DataObject
+) -> None:
+    whole = _format.encode_side_file(_format.LIVE_MAGIC, value)
+    assert _format.decode_side_file(_format.LIVE_MAGIC, whole) == value
+    at = data.draw(st.integers(0, len(whole) - 1))
+    broken = whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :]
+    for bad in (broken, whole[:at], whole + b"\0"):
+        with pytest.raises(FormatError):
+            _format.decode_side_file(_format.LIVE_MAGIC, bad)
+
+
+def test_record_types_are_those_of_the_document() -> None:
+    document = Path(__file__).parents[3] / "docs" / "journal-format.md"
+    rows = [line.split("|") for line in document.read_text().splitlines() if line.startswith("| ")]
+    listed = {int(row[1]) for row in rows if len(row) == 8 and row[1].strip().isdigit()}
+    assert listed == {_format.ADD, _format.ACKNOWLEDGE, *_format._DECODERS}  # pyright: ignore[reportPrivateUsage]

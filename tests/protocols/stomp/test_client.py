@@ -1,0 +1,387 @@
+"""What a connected client's frames mean to the broker."""
+
+import pytest
+
+from tidegate.spi import Message, RequestError, StoreFullError, SubscribeRequest
+from tidegate_protocols.stomp import StompOptions
+
+
+class TestSend:
+    def test_becomes_a_message(self, harness):
+        harness.connect(client_id="me")
+        harness.feed("SEND\ndestination:/queue/a\nreceipt:7\nx:1\ncontent-length:2\ny:2\n\n\0b\0")
+        ((name, message, token, transaction),) = harness.connection.take()
+        assert (name, token, transaction) == ("publish", "7", None)
+        assert message.received_at > 1_700_000_000_000_000
+        assert message == Message(
+            "queue://a",
+            b"\0b",
+            (("x", "1"), ("y", "2")),
+            message.received_at,
+            protocol="stomp",
+            client_id="me",
+        )
+
+    def test_with_known_headers_fills_fields(self, harness):
+        harness.connect()
+        harness.feed("SEND\ndestination:queue://a\npriority:9\nmine:1\n\n\0")
+        ((_, message, token, _),) = harness.connection.take()
+        assert (message.priority, message.headers, token) == (9, (("mine", "1"),), None)
+        assert message.original_name == "queue://a"
+
+    def test_repeated_headers_keep_their_order(self, harness):
+        harness.connect()
+        harness.feed("SEND\na:1\ndestination:/queue/a\na:2\ndestination:/queue/b\n\n\0")
+        ((_, message, _, _),) = harness.connection.take()
+        assert message.destination == "queue://a"
+        assert message.headers == (("a", "1"), ("a", "2"))
+
+    def test_in_a_transaction_names_it(self, harness):
+        harness.connect()
+        harness.feed("SEND\ndestination:/queue/a\ntransaction:t\n\n\0")
+        assert harness.connection.take()[0][2:] == (None, "t")
+
+    def test_all_of_one_read_have_one_stamp(self, harness):
+        harness.connect()
+        harness.feed("SEND\ndestination:/queue/a\n\n\0" * 3)
+        assert len({call[1].received_at for call in harness.connection.take()}) == 1
+
+    def test_to_many_destinations_is_routed_right(self, harness):
+        harness.connect()
+        harness.feed("".join(f"SEND\ndestination:/queue/q{n}\n\n\0" for n in range(600)) * 2)
+        sent = [call[1].destination for call in harness.connection.take()]
+        assert sent == [f"queue://q{n}" for n in range(600)] * 2
+        assert len(harness.session._client._destinations) <= 256
+
+    def test_without_destination_is_an_error_with_the_frame(self, harness):
+        harness.connect()
+        harness.feed("SEND\nreceipt:7\nx:1\n\nbody\0")
+        frame = harness.error()
+        assert frame.headers["receipt-id"] == "7"
+        assert frame.headers["message"] == "SEND needs a destination header"
+        assert b"SEND\nreceipt:7\nx:1\n(body of 4 bytes)" in frame.body
+
+    @pytest.mark.parametrize(
+        ("headers", "reason"),
+        [
+            ("destination:nowhere\n", "write /queue/NAME or /topic/NAME"),
+            ("destination:/queue/a.*\n", "wildcard"),
+            ("destination:/queue/a\npriority:11\n", "priority:11"),
+        ],
+    )
+    def test_that_is_refused_says_why_and_shows_the_frame(self, harness, headers, reason):
+        harness.connect()
+        harness.feed(f"SEND\n{headers}receipt:7\n\n\0")
+        frame = harness.error()
+        assert reason in frame.body.decode()
+        assert frame.headers["receipt-id"] == "7"
+        assert headers.encode().splitlines()[0] in frame.body
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+
+    def test_a_full_store_is_told(self, harness):
+        harness.connect()
+        harness.connection.fail["publish"] = StoreFullError("no room on the disk")
+        harness.feed("SEND\ndestination:/queue/a\nreceipt:7\n\n\0")
+        frame = harness.error()
+        assert frame.headers["message"] == "no room on the disk"
+        assert frame.headers["receipt-id"] == "7"
+
+
+class TestSubscribe:
+    def test_asks_the_broker(self, harness):
+        harness.connect()
+        calls = harness.subscribe(**{"prefetch-count": 5, "receipt": "r"})
+        assert calls == [
+            ("subscribe", SubscribeRequest(key="1", destination="queue://a", prefetch_count=5), "r")
+        ]
+
+    def test_auto_is_the_default_and_needs_no_acks(self, harness):
+        harness.connect()
+        harness.feed("SUBSCRIBE\nid:1\ndestination:/topic/a.>\nactivemq.prefetchSize:9\n\n\0")
+        ((_, request, token),) = harness.connection.take()
+        assert (request.acknowledge, request.destination, token) == (False, "topic://a.>", None)
+        assert request.prefetch_count == 9
+
+    @pytest.mark.parametrize(
+        "name",
+        ["activemq.subscriptionName", "durable-subscription-name", "durable-subscriber-name"],
+    )
+    def test_durable_by_any_of_three_names(self, harness, name):
+        harness.connect(client_id="me")
+        ((_, request, _),) = harness.subscribe("1", "/topic/a", **{name: "mine"})
+        assert request.durable_name == "mine"
+        harness.feed("UNSUBSCRIBE\nid:1\n\n\0")
+        assert harness.connection.take() == [("unsubscribe", "1", None, {"forget": False})]
+        harness.subscribe("1", "/topic/a", **{name: "mine"})
+        harness.feed(f"UNSUBSCRIBE\nid:1\n{name}:mine\nreceipt:u\n\n\0")
+        assert harness.connection.take() == [("unsubscribe", "1", "u", {"forget": True})]
+
+    @pytest.mark.parametrize(
+        ("headers", "reason"),
+        [
+            ("destination:/queue/a\n", "needs an id"),
+            ("id:1\n", "needs a header destination"),
+            ("id:1\ndestination:a\n", "write /queue/NAME"),
+            ("id:1\ndestination:/queue/a\nack:maybe\n", "auto, client, client-individual"),
+            ("id:1\ndestination:/queue/a\nprefetch-count:x\n", "not a number"),
+            ("id:1\ndestination:/queue/a\nselector:a = 1\n", "selector is not supported"),
+            ("id:1\ndestination:/queue/a\nbrowser:true\n", "browser is not supported"),
+            ("id:1\ndestination:/topic/a\ndurable-subscription-name:x\n", "client-id"),
+            ("id:0\ndestination:/queue/b\n", "already"),
+        ],
+    )
+    def test_that_is_refused_says_why(self, harness, headers, reason):
+        harness.connect()
+        harness.subscribe("0")
+        harness.feed(f"SUBSCRIBE\n{headers}\n\0")
+        assert reason in harness.error().body.decode()
+
+    def test_durable_is_for_topics(self, harness):
+        harness.connect(client_id="me")
+        harness.feed("SUBSCRIBE\nid:1\ndestination:/queue/a\ndurable-subscription-name:x\n\n\0")
+        assert "only a subscription to a topic" in harness.error().body.decode()
+
+    def test_more_than_the_limit_is_refused(self, make_harness):
+        harness = make_harness(StompOptions(subscriptions_max=2))
+        harness.connect()
+        harness.subscribe("1")
+        harness.subscribe("2")
+        harness.feed("UNSUBSCRIBE\nid:1\n\n\0")
+        harness.subscribe("3")
+        assert harness.frames() == []
+        harness.subscribe("4")
+        assert "2 subscriptions, the listener's limit" in harness.error().body.decode()
+
+    def test_in_1_0_needs_no_id(self, harness):
+        harness.connect("1.0")
+        harness.feed("SUBSCRIBE\ndestination:/queue/a\nack:client\n\nignored\0")
+        ((_, request, _),) = harness.connection.take()
+        assert request.key == "/queue/a"
+        (message,) = harness.deliver("/queue/a", 5)
+        assert "subscription" not in message.headers
+        harness.feed("UNSUBSCRIBE\ndestination:/queue/a\n\n\0")
+        assert harness.connection.take() == [("unsubscribe", "/queue/a", None, {"forget": False})]
+
+
+class TestUnsubscribe:
+    @pytest.mark.parametrize(
+        ("headers", "reason"),
+        [
+            ("", "needs an id"),
+            ("destination:/queue/a\n", "needs an id"),
+            ("id:9\n", "there is no subscription '9'"),
+            ("id:1\ndurable-subscription-name:x\n", "is not the durable 'x'"),
+        ],
+    )
+    def test_that_is_refused_says_why(self, harness, headers, reason):
+        harness.connect()
+        harness.subscribe()
+        harness.feed(f"UNSUBSCRIBE\n{headers}\n\0")
+        assert reason in harness.error().body.decode()
+
+    def test_deliveries_on_the_way_are_dropped(self, harness):
+        harness.connect()
+        harness.subscribe()
+        harness.feed("UNSUBSCRIBE\nid:1\n\n\0")
+        assert harness.deliver("1", 5) == []
+
+
+class TestAcknowledge:
+    def test_1_2_names_the_ack_header(self, harness):
+        harness.connect()
+        harness.subscribe("first")
+        harness.subscribe("second", ack="client")
+        frames = harness.deliver("second", 7, 8)
+        assert [f.headers["ack"] for f in frames] == ["2-7", "2-8"]
+        assert [f.headers["message-id"] for f in frames] == ["st0re-7", "st0re-8"]
+        harness.feed("ACK\nid:2-8\n\n\0")
+        assert harness.connection.take() == [("acknowledge", "second", [7, 8])]
+
+    def test_acks_of_one_read_go_in_one_call_per_subscription(self, harness):
+        harness.connect()
+        harness.subscribe("a")
+        harness.subscribe("b", ack="client")
+        harness.deliver("b", 3, 4, 5)
+        harness.feed("ACK\nid:1-1\n\n\0ACK\nid:2-4\n\n\0ACK\nid:1-2\n\n\0ACK\nid:2-5\n\n\0")
+        assert sorted(harness.connection.take()) == [
+            ("acknowledge", "a", [1, 2]),
+            ("acknowledge", "b", [3, 4, 5]),
+        ]
+
+    def test_acks_are_passed_before_any_other_frame_acts(self, harness):
+        harness.connect()
+        harness.subscribe()
+        harness.feed(
+            "ACK\nid:1-1\n\n\0SEND\ndestination:/queue/b\n\n\0ACK\nid:1-2\nreceipt:r\n\n\0ACK\nid:1-3\n\n\0"
+        )
+        assert [(c[0], *c[2:]) for c in harness.connection.take()] == [
+            ("acknowledge", [1]),
+            ("publish", None, None),
+            ("acknowledge", [2], "r", None),
+            ("acknowledge", [3]),
+        ]
+
+    def test_one_bad_ack_does_not_spoil_those_before_it(self, harness):
+        harness.connect()
+        harness.subscribe()
+
+        def check(key, sequences, *rest):
+            return RequestError("message 6 is not in flight") if 6 in sequences else None
+
+        harness.connection.fail["acknowledge"] = check
+        harness.feed(
+            "ACK\nid:1-5\n\n\0ACK\nid:1-6\n\n\0ACK\nid:1-7\n\n\0SEND\ndestination:/queue/a\nreceipt:9\n\n\0"
+        )
+        frame = harness.error()
+        assert "message 6 is not in flight" in frame.body.decode()
+        assert "receipt-id" not in frame.headers  # the SEND was not refused, it was not reached
+        assert harness.connection.take() == [
+            ("acknowledge", "1", (5,)),
+            ("disconnect", {"graceful": False}),
+        ]
+
+    def test_acks_before_a_malformed_frame_count(self, harness):
+        harness.connect()
+        harness.subscribe()
+        harness.feed("ACK\nid:1-5\n\n\0GARBAGE\n\n\0")
+        assert "unknown command" in harness.error().body.decode()
+        assert harness.connection.take()[0] == ("acknowledge", "1", [5])
+
+    def test_acks_before_a_bad_ack_of_the_same_read_count(self, harness):
+        harness.connect()
+        harness.subscribe()
+        harness.feed("ACK\nid:1-5\n\n\0ACK\nid:9-6\n\n\0")
+        assert "no subscription" in harness.error().body.decode()
+        assert harness.connection.take()[0] == ("acknowledge", "1", [5])
+
+    def test_1_1_names_message_and_subscription(self, harness):
+        harness.connect("1.1")
+        harness.subscribe("s", ack="client")
+        (_, second) = harness.deliver("s", 7, 8)
+        assert "ack" not in second.headers
+        harness.feed(f"ACK\nmessage-id:{second.headers['message-id']}\nsubscription:s\n\n\0")
+        assert harness.connection.take() == [("acknowledge", "s", [7, 8])]
+
+    def test_1_0_names_only_the_message(self, harness):
+        harness.connect("1.0")
+        harness.subscribe("s", ack="client")
+        harness.subscribe("t", ack="client-individual")
+        harness.deliver("s", 7, 9)
+        harness.deliver("t", 8)
+        harness.feed("ACK\nmessage-id: st0re-8\n\n\0ACK\nmessage-id:st0re-9\n\n\0")
+        assert sorted(harness.connection.take()) == [
+            ("acknowledge", "s", [7, 9]),
+            ("acknowledge", "t", [8]),
+        ]
+
+    @pytest.mark.parametrize(
+        ("version", "headers", "reason"),
+        [
+            ("1.2", "message-id:st0re-7\nsubscription:s\n", "needs a header id"),
+            ("1.2", "id:7\n", "use the value of the MESSAGE frame's ack header"),
+            ("1.2", "id:9-7\n", "use the value of the MESSAGE frame's ack header"),
+            ("1.2", "id:1-x\n", "no id that this gateway has given"),
+            ("1.2", "id:1-٣\n", "no id that this gateway has given"),
+            ("1.2", "id:1-99\n", "not in flight"),
+            ("1.2", "id:2-7\n", "ack:auto"),
+            ("1.1", "subscription:s\n", "needs a header message-id"),
+            ("1.1", "message-id:st0re-7\n", "needs a subscription header"),
+            ("1.1", "message-id:st0re-7\nsubscription:x\n", "there is no subscription 'x'"),
+            ("1.1", "message-id:other-7\nsubscription:s\n", "was not given by this gateway"),
+            ("1.0", "message-id:st0re-99\n", "is not in flight"),
+        ],
+    )
+    def test_that_is_refused_says_why(self, harness, version, headers, reason):
+        harness.connect(version)
+        harness.subscribe("s", ack="client")
+        harness.subscribe("auto", ack="auto")
+        harness.deliver("s", 7)
+        harness.feed(f"ACK\n{headers}\n\0")
+        assert reason in harness.error().body.decode()
+
+    def test_a_body_is_refused(self, harness):
+        harness.connect()
+        harness.subscribe()
+        harness.feed("ACK\nid:1-1\n\nbody\0")
+        assert "ACK must not have a body" in harness.error().body.decode()
+
+
+class TestReject:
+    def test_is_cumulative_with_client(self, harness):
+        harness.connect()
+        harness.subscribe(ack="client")
+        harness.deliver("1", 7, 8, 9)
+        harness.feed("NACK\nid:1-8\nreceipt:r\n\n\0")
+        assert harness.connection.take() == [("reject", "1", [7, 8], "r", None)]
+
+    def test_comes_after_the_acks_before_it(self, harness):
+        harness.connect()
+        harness.subscribe()
+        harness.feed("ACK\nid:1-7\n\n\0NACK\nid:1-8\n\n\0")
+        assert [c[0] for c in harness.connection.take()] == ["acknowledge", "reject"]
+
+    def test_does_not_exist_in_1_0(self, harness):
+        harness.connect("1.0")
+        harness.feed("NACK\nmessage-id:st0re-1\n\n\0")
+        assert "1.0 has no NACK" in harness.error().body.decode()
+
+
+class TestTransactions:
+    def test_every_step_reaches_the_broker(self, harness):
+        harness.connect()
+        harness.subscribe(ack="client")
+        harness.deliver("1", 7, 8)
+        harness.feed(
+            "BEGIN\ntransaction:t\nreceipt:b\n\n\0"
+            "SEND\ndestination:/queue/a\ntransaction:t\n\n\0"
+            "ACK\nid:1-7\ntransaction:t\n\n\0"
+            "NACK\nid:1-8\ntransaction:t\n\n\0"
+            "COMMIT\ntransaction:t\nreceipt:c\n\n\0"
+        )
+        calls = harness.connection.take()
+        assert calls[:2] == [("begin", "t"), ("synchronize", "b")]
+        assert (calls[2][0], *calls[2][2:]) == ("publish", None, "t")
+        assert calls[3:] == [
+            ("acknowledge", "1", [7], None, "t"),
+            ("reject", "1", [8], None, "t"),
+            ("commit", "t", "c"),
+        ]
+
+    def test_abort_puts_acknowledged_messages_back_into_the_books(self, harness):
+        harness.connect()
+        harness.subscribe(ack="client")
+        harness.deliver("1", 7, 8, 9)
+        harness.feed(
+            "BEGIN\ntransaction:t\n\n\0ACK\nid:1-8\ntransaction:t\n\n\0ABORT\ntransaction:t\nreceipt:a\n\n\0"
+        )
+        harness.feed("ACK\nid:1-9\n\n\0")
+        assert harness.connection.take() == [
+            ("begin", "t"),
+            ("acknowledge", "1", [7, 8], None, "t"),
+            ("abort", "t", "a"),
+            ("acknowledge", "1", [7, 8, 9]),
+        ]
+
+    def test_several_are_open_at_once_up_to_the_limit(self, make_harness):
+        harness = make_harness(StompOptions(transactions_max=2))
+        harness.connect()
+        harness.feed(
+            "BEGIN\ntransaction:a\n\n\0BEGIN\ntransaction:b\n\n\0COMMIT\ntransaction:a\n\n\0"
+        )
+        harness.feed("BEGIN\ntransaction:c\n\n\0")
+        assert harness.frames() == []
+        harness.feed("BEGIN\ntransaction:d\n\n\0")
+        assert "2 open transactions" in harness.error().body.decode()
+
+    @pytest.mark.parametrize("command", ["BEGIN", "COMMIT", "ABORT"])
+    def test_need_a_name(self, harness, command):
+        harness.connect()
+        harness.feed(f"{command}\n\n\0")
+        assert f"{command} needs a header transaction" in harness.error().body.decode()
+
+    @pytest.mark.parametrize("command", ["ACK", "NACK"])
+    def test_an_unknown_one_is_refused(self, harness, command):
+        harness.connect()
+        harness.subscribe()
+        harness.feed(f"{command}\nid:1-1\ntransaction:t\n\n\0")
+        assert "there is no open transaction 't'" in harness.error().body.decode()

@@ -1,0 +1,438 @@
+"""A session from the first byte to the last, every state by every kind of input."""
+
+import logging
+
+import pytest
+
+from tidegate.spi import AccessError, ConnectionEndedError, RequestError, StoreIOError
+from tidegate_protocols.stomp import StompOptions, Version
+from tidegate_protocols.stomp._transitions import State
+
+
+class TestConnect:
+    def test_is_answered_with_connected(self, harness):
+        frame = harness.connect("1.2", heart_beat="0,0")
+        assert frame.command == "CONNECTED"
+        assert frame.headers["version"] == "1.2"
+        assert frame.headers["server"] == "tidegate/9.9"
+        assert frame.headers["heart-beat"] == "1000,1000"
+        assert len(frame.headers["session"]) == 16
+        assert harness.session.state is State.CONNECTED
+
+    def test_tells_the_broker_who_it_is(self, make_harness):
+        harness = make_harness(allow_anonymous=False)
+        harness.connect("1.1", login="me", passcode="s", client_id="c")
+        (request,) = harness.broker.requests
+        assert (request.protocol, request.version) == ("stomp", "1.1")
+        assert (request.username, request.password, request.client_id) == ("me", b"s", "c")
+        assert (request.peer, request.listener) == ("10.0.0.9:5555", "stomp://127.0.0.1:61613")
+        assert request.anonymous_allowed is False
+        assert request.session_expiry == 0
+
+    def test_resumes_after_the_answer(self, harness):
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        assert harness.connection.take() == [("resume",)]
+
+    def test_of_a_client_that_is_already_slow_says_so(self, harness):
+        harness.session.pause_writing()
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        assert harness.connection.take() == [("resume",), ("writable", False)]
+
+    def test_frames_sent_along_wait_for_the_answer(self, harness):
+        harness.broker.gate.is_open = False
+        harness.feed("STOMP\naccept-version:1.2\n\n\0SEND\ndestination:/queue/a\nx:\\c\n\n\0SEND\n")
+        harness.feed("destination:/queue/b\n\n\0")
+        assert harness.session.state is State.CONNECTING
+        assert not harness.link.is_reading
+        assert harness.frames() == []
+        harness.broker.gate.is_open = True
+        harness.loop.tasks[0].step()
+        assert [f.command for f in harness.frames()] == ["CONNECTED"]
+        assert harness.link.is_reading
+        sent = [call[1] for call in harness.connection.take("resume")]
+        assert [m.destination for m in sent] == ["queue://a", "queue://b"]
+        assert sent[0].headers == (("x", ":"),)
+
+    def test_refused_by_the_broker_is_an_error(self, harness):
+        harness.broker.error = AccessError("wrong password", principal="me")
+        harness.feed("CONNECT\naccept-version:1.2\npasscode:hunter2\n\n\0")
+        frame = harness.error()
+        assert frame.headers["message"] == "me: wrong password"
+        assert b"hunter2" not in frame.body
+
+    def test_without_a_common_version_lists_them(self, harness):
+        harness.feed("CONNECT\naccept-version:3.0\n\n\0")
+        frame = harness.error()
+        assert frame.headers["version"] == "1.0,1.1,1.2"
+        assert frame.body.startswith(b"Supported protocol versions are 1.0 1.1 1.2\n")
+
+    def test_that_fails_inside_the_broker_is_logged_and_aborted(self, harness, caplog):
+        harness.broker.error = ValueError("bug")
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        assert harness.link.is_aborted
+        assert "connect failed" in caplog.text
+        assert "ValueError" in caplog.text
+
+    def test_answered_after_the_client_left_is_undone(self, harness):
+        harness.broker.gate.is_open = False
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        harness.session._state = State.CLOSED  # closed in the very turn of the answer
+        harness.broker.gate.is_open = True
+        harness.loop.tasks[0].step()
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+
+    def test_is_cancelled_when_the_client_leaves(self, harness):
+        harness.broker.gate.is_open = False
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        harness.session.lost(None)
+        assert harness.loop.tasks[0].is_cancelled
+        assert harness.loop.live_timers == []
+        assert harness.ended == [harness.session]
+
+    @pytest.mark.parametrize("begun", [False, True])
+    def test_that_never_comes_ends_the_connection(self, make_harness, begun):
+        harness = make_harness(StompOptions(connect_timeout=3))
+        if begun:
+            harness.broker.gate.is_open = False
+            harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        harness.loop.advance(2.9)
+        assert harness.frames() == []
+        harness.loop.advance(0.2)
+        assert "within 3s" in harness.error().headers["message"]
+        assert all(task.is_cancelled for task in harness.loop.tasks)
+
+    def test_in_time_stops_the_clock(self, harness):
+        harness.connect()
+        assert harness.loop.live_timers == []
+
+
+WORK = {
+    "SEND": "SEND\ndestination:/queue/a\n\n\0",
+    "ACK": "ACK\nid:1-1\n\n\0",
+    "ACK with receipt": "ACK\nid:1-1\nreceipt:r\n\n\0",
+    "NACK": "NACK\nid:1-1\n\n\0",
+    "SUBSCRIBE": "SUBSCRIBE\nid:2\ndestination:/queue/a\n\n\0",
+    "UNSUBSCRIBE": "UNSUBSCRIBE\nid:1\n\n\0",
+    "BEGIN": "BEGIN\ntransaction:t\n\n\0",
+    "COMMIT": "COMMIT\ntransaction:t\n\n\0",
+    "ABORT": "ABORT\ntransaction:t\n\n\0",
+}
+CONNECTS = {
+    "CONNECT": "CONNECT\naccept-version:1.2\n\n\0",
+    "STOMP": "STOMP\naccept-version:1.2\n\n\0",
+}
+DISCONNECT = {"DISCONNECT": "DISCONNECT\n\n\0"}
+
+
+class TestEveryFrameInEveryState:
+    @pytest.mark.parametrize("name", [*WORK, *DISCONNECT])
+    def test_before_connect_is_an_error(self, harness, name):
+        harness.feed((WORK | DISCONNECT)[name])
+        assert harness.error().headers["message"].endswith("is not allowed before CONNECT")
+        assert harness.session.state is State.CLOSED
+        assert harness.broker.requests == []
+
+    @pytest.mark.parametrize("name", [*WORK, *DISCONNECT, *CONNECTS])
+    def test_while_connecting_waits(self, harness, name):
+        harness.broker.gate.is_open = False
+        harness.feed(CONNECTS["CONNECT"])
+        harness.feed((WORK | DISCONNECT | CONNECTS)[name])
+        assert harness.session.state is State.CONNECTING
+        assert harness.frames() == []
+
+    @pytest.mark.parametrize("name", WORK)
+    def test_when_connected_works(self, harness, name):
+        harness.connect()
+        harness.subscribe()
+        harness.feed(WORK[name])
+        assert harness.session.state is State.CONNECTED
+        assert harness.frames() == []
+        assert len(harness.connection.take()) == 1
+
+    @pytest.mark.parametrize("name", CONNECTS)
+    def test_connect_when_connected_is_an_error(self, harness, name):
+        harness.connect()
+        harness.feed(CONNECTS[name])
+        message = harness.error().headers["message"]
+        assert message == f"{name} is not allowed on a connection that is connected already"
+        assert len(harness.broker.requests) == 1
+
+    @pytest.mark.parametrize("name", [*WORK, *DISCONNECT, *CONNECTS])
+    @pytest.mark.parametrize("together", [True, False])
+    def test_after_disconnect_is_an_error(self, harness, name, together):
+        harness.connect()
+        late = (WORK | DISCONNECT | CONNECTS)[name]
+        if together:
+            harness.feed("DISCONNECT\n\n\0" + late)
+        else:
+            harness.feed("DISCONNECT\n\n\0")
+            harness.feed(late)
+        assert harness.error().headers["message"].endswith("is not allowed after DISCONNECT")
+
+    @pytest.mark.parametrize("name", [*WORK, *DISCONNECT, *CONNECTS])
+    def test_on_a_closed_session_is_ignored(self, harness, name):
+        harness.connect()
+        harness.session.closed(ConnectionEndedError("x", "over"))
+        harness.error()
+        harness.feed((WORK | DISCONNECT | CONNECTS)[name])
+        assert harness.frames() == []
+        assert harness.connection.take() == []
+
+    @pytest.mark.parametrize("state", list(State))
+    def test_the_broker_may_call_in_any_state(self, harness, state):
+        if state is not State.WAITING:
+            harness.broker.gate.is_open = state is not State.CONNECTING
+            harness.feed(CONNECTS["CONNECT"])
+        if state is State.LEAVING:
+            harness.feed(DISCONNECT["DISCONNECT"])
+        if state is State.CLOSED:
+            harness.session.lost(None)
+        assert harness.session.state is state
+        harness.link.written.clear()
+        harness.session.throttle(True)
+        harness.session.throttle(False)
+        assert harness.deliver("nobody", 1) == []
+        harness.session.closed(ConnectionEndedError("take-over", "another client took over"))
+        harness.session.closed(ConnectionEndedError("take-over", "again"))
+        harness.loop.turn()
+        assert harness.session.state is State.CLOSED
+        if state is State.CLOSED:
+            assert harness.frames() == []
+        else:
+            assert harness.error().headers["message"] == "another client took over"
+            harness.session.lost(None)
+        assert harness.ended == [harness.session]
+        assert harness.loop.live_timers == []
+
+
+class TestConfirmations:
+    def test_leave_in_one_write(self, harness):
+        harness.connect()
+        harness.session.confirmed(["1", "a:b", "3"])
+        assert len(harness.link.written) == 1
+        assert [f.headers["receipt-id"] for f in harness.frames()] == ["1", "a:b", "3"]
+
+    def test_that_fail_are_errors_with_the_receipt(self, harness):
+        harness.connect()
+        harness.session.failed("7", StoreIOError("the disk is gone"))
+        harness.loop.turn()
+        frame = harness.error()
+        assert frame.headers["receipt-id"] == "7"
+        assert frame.headers["message"] == "the disk is gone"
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+
+    def test_of_nobody_that_fail_are_errors_too(self, harness):
+        harness.connect()
+        harness.session.failed(None, StoreIOError("the disk is gone"))
+        assert "receipt-id" not in harness.error().headers
+
+    def test_that_fail_do_not_call_the_broker_back_at_once(self, harness):
+        harness.connect()
+        harness.session.failed("7", StoreIOError("the disk is gone"))
+        assert harness.connection.take() == []
+
+    def test_after_the_end_are_dropped(self, harness):
+        harness.connect()
+        harness.session.failed("7", StoreIOError("x"))
+        harness.frames()
+        harness.session.confirmed(["8"])
+        harness.session.failed("9", StoreIOError("y"))
+        assert harness.frames() == []
+
+
+class TestDisconnect:
+    def test_with_receipt_is_answered_when_everything_is_durable(self, harness):
+        harness.connect()
+        harness.feed("SEND\ndestination:/queue/a\nreceipt:1\n\n\0DISCONNECT\nreceipt:bye\n\n\0")
+        (_, (name, farewell)) = harness.connection.take()
+        assert name == "synchronize"
+        assert harness.session.state is State.LEAVING
+        assert harness.frames() == []
+        harness.session.confirmed(["1", farewell])
+        assert harness.link.is_closing
+        assert [f.headers["receipt-id"] for f in harness.frames()] == ["1", "bye"]
+        assert harness.connection.take() == []  # not from inside the broker's call
+        harness.loop.turn()
+        assert harness.connection.take() == [("disconnect", {"graceful": True})]
+        harness.session.lost(None)
+        assert harness.connection.take() == []
+
+    def test_without_receipt_closes_when_everything_is_durable(self, harness):
+        harness.connect()
+        harness.feed("DISCONNECT\n\n\0")
+        ((_, farewell),) = harness.connection.take()
+        harness.session.confirmed([farewell])
+        harness.loop.turn()
+        assert harness.frames() == []
+        assert harness.link.is_closing
+        assert harness.connection.take() == [("disconnect", {"graceful": True})]
+
+    def test_of_a_client_that_closes_at_once_is_graceful(self, harness):
+        harness.connect()
+        harness.feed("DISCONNECT\n\n\0")
+        harness.connection.take()
+        harness.session.lost(None)
+        assert harness.connection.take() == [("disconnect", {"graceful": True})]
+
+    def test_that_cannot_be_settled_is_an_error(self, harness):
+        harness.connect()
+        harness.feed("DISCONNECT\nreceipt:bye\n\n\0")
+        ((_, farewell),) = harness.connection.take()
+        harness.session.failed(farewell, StoreIOError("the disk is gone"))
+        assert harness.error().headers["receipt-id"] == "bye"
+
+    def test_by_closing_the_socket_is_not_graceful(self, harness):
+        harness.connect()
+        harness.session.lost(ConnectionResetError())
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+        assert harness.ended == [harness.session]
+
+    def test_with_a_body_is_refused(self, harness):
+        harness.connect()
+        harness.feed("DISCONNECT\n\nbody\0")
+        assert "DISCONNECT must not have a body" in harness.error().body.decode()
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("data", "text"),
+        [
+            (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
+            (b"\x16\x03\x01\x02\x00\x01\x00", "TLS"),
+            (b"garbage that goes on and on", "unknown command"),
+        ],
+    )
+    def test_garbage_is_answered_and_closed(self, harness, data, text):
+        harness.feed(data)
+        assert text in harness.error().body.decode()
+        harness.feed(data)
+        assert harness.frames() == []
+
+    def test_broker_errors_name_the_receipt(self, harness):
+        harness.connect()
+        harness.connection.fail["commit"] = RequestError("no transaction 't'")
+        harness.feed("COMMIT\ntransaction:t\nreceipt:5\n\n\0SEND\ndestination:/queue/a\n\n\0")
+        frame = harness.error()
+        assert frame.headers["receipt-id"] == "5"
+        assert b"no transaction 't'" in frame.body
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+
+    def test_a_broker_that_ends_us_in_the_middle_of_a_read_stops_it(self, harness):
+        harness.connect()
+
+        def end(*_):
+            harness.session.closed(ConnectionEndedError("take-over", "another client took over"))
+
+        harness.connection.fail["publish"] = end
+        harness.feed("SEND\ndestination:/queue/a\n\n\0" * 3)
+        assert harness.error().headers["message"] == "another client took over"
+        assert len(harness.connection.take()) == 1
+
+    def test_errors_are_escaped_by_version(self, harness):
+        harness.connect("1.1")
+        assert harness.version is Version.V1_1
+        harness.session.closed(ConnectionEndedError("x", "a: b"))
+        assert b"message:a\\c b\n" in b"".join(harness.link.written)
+
+    def test_a_listener_may_end_the_session(self, harness):
+        harness.connect()
+        harness.session.end(ConnectionEndedError("shutdown", "the gateway is stopping"))
+        harness.loop.turn()
+        assert harness.error().headers["message"] == "the gateway is stopping"
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+
+    def test_refusals_are_logged_without_bodies(self, harness, caplog):
+        caplog.set_level(logging.INFO)
+        harness.connect()
+        harness.feed("SEND\n\ntop secret\0")
+        assert "peer=10.0.0.9:5555" in caplog.text
+        assert "destination" in caplog.text
+        assert "top secret" not in caplog.text
+
+
+class TestFlow:
+    def test_throttle_stops_and_resumes_reading(self, harness):
+        harness.connect()
+        harness.session.throttle(True)
+        assert not harness.link.is_reading
+        harness.session.throttle(False)
+        assert harness.link.is_reading
+
+    def test_a_slow_client_is_told_to_the_broker(self, harness):
+        harness.connect()
+        harness.session.pause_writing()
+        harness.session.resume_writing()
+        assert harness.connection.take() == [("writable", False), ("writable", True)]
+
+    def test_redelivered_messages_are_marked(self, harness):
+        harness.connect()
+        harness.subscribe()
+        (frame,) = harness.deliver("1", 5, delivery_count=2)
+        assert frame.headers["redelivered"] == "true"
+        (frame,) = harness.deliver("1", 6)
+        assert "redelivered" not in frame.headers
+
+    def test_a_page_of_messages_is_one_write(self, harness):
+        harness.connect()
+        harness.subscribe()
+        harness.session.deliver("1", [])
+        harness.link.written.clear()
+        frames = harness.deliver("1", *range(1, 100))
+        assert [f.headers["message-id"] for f in frames] == [f"st0re-{n}" for n in range(1, 100)]
+
+
+class TestHeartBeats:
+    def test_are_sent_as_negotiated(self, harness):
+        harness.connect(heart_beat="0,4000")
+        harness.loop.advance(4)
+        assert b"\n" in harness.link.written
+        assert set(harness.link.written) == {b"\n"}
+
+    def test_are_not_sent_to_a_client_that_does_not_read(self, harness):
+        harness.connect(heart_beat="0,4000")
+        harness.session.pause_writing()
+        harness.loop.advance(40)
+        assert harness.link.written == []
+
+    def test_missing_ones_end_the_connection_and_say_when_the_peer_was_heard(self, harness, caplog):
+        caplog.set_level(logging.INFO)
+        harness.connect(heart_beat="5000,0")
+        for _ in range(5):
+            harness.loop.advance(9)
+            harness.feed("\n")
+        assert harness.frames() == []
+        harness.loop.advance(10.2)
+        assert "nothing was heard for 101" in harness.error().headers["message"]
+        assert "heart-beat missed peer=10.0.0.9:5555 last_heard_ms=10" in caplog.text
+        assert harness.loop.live_timers == []
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+
+    def test_any_byte_counts(self, harness):
+        harness.connect(heart_beat="5000,0")
+        for byte in "SEND\nx":
+            harness.loop.advance(9)
+            harness.feed(byte)
+        assert harness.frames() == []
+
+    def test_a_throttled_client_is_not_missed(self, harness):
+        harness.connect(heart_beat="5000,0")
+        harness.session.throttle(True)
+        harness.loop.advance(100)
+        harness.session.throttle(False)
+        assert harness.frames() == []
+
+    def test_do_not_run_without_agreement(self, make_harness):
+        options = StompOptions(heart_beat_send_minimum=0, heart_beat_receive_minimum=0)
+        harness = make_harness(options)
+        frame = harness.connect(heart_beat="1000,1000")
+        assert frame.headers["heart-beat"] == "0,0"
+        assert harness.loop.live_timers == []
+
+    def test_the_grace_factor_is_an_option(self, make_harness):
+        harness = make_harness(StompOptions(heart_beat_grace_factor=5.0))
+        harness.connect(heart_beat="1000,0")
+        harness.loop.advance(4.9)
+        assert harness.frames() == []
+        harness.loop.advance(0.3)
+        harness.error()

@@ -1,0 +1,476 @@
+"""The TCP transport over real loopback sockets, on asyncio's loop and on uvloop."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+import uvloop
+
+from tidegate_protocols.transport import TcpLink, TcpListener
+from tidegate_protocols.transport import _tcp as tcp
+
+TIMEOUT_S = 20  # bounds a hanging test, nothing waits for it
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def runner(coroutine):
+        async def bounded():
+            async with asyncio.timeout(TIMEOUT_S):
+                return await coroutine
+
+        with asyncio.Runner(loop_factory=factory) as made:
+            return made.run(bounded())
+
+    return runner
+
+
+class Recorder:
+    """A handler that records what happens and answers with what *reply* returns."""
+
+    def __init__(self, reply=lambda data: None):
+        self.link: Any = None
+        self.reply, self.data, self.events = reply, b"", []
+        self.changed = asyncio.Event()
+
+    def note(self, event):
+        self.events.append(event)
+        self.changed.set()
+
+    async def until(self, check):
+        while not check(self):
+            self.changed.clear()
+            await self.changed.wait()
+
+    def opened(self, link):
+        self.link = link
+        self.note("opened")
+
+    def data_received(self, data):
+        self.data += data
+        self.note("data")
+        answer = self.reply(data)
+        if answer is not None:
+            self.link.send(answer)
+
+    def closed(self, error):
+        self.note(("closed", error))
+
+    def pause_writing(self):
+        self.note("pause")
+
+    def resume_writing(self):
+        self.note("resume")
+
+
+@contextlib.asynccontextmanager
+async def listening(make: Callable[[], Recorder] = Recorder, **options: Any):
+    handlers = []
+
+    def make_handler():
+        handlers.append(make())
+        return handlers[-1]
+
+    listener = TcpListener("127.0.0.1", 0, make_handler, **({"connections_max": 10} | options))
+    _, port = await listener.start()
+    try:
+        yield listener, handlers, port
+    finally:
+        await listener.stop(1.0)
+
+
+async def connected(port, handlers):
+    before = len(handlers)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while len(handlers) == before or handlers[-1].link is None:
+        await asyncio.sleep(0)
+    return reader, writer, handlers[-1]
+
+
+async def hang_up(writer):
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def test_bytes_go_both_ways_and_the_peer_has_a_name(run):
+    async def scenario():
+        async with listening(lambda: Recorder(lambda data: data.upper())) as (
+            listener,
+            handlers,
+            port,
+        ):
+            reader, writer, handler = await connected(port, handlers)
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"HELLO"
+            name = "{}:{}".format(*writer.get_extra_info("sockname"))
+            assert handler.link.peer == name
+            assert listener.connection_count == 1
+            await hang_up(writer)
+            await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            assert handler.events == ["opened", "data", ("closed", None)]
+            assert handler.link.is_closing
+            assert listener.connection_count == 0
+
+    run(scenario())
+
+
+def test_ipv6_peers_are_written_with_brackets(run):
+    async def scenario():
+        handler = Recorder()
+        listener = TcpListener("::1", 0, lambda: handler, connections_max=1)
+        try:
+            host, port = await listener.start()
+        except OSError:
+            pytest.skip("no IPv6 here")
+        _, writer = await asyncio.open_connection(host, port)
+        await handler.until(lambda h: h.link is not None)
+        assert handler.link.peer.startswith("[::1]:")
+        await hang_up(writer)
+        await listener.stop(1.0)
+
+    run(scenario())
+
+
+def test_a_port_in_use_is_an_os_error(run):
+    async def scenario():
+        async with listening() as (_, _, port):
+            second = TcpListener("127.0.0.1", port, Recorder, connections_max=1)
+            with pytest.raises(OSError, match=r"in use"):
+                await second.start()
+
+    run(scenario())
+
+
+def test_sockets_do_not_wait_for_more_to_send_and_notice_dead_peers(run):
+    async def scenario():
+        async with listening() as (_, handlers, port):
+            _, writer, handler = await connected(port, handlers)
+            sock = handler.link._transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_one_connection_too_many_is_told_and_closed(run, caplog):
+    async def scenario():
+        async with listening(connections_max=1, refusal=b"full\n") as (listener, handlers, port):
+            _, writer, handler = await connected(port, handlers)
+            for _ in range(3):
+                reader, refused = await asyncio.open_connection("127.0.0.1", port)
+                assert await reader.read() == b"full\n"
+                await hang_up(refused)
+            assert len(handlers) == 1
+            assert caplog.text.count("connections refused connections_max=1") == 1
+            await hang_up(writer)
+            await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            _, writer, _ = await connected(port, handlers)
+            assert listener.connection_count == 1
+            await hang_up(writer)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("place", ["opened", "data_received", "pause_writing", "resume_writing"])
+def test_an_exception_in_a_handler_ends_only_its_connection(run, caplog, place):
+    class Faulty(Recorder):
+        pass
+
+    def fail(self, *_):
+        self.link = self.link or _[0]
+        raise RuntimeError("bug")
+
+    setattr(Faulty, place, fail)
+
+    async def scenario():
+        async with listening() as (listener, handlers, port):
+            _, good_writer, good = await connected(port, handlers)
+            listener._make_handler = lambda: handlers.append(Faulty()) or handlers[-1]
+            _, writer, bad = await connected(port, handlers)
+            if place == "data_received":
+                writer.write(b"x")
+            elif place != "opened":
+                connection = next(c for c in listener._connections if c._handler is bad)
+                getattr(connection, place)()
+            await bad.until(lambda h: h.events and isinstance(h.events[-1], tuple))
+            (_, error) = bad.events[-1]
+            assert isinstance(error, RuntimeError)
+            assert f"peer={bad.link.peer}" in caplog.text
+            good_writer.write(b"still here")
+            await good.until(lambda h: h.data == b"still here")
+            await hang_up(writer)
+            await hang_up(good_writer)
+
+    run(scenario())
+
+
+def test_an_exception_while_closing_is_logged(run, caplog):
+    class Faulty(Recorder):
+        def closed(self, error):
+            super().closed(error)
+            raise RuntimeError("bug at the end")
+
+    async def scenario():
+        async with listening(Faulty) as (listener, handlers, port):
+            _, writer, handler = await connected(port, handlers)
+            await hang_up(writer)
+            await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            await asyncio.sleep(0)
+            assert listener.connection_count == 0
+        assert "bug at the end" in caplog.text
+
+    run(scenario())
+
+
+def test_close_delivers_the_last_bytes_though_input_is_unread(run):
+    """Closing with unread input would reset the connection and destroy the answer."""
+
+    async def scenario():
+        async with listening() as (_, handlers, port):
+            reader, writer, handler = await connected(port, handlers)
+            handler.link.pause_reading()
+            writer.write(b"x" * 3_000_000)  # more than the socket buffers of one side hold
+            handler.link.send(b"the ")
+            handler.link.send(b"reason")
+            handler.link.close()
+            handler.link.send(b"too late")
+            handler.link.close()
+            assert handler.link.is_closing
+            assert await reader.read() == b"the reason"
+            await hang_up(writer)
+            await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            assert handler.data == b""
+
+    run(scenario())
+
+
+def test_a_peer_that_never_hangs_up_is_aborted_after_the_linger_time(run, monkeypatch):
+    monkeypatch.setattr(tcp, "CLOSE_LINGER_S", 0.01)
+
+    async def scenario():
+        async with listening() as (_, handlers, port):
+            reader, writer, handler = await connected(port, handlers)
+            handler.link.close()
+            await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_abort_drops_what_was_not_written(run):
+    async def scenario():
+        async with listening() as (_, handlers, port):
+            reader, writer, handler = await connected(port, handlers)
+            handler.link.send(b"lost")
+            handler.link.abort()
+            await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_pausing_stops_the_bytes_and_both_may_be_repeated(run):
+    async def scenario():
+        async with listening() as (_, handlers, port):
+            _, writer, handler = await connected(port, handlers)
+            handler.link.resume_reading()
+            handler.link.pause_reading()
+            handler.link.pause_reading()
+            writer.write(b"x")
+            await writer.drain()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert handler.data == b""
+            handler.link.resume_reading()
+            handler.link.resume_reading()
+            await handler.until(lambda h: h.data == b"x")
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_a_peer_that_does_not_read_pauses_the_handler(run):
+    async def scenario():
+        async with listening() as (_, handlers, port):
+            reader, writer, handler = await connected(port, handlers)
+            sent = 0
+            while "pause" not in handler.events:
+                handler.link.send(b"x" * 100_000)
+                sent += 100_000
+                await asyncio.sleep(0)
+            await reader.readexactly(sent)
+            await handler.until(lambda h: "resume" in h.events)
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_stop_tells_every_peer_and_waits_for_them(run):
+    async def scenario():
+        async with listening() as (listener, handlers, port):
+            reader, writer, handler = await connected(port, handlers)
+            handler.link.send(b"bye")
+            stopping = asyncio.create_task(listener.stop(TIMEOUT_S))
+            assert await reader.read() == b"bye"
+            await hang_up(writer)
+            await stopping
+            assert isinstance(handler.events[-1], tuple)
+            with pytest.raises(OSError, match=r"[Cc]onnect"):
+                await asyncio.open_connection("127.0.0.1", port)
+            await listener.stop(1.0)
+            await listener.stop_accepting()
+
+    run(scenario())
+
+
+def test_stop_aborts_those_that_do_not_go(run, caplog):
+    async def scenario():
+        async with listening() as (listener, handlers, port):
+            _, writer, handler = await connected(port, handlers)
+            await listener.stop(0.01)
+            assert isinstance(handler.events[-1], tuple)
+            assert "connections aborted count=1" in caplog.text
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_stop_accepting_leaves_connections_alone(run):
+    async def scenario():
+        async with listening(lambda: Recorder(lambda data: data)) as (listener, handlers, port):
+            reader, writer, _ = await connected(port, handlers)
+            await listener.stop_accepting()
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered(run):
+    async def scenario():
+        async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
+            reader, writer, _ = await connected(port, handlers)
+            writer.write(b"x")
+            writer.write_eof()
+            assert await reader.read() == b"x"
+            await hang_up(writer)
+
+    run(scenario())
+
+
+# ------------------------------------------------------------------------------------ one write
+
+
+class FakeTransport(asyncio.Transport):
+    def __init__(self):
+        self.written, self.calls, self.closing = [], [], False
+
+    def write(self, data):
+        self.written.append(data)
+
+    def is_closing(self):
+        return self.closing
+
+    def can_write_eof(self):
+        return False
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append(name)
+
+
+class FakeLoop:
+    def __init__(self):
+        self.soon = []
+
+    def call_soon(self, callback):
+        self.soon.append(callback)
+
+    def turn(self):
+        soon, self.soon = self.soon, []
+        for callback in soon:
+            callback()
+
+
+@pytest.fixture
+def fake():
+    transport, loop = FakeTransport(), FakeLoop()
+    return TcpLink(transport, loop, "peer"), transport, loop
+
+
+def test_everything_of_one_turn_leaves_in_one_write(fake):
+    link, transport, loop = fake
+    for piece in (b"a", b"b", b"c"):
+        link.send(piece)
+    assert len(loop.soon) == 1
+    assert transport.written == []
+    loop.turn()
+    assert transport.written == [b"abc"]
+    loop.turn()
+    assert transport.written == [b"abc"]
+
+
+def test_a_single_piece_is_not_copied(fake):
+    link, transport, loop = fake
+    piece = b"x" * 1000
+    link.send(piece)
+    loop.turn()
+    assert transport.written[0] is piece
+
+
+def test_flush_writes_now_and_only_once(fake):
+    link, transport, loop = fake
+    link.send(b"a")
+    link.flush()
+    assert transport.written == [b"a"]
+    link.send(b"b")
+    loop.turn()
+    assert transport.written == [b"a", b"b"]
+
+
+def test_a_transport_without_half_close_is_closed_at_once(fake):
+    link, transport, _ = fake
+    link.send(b"a")
+    link.close()
+    assert (transport.written, transport.calls) == ([b"a"], ["close"])
+    link.pause_reading()
+    link.resume_reading()
+    assert transport.calls == ["close"]
+
+
+def test_closing_after_the_peer_was_first_does_nothing_more(fake):
+    link, transport, _ = fake
+    transport.closing = True
+    link.close()
+    assert transport.calls == []
+    assert link.is_closing
+
+
+def test_closing_a_connection_that_the_peer_has_reset_aborts_it(fake):
+    link, transport, _ = fake
+
+    def write_eof():
+        raise OSError(107, "Transport endpoint is not connected")
+
+    transport.can_write_eof = lambda: True
+    transport.write_eof = write_eof
+    link.close()
+    assert transport.calls == ["abort"]
+
+
+def test_nothing_is_written_after_the_socket_is_gone(fake):
+    link, transport, loop = fake
+    link.send(b"a")
+    link.lost()
+    link.send(b"b")
+    loop.turn()
+    assert transport.written == []
