@@ -339,7 +339,8 @@ class TurnWriter:
         _log.error("store=full error=%r publishes_refused_for_s=%g", str(error), FULL_BACK_OFF_S)
         self.full_until = self._loop.time() + FULL_BACK_OFF_S
         dropped, front, rest = turn.drop_additions()
-        self._tell_failed(dropped, error)
+        told = StoreFullError(f"the message store is full, send again later ({error})")
+        self._tell_failed(dropped, told)
         while front or rest:
             self.full_until = self._loop.time() + FULL_BACK_OFF_S
             front += self.turn.take_front(self._clock())

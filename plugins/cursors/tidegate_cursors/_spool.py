@@ -149,7 +149,8 @@ class Spool:
                 while done < len(view):
                     place = (self._written + done) % self._limit_bytes
                     stop = done + min(len(view) - done, self._limit_bytes - place)
-                    done += os.pwrite(descriptor, view[done:stop], place)
+                    with view[done:stop] as part:  # released at once: the buffer must resize
+                        done += os.pwrite(descriptor, part, place)
         except OSError as error:
             self._is_failed = True
             _log.warning(

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 JOB_COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark._job")
 TAIL_LINES: Final = 20
 _READ_BYTES: Final = 1 << 16
+_PIPE_TIMEOUT: Final = 5.0
 _LINE_BYTES_MAX: Final = 1 << 20
 
 
@@ -108,6 +109,8 @@ class JobProcess:
         code = await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+        # Its pipes end with the last process of the group; only one that left the group holds them.
+        await asyncio.wait([self._stderr], timeout=_PIPE_TIMEOUT)
         self._stderr.cancel()
         await asyncio.gather(self._stderr, return_exceptions=True)
         return code

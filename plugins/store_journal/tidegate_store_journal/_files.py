@@ -194,7 +194,10 @@ class DataFiles:
         """A taken file was not begun after all."""
         if file.length == self._file_length:
             self._spares.appendleft(file)
-        # One made for a large batch stays a used file without batches until the next start.
+        else:
+            # Made for one large batch that now does not come: it only takes room.
+            self.forget(file)
+            self._executor.submit(self._storage.unlink, file.name)
 
     def refill(self, *, half_used: bool) -> None:
         """Get spares ready in the background: the reserve, and one more when it is soon needed."""

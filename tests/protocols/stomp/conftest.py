@@ -136,10 +136,9 @@ class FakeConnection:
 
     def __getattr__(self, name):
         def call(*args, **kwargs):
-            error = self.fail.get(name)
-            if callable(error) and not isinstance(error, type):
-                error = error(*args, **kwargs)
-            if error is not None:
+            wanted = self.fail.get(name)
+            error = wanted(*args, **kwargs) if callable(wanted) else wanted
+            if isinstance(error, Exception):
                 raise error
             self.calls.append((name, args, kwargs))
 

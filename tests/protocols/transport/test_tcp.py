@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import uvloop
@@ -67,14 +69,18 @@ class Recorder:
 
 
 @contextlib.asynccontextmanager
-async def listening(make: Callable[[], Recorder] = Recorder, **options: Any):
+async def listening(
+    make: Callable[[], Recorder] = Recorder, connections_max: int = 10, refusal: bytes = b""
+):
     handlers = []
 
     def make_handler():
         handlers.append(make())
         return handlers[-1]
 
-    listener = TcpListener("127.0.0.1", 0, make_handler, **({"connections_max": 10} | options))
+    listener = TcpListener(
+        "127.0.0.1", 0, make_handler, connections_max=connections_max, refusal=refusal
+    )
     _, port = await listener.start()
     try:
         yield listener, handlers, port
@@ -371,7 +377,7 @@ def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered(run):
 # ------------------------------------------------------------------------------------ one write
 
 
-class FakeTransport(asyncio.Transport):
+class FakeTransport:
     def __init__(self):
         self.written, self.calls, self.closing = [], [], False
 
@@ -403,7 +409,8 @@ class FakeLoop:
 
 @pytest.fixture
 def fake():
-    transport, loop = FakeTransport(), FakeLoop()
+    transport: Any = FakeTransport()
+    loop: Any = FakeLoop()
     return TcpLink(transport, loop, "peer"), transport, loop
 
 

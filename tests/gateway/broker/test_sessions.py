@@ -1,0 +1,322 @@
+"""Sessions that outlive their connections: resume, clean start, expiry, packet-id states."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker_harness import Broker, Client, run
+
+from tidegate.spi import (
+    SESSION_NEVER_EXPIRES,
+    Acknowledge,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    PutInflight,
+)
+
+OUT, IN = InflightDirection.OUT, InflightDirection.IN
+
+
+async def resume(broker: Broker, expiry: int = 100, **more: Any) -> Client:
+    return await broker.client("mqtt", "c", clean_start=False, session_expiry=expiry, **more)
+
+
+def record(packet_id: int, sequence: int = 0, direction: InflightDirection = OUT) -> InflightRecord:
+    name = "t" if direction is OUT else ""
+    state = InflightState.PUBLISHED if direction is OUT else InflightState.RECEIVED
+    return InflightRecord("c", direction, packet_id, state, name, sequence)
+
+
+def test_a_session_is_taken_up_with_its_subscriptions_and_what_came_meanwhile() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            assert not first.result.session_present
+            assert list(first.result.subscriptions) == []
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            first.send("topic://t", "unacknowledged")
+            await broker.settle()
+            first.connection.disconnect(graceful=True)
+            sender = await broker.client()
+            sender.send("topic://t", "meanwhile")
+            await broker.settle()
+            second = await resume(broker, resume=False)
+            assert second.result.session_present
+            assert [item.name for item in second.result.subscriptions] == ["t"]
+            await broker.settle()
+            assert second.deliveries == []  # CONNACK is not written yet
+            second.connection.resume()
+            await broker.settle()
+            assert second.bodies("t") == [b"unacknowledged", b"meanwhile"]
+            assert second.counts("t") == [1, 0]
+            second.ack_all("t")
+            await broker.settle()
+            (operation,) = broker.store.operations(Acknowledge)
+            assert (operation.client_id, operation.subscription) == ("c", "t")
+            assert operation.protocol == "mqtt"
+
+    run(main())
+
+
+def test_a_session_survives_a_restart() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            first.connection.record_inflight(put=[record(7, 1), record(8, direction=IN)])
+            await broker.settle()
+            await broker.kill()
+            second = await resume(broker)
+            assert second.result.session_present
+            assert [item.name for item in second.result.subscriptions] == ["t"]
+            assert {(r.direction, r.packet_id) for r in second.result.inflight} == {
+                (OUT, 7),
+                (IN, 8),
+            }
+
+    run(main())
+
+
+def test_a_restored_subscription_that_is_subscribed_again_delivers_nothing_twice() -> None:
+    """Clients subscribe again after each connect; [MQTT-3.8.4-3] must hold there, too."""
+
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            for number in range(3):
+                first.send("topic://t", f"{number}")
+            await broker.settle()
+            first.connection.disconnect(graceful=False)
+            second = await resume(broker, prefetch_count=2)
+            await broker.settle()
+            assert second.bodies("t") == [b"0", b"1"]
+            second.subscribe("topic://t", "t", durable_name="t", qos=1, prefetch_count=5)
+            await broker.settle()
+            assert second.bodies("t") == [b"0", b"1", b"2"]
+            second.ack_all("t")
+            await broker.settle()
+            assert second.bodies("t") == [b"0", b"1", b"2"]
+            assert len(broker.contents.subscriptions) == 1
+
+    run(main())
+
+
+def test_a_clean_start_removes_the_session_with_everything_in_it() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            first.send("topic://t", "m")
+            first.connection.record_inflight(put=[record(7, 1)])
+            await broker.settle()
+            second = await broker.client("mqtt", "c", clean_start=True)
+            assert not second.result.session_present
+            assert first.ended is not None
+            await broker.settle()
+            assert second.deliveries == []
+            assert broker.contents.sessions == {}
+            assert broker.contents.subscriptions == {}
+            assert broker.contents.inflight == {}
+            assert broker.contents.lists == {}
+            assert len(broker.core.sessions) == 0
+
+    run(main())
+
+
+def test_a_clean_start_with_an_expiry_begins_a_new_session() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.subscribe("topic://old", "old", durable_name="old", qos=1)
+            await broker.settle()
+            second = await broker.client("mqtt", "c", clean_start=True, session_expiry=50)
+            assert not second.result.session_present
+            second.subscribe("topic://new", "new", durable_name="new", qos=1)
+            second.connection.disconnect(graceful=True)
+            await broker.settle()
+            assert [item.name for item in broker.contents.subscriptions.values()] == ["new"]
+            third = await resume(broker)
+            assert third.result.session_present
+            assert [item.name for item in third.result.subscriptions] == ["new"]
+
+    run(main())
+
+
+def test_a_session_taken_up_without_an_expiry_ends_with_its_connection() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            first.connection.disconnect(graceful=True)
+            second = await resume(broker, expiry=0)
+            assert second.result.session_present
+            second.connection.disconnect(graceful=True)
+            await broker.settle()
+            assert broker.contents.sessions == {}
+            assert broker.contents.subscriptions == {}
+            third = await resume(broker)
+            assert not third.result.session_present
+
+    run(main())
+
+
+def test_a_session_expires_when_its_time_is_over_and_not_before() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker, expiry=100)
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            await asyncio.sleep(500)  # its connection is open: the interval has not begun
+            assert len(broker.core.sessions) == 1
+            first.connection.disconnect(graceful=True)
+            await asyncio.sleep(95)
+            await broker.settle()
+            assert list(broker.contents.sessions) == ["c"]
+            await asyncio.sleep(10)
+            await broker.settle()
+            assert broker.contents.sessions == {}
+            assert broker.contents.subscriptions == {}
+            assert len(broker.core.sessions) == 0
+
+    run(main())
+
+
+def test_a_session_that_was_connected_when_the_gateway_died_expires_from_the_restart_on() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            await resume(broker, expiry=100)
+            await broker.settle()
+            await asyncio.sleep(1000)
+            await broker.kill()
+            await asyncio.sleep(90)
+            assert len(broker.core.sessions) == 1
+            await asyncio.sleep(20)
+            assert len(broker.core.sessions) == 0
+
+    run(main())
+
+
+def test_a_session_that_never_expires_does_not() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker, expiry=SESSION_NEVER_EXPIRES)
+            first.connection.disconnect(graceful=False)
+            await asyncio.sleep(5_000)
+            assert (await resume(broker)).result.session_present
+
+    run(main())
+
+
+def test_packet_ids_of_unacknowledged_messages_return_to_the_next_connection() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            first.send("topic://t", "m")
+            await broker.settle()
+            first.connection.disconnect(graceful=False, detached=[record(7, 1)])
+            second = await resume(broker)
+            assert second.result.inflight == [record(7, 1)]
+            await broker.settle()
+            assert second.sequences("t") == [1]
+
+    run(main())
+
+
+def test_packet_ids_return_also_when_the_next_connection_takes_over() -> None:
+    """[MQTT-4.4.0-1]: resent messages keep their packet ids; the front-end hands them back when
+    it is told that its connection ends."""
+
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.on_closed = lambda: first.connection.disconnect(
+                graceful=False, detached=[record(7, 1)]
+            )
+            second = await resume(broker)
+            assert first.ended is not None
+            assert second.result.inflight == [record(7, 1)]
+
+    run(main())
+
+
+def test_stored_packet_id_states_win_over_detached_ones_and_are_removed_once() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            stored = InflightRecord("c", OUT, 7, InflightState.RELEASED)
+            first.connection.record_inflight(put=[stored, record(8, direction=IN)], token="r")
+            await broker.settle()
+            assert first.confirmations == ["r"]
+            first.connection.disconnect(graceful=False, detached=[record(7, 1), record(9, 2)])
+            second = await resume(broker)
+            by_id = {(r.direction, r.packet_id): r for r in second.result.inflight}
+            assert by_id == {
+                (OUT, 7): stored,
+                (IN, 8): record(8, direction=IN),
+                (OUT, 9): record(9, 2),
+            }
+            second.connection.record_inflight(remove=[(OUT, 7), (OUT, 7), (IN, 8)])
+            await broker.settle()
+            assert broker.contents.inflight == {}
+
+    run(main())
+
+
+def test_an_inbound_qos_2_packet_id_is_in_the_batch_of_its_message() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await resume(broker)
+            client.send("queue://q", "m", "rec", inflight=record(5, direction=IN))
+            await broker.settle()
+            (batch,) = [b for b in broker.store.batches if any(type(o) is PutInflight for o in b)]
+            assert [type(op).__name__ for op in batch][-2:] == ["AddMessage", "PutInflight"]
+            assert client.confirmations == ["rec"]
+
+    run(main())
+
+
+def test_an_acknowledgement_and_its_packet_id_state_are_one_batch() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await resume(broker)
+            client.subscribe("topic://t", "t", durable_name="t", qos=2)
+            client.send("topic://t", "m")
+            await broker.settle()
+            released = InflightRecord("c", OUT, 5, InflightState.RELEASED)
+            client.connection.acknowledge("t", client.sequences("t"), "pubrel", inflight=released)
+            await broker.settle()
+            assert [type(op) for op in broker.store.batches[-1]] == [Acknowledge, PutInflight]
+            assert client.confirmations == ["pubrel"]
+
+    run(main())
+
+
+def test_packet_ids_of_a_connection_without_a_session_are_not_stored() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client("mqtt", "c")
+            client.connection.record_inflight(put=[record(7, 1)], token="r")
+            client.send("queue://q", "m", "s", inflight=record(5, direction=IN))
+            await broker.settle()
+            assert client.confirmations == ["r", "s"]
+            assert broker.store.operations(PutInflight) == []
+
+    run(main())
+
+
+def test_unsubscribing_in_a_session_removes_the_subscription_for_good() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            first.subscribe("topic://t", "t", durable_name="t", qos=1)
+            first.connection.unsubscribe("t")
+            first.connection.disconnect(graceful=True)
+            await broker.settle()
+            second = await resume(broker)
+            assert second.result.subscriptions == []
+            assert broker.contents.subscriptions == {}
+
+    run(main())

@@ -1,0 +1,113 @@
+"""The acknowledged log: dense, paged, released in order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate_store_journal._acklog import AckBlock, AckLog, decode_block
+from tidegate_store_journal._format import FormatError, location
+
+
+def block(first: int, count: int, acked_at: int = 0) -> AckBlock:
+    rows = range(first, first + count)
+    return AckBlock(
+        first,
+        1,
+        acked_at or first,
+        "c",
+        "s",
+        "p",
+        tuple(1000 + row for row in rows),
+        [location(1, 4096 + row, 10, row) for row in rows],
+        tuple(2000 + row for row in rows),
+    )
+
+
+@given(
+    st.lists(st.integers(1, 6), max_size=12),
+    st.lists(st.integers(0, 80), max_size=5),
+    st.booleans(),
+)
+def test_rows_come_in_order_until_they_are_released(
+    sizes: list[int], releases: list[int], packed: bool
+) -> None:
+    log = AckLog()
+    for size in sizes:
+        log.append(block(log.last + 1, size))
+    if packed:
+        for item in log.blocks():
+            item.pack()
+    total = sum(sizes)
+    assert log.last == total
+    released = 0
+    for through in releases:
+        freed = [row for rows, _ in log.release(through) for row in rows]
+        end = max(released, min(through, total))
+        assert freed == [1000 + row for row in range(released + 1, end + 1)]
+        released = end
+        assert log.released == released
+        rows = log.page(released, 1000, 1 << 40)
+        assert [row.ack_sequence for row in rows] == list(range(released + 1, total + 1))
+        for row in rows:
+            assert row.sequence == 1000 + row.ack_sequence
+            assert row.delivered_at == 2000 + row.ack_sequence
+            assert row.location == location(1, 4096 + row.ack_sequence, 10, row.ack_sequence)
+        assert log.oldest_at == (rows[0].block.acked_at if rows else 0)
+
+
+def test_a_page_keeps_its_limits_but_is_never_empty_when_there_is_a_row() -> None:
+    log = AckLog()
+    log.append(block(1, 10))
+    assert [row.ack_sequence for row in log.page(0, 4, 1 << 40)] == [1, 2, 3, 4]
+    assert [row.ack_sequence for row in log.page(3, 100, 9)] == [4, 5]  # bodies of 4 and 5 bytes
+    assert [row.ack_sequence for row in log.page(7, 100, 1)] == [8]
+    assert log.page(10, 100, 1) == []
+
+
+def test_a_block_comes_back_from_its_bytes() -> None:
+    wanted = block(5, 3)
+    found = decode_block(wanted.encode())
+    assert (found.first, found.last, found.count) == (5, 7, 3)
+    assert (found.pending_list, found.acked_at) == (1, 5)
+    assert (found.client_id, found.subscription, found.protocol) == ("c", "s", "p")
+    assert tuple(found.sequences) == (1005, 1006, 1007)
+    assert list(found.locations) == list(block(5, 3).locations)
+    assert tuple(found.delivered_at) == (2005, 2006, 2007)
+    with pytest.raises(FormatError):
+        decode_block(b"\xc1")
+
+
+def test_missing_delivery_times_are_zero() -> None:
+    bare = AckBlock(1, 1, 0, "", "", "", (7,), [location(1, 4096, 1, 1)], ())
+    assert tuple(bare.delivered_at) == (0,)
+    assert tuple(decode_block(bare.encode()).delivered_at) == (0,)
+
+
+def test_only_what_is_neither_stored_nor_released_goes_into_a_checkpoint() -> None:
+    log = AckLog()
+    log.append(block(1, 2))
+    log.append(block(3, 2))
+    list(log.release(2))
+    put, gone = log.take_unstored()
+    assert [item.first for item in put] == [3]
+    assert gone == []  # block 1 was never stored
+    log.append(block(5, 1))
+    list(log.release(4))
+    put, gone = log.take_unstored()
+    assert [item.first for item in put] == [5]
+    assert gone == [3]
+    assert log.take_unstored() == ([], [])
+
+
+def test_a_gap_found_at_start_moves_the_mark_behind_it() -> None:
+    log = AckLog()
+    assert log.restore([block(1, 2), block(6, 2)], 7, 0) == 3
+    assert log.released == 5
+    assert [row.ack_sequence for row in log.page(5, 10, 1 << 40)] == [6, 7]
+    whole = AckLog()
+    assert whole.restore([block(3, 2), block(1, 2)], 4, 1) == 0
+    assert [row.ack_sequence for row in whole.page(1, 10, 1 << 40)] == [2, 3, 4]
+    empty = AckLog()
+    assert empty.restore([], 4, 4) == 0
+    assert (empty.last, empty.released) == (4, 4)

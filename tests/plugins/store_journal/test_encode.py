@@ -1,0 +1,151 @@
+"""Batches into bytes and effects, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from journal_kit import ack, add, message
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    Discard,
+    DiscardReason,
+    Move,
+    Operation,
+    PluginContractError,
+    PutSubscription,
+    RecordDelivery,
+    RemoveSubscription,
+    Subscription,
+)
+from tidegate_store_journal._encode import EncodedBatch, decode_batch, encode_batch
+from tidegate_store_journal._format import BatchHeader, location_parts, read_message
+from tidegate_store_journal._index import Index
+
+
+def header_of(encoded: EncodedBatch) -> BatchHeader:
+    effects = encoded.effects
+    return BatchHeader(
+        len(encoded.payload),
+        0,
+        0,
+        effects.last_sequence,
+        effects.last_ack,
+        effects.last_list,
+        encoded.record_count,
+        0,
+    )
+
+
+def apply(index: Index, *operations: Operation) -> EncodedBatch:
+    encoded = encode_batch(list(operations), 1, 4096, index)
+    encoded.effects.batch = index.batch + 1
+    index.apply(encoded.effects)
+    return encoded
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300), st.booleans()), max_size=30))
+def test_what_is_decoded_has_the_effects_of_what_was_encoded(
+    plan: list[tuple[int, int, bool]],
+) -> None:
+    index = Index(keep_acknowledged=True)
+    operations: list[Operation] = []
+    for number, (list_id, size, shared) in enumerate(plan, start=1):
+        lists = (1, 2, 3) if shared else (list_id,)
+        operations.append(add(number, *lists, size=size))
+        if number % 5 == 0:
+            operations.append(ack(number, pending_list=lists[0]))
+        if number % 7 == 0:
+            operations.append(RecordDelivery(lists[0], (number,), (1,)))
+    encoded = encode_batch(operations, 3, 5000, index)
+    wanted = encoded.effects
+    found = decode_batch(encoded.payload, header_of(encoded), 3, 5000)
+    for name in found.__slots__:
+        assert getattr(found, name) == getattr(wanted, name), name
+    for entries in wanted.adds.values():
+        for sequence, place in entries.items():
+            file_id, offset, size, _ = location_parts(place)
+            assert file_id == 3
+            record = encoded.payload[offset - 5000 : offset - 5000 + size]
+            assert read_message(record, sequence).headers == (("n", str(sequence)),)
+
+
+def test_moving_a_batch_moves_every_location() -> None:
+    index = Index(keep_acknowledged=False)
+    operations: list[Operation] = [add(1), add(2, 1, 2), Move(1, 9, 2, 3, message(3))]
+    encoded = encode_batch(operations, 1, 5000, index)
+    encoded.move_to(7, 4160)
+    there = encode_batch(operations, 7, 4160, index)
+    assert encoded.effects.adds == there.effects.adds
+    assert encoded.effects.file_id == 7
+
+
+def test_an_operation_from_a_newer_contract_is_refused() -> None:
+    class Unknown:
+        pass
+
+    with pytest.raises(PluginContractError, match="Unknown"):
+        encode_batch([Unknown()], 1, 4096, Index(keep_acknowledged=False))  # type: ignore[list-item]
+
+
+def test_only_pending_messages_get_a_row() -> None:
+    index = Index(keep_acknowledged=True)
+    apply(index, add(1), add(2), add(3))
+    encoded = apply(index, ack(1, 9, 2, 1))
+    assert encoded.effects.others == [ack(1, 2)]
+    assert index.log.last == 2
+    # Nothing that another operation of the same batch took away, in either order.
+    encoded = apply(
+        index,
+        add(4),
+        add(5),
+        Discard(1, (3,), DiscardReason.PURGED),
+        Move(1, 4, 2, 6, message(6)),
+        ack(3, 4, 5),
+        ack(5),
+    )
+    acknowledged = [item for item in encoded.effects.others if isinstance(item, Acknowledge)]
+    assert [item.sequences for item in acknowledged] == [(5,), ()]
+    assert index.log.last == 3
+    assert [list(block.sequences) for block in index.log.blocks()] == [[1, 2], [5]]
+    encoded = apply(index, RemoveSubscription(2), ack(6, pending_list=2))
+    assert index.log.last == 3
+
+
+def test_without_a_log_an_acknowledgement_is_small_and_has_no_row() -> None:
+    index = Index(keep_acknowledged=False)
+    apply(index, add(1))
+    encoded = apply(index, ack(1))
+    assert index.log.last == 0
+    assert len(encoded.payload) < 50
+    assert encoded.effects.ack_firsts == [0]
+
+
+def test_a_batch_says_whether_it_makes_the_store_grow() -> None:
+    index = Index(keep_acknowledged=False)
+    growing: list[Operation] = [
+        add(1),
+        Move(1, 1, 2, 2, message(2)),
+        AddDestination("queue://q", 1),
+        PutSubscription(Subscription(1, "", "", "topic://t", True)),
+    ]
+    for operation in growing:
+        assert encode_batch([ack(1), operation], 1, 4096, index).grows
+    other: list[Operation] = [ack(1), Discard(1, (1,), DiscardReason.EXPIRED), RemoveSubscription(1)]
+    for operation in other:
+        assert not encode_batch([operation], 1, 4096, index).grows
+
+
+def test_counters_follow_the_highest_numbers() -> None:
+    index = Index(keep_acknowledged=True)
+    encoded = apply(
+        index,
+        AddDestination("queue://q", 4),
+        PutSubscription(Subscription(9, "", "", "topic://t", True)),
+        add(20, 4),
+        ack(20, pending_list=4),
+    )
+    effects = encoded.effects
+    assert (effects.last_sequence, effects.last_list, effects.last_ack) == (20, 9, 1)
+    assert apply(index, ack(1)).effects.last_sequence == 20

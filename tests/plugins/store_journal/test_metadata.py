@@ -1,0 +1,258 @@
+"""The metadata store: what is saved comes back, and damage is noticed before it does harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from journal_kit import ack, add
+from tidegate.spi import (
+    AddDestination,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    Message,
+    Operation,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    Session,
+    SetRetained,
+    Subscription,
+)
+from tidegate_store_journal import _metadata
+from tidegate_store_journal._encode import encode_batch
+from tidegate_store_journal._index import Index
+from tidegate_store_journal._metadata import (
+    METADATA_VERSION,
+    LmdbMetadata,
+    Loaded,
+    MetadataError,
+    MetadataState,
+    NoMetadata,
+)
+
+STORE_ID = "0" * 32
+SUBSCRIPTION = Subscription(2, "c" * 600, "n", "topic://t", True)
+RECORD = InflightRecord("c", InflightDirection.OUT, 65535, InflightState.PUBLISHED, "n", 3)
+
+
+def state(batch: int = 1) -> MetadataState:
+    return MetadataState(METADATA_VERSION, STORE_ID, False, batch, 1, 5000, 30, 2, 4, 1)
+
+
+def write(index: Index, *operations: Operation, file_id: int = 1) -> None:
+    encoded = encode_batch(list(operations), file_id, 4096 * (index.batch + 1), index)
+    encoded.effects.batch = index.batch + 1
+    index.apply(encoded.effects)
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None: ...
+
+
+def load(metadata: LmdbMetadata) -> Loaded:
+    loaded = metadata.load(no_progress)
+    assert loaded is not None
+    return loaded
+
+
+def pending_in(loaded: Loaded) -> dict[int, list[int]]:
+    return {list_id: list(sequences) for list_id, (sequences, _) in loaded.lists.items()}
+
+
+def test_there_is_nothing_before_the_first_checkpoint(tmp_path: Path) -> None:
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    assert metadata.load(no_progress) is None
+    assert metadata.disk_bytes == 0
+    metadata.close()
+
+
+def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    index = Index(keep_acknowledged=True)
+    long_name = "queue://" + "x" * 2000  # longer than an LMDB key may be
+    write(
+        index,
+        AddDestination(long_name, 1),
+        PutSubscription(SUBSCRIPTION),
+        PutSession(Session("c", 60)),
+        PutInflight(RECORD),
+        SetRetained(Message("topic://t", b"retained")),
+        *[add(sequence, 1 + sequence % 2) for sequence in range(1, 1500)],
+        RecordDelivery(1, (4, 6), (1, 7)),
+    )
+    write(index, ack(2, 10), file_id=2)
+    places = dict(index.list_of(1).entries())
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    metadata.save([index.take_changes()], state())
+    assert metadata.counters.pending_put == 1497
+    assert metadata.counters.acknowledged_put == 1
+    metadata.close()
+
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    loaded = load(metadata)
+    assert loaded.state == state()
+    assert pending_in(loaded) == {
+        1: [item for item in range(2, 1500, 2) if item not in (2, 10)],
+        2: list(range(1, 1500, 2)),
+    }
+    sequences, locations = loaded.lists[1]
+    for number, sequence in enumerate(sequences):
+        assert locations[2 * number] | locations[2 * number + 1] << 64 == places[sequence]
+    assert loaded.deliveries == {(1, 4): 1, (1, 6): 7}
+    assert loaded.destinations == {long_name: 1}
+    assert loaded.subscriptions == [SUBSCRIPTION]
+    assert loaded.sessions == [Session("c", 60)]
+    assert loaded.inflight == [RECORD]
+    assert loaded.retained == [Message("topic://t", b"retained")]
+    assert [list(block.sequences) for block in loaded.acknowledged] == [[2, 10]]
+    assert loaded.speaks_of == {2: [1]}
+    metadata.close()
+
+
+def test_later_changes_take_away_what_earlier_ones_put(tmp_path: Path) -> None:
+    index = Index(keep_acknowledged=True)
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    write(
+        index,
+        AddDestination("queue://q", 1),
+        PutSubscription(SUBSCRIPTION),
+        PutSession(Session("c", 60)),
+        PutInflight(RECORD),
+        PutInflight(InflightRecord("d", InflightDirection.IN, 1, InflightState.RECEIVED)),
+        SetRetained(Message("topic://t", b"retained")),
+        *[add(sequence, 1, 2, 3) for sequence in range(1, 9)],
+        RecordDelivery(1, (1, 2), (1, 1)),
+        RecordDelivery(2, (1,), (5,)),
+    )
+    first = index.take_changes()
+    write(
+        index,
+        ack(1, 3, pending_list=3),
+        ack(1),
+        RemoveSubscription(2),
+        RemoveSession("c"),
+        RemoveInflight("d", InflightDirection.IN, 1),
+        RemoveDestination("queue://q", 0),
+        add(9, 1),
+        add(10, 4),
+    )
+    second = index.take_changes()
+    metadata.save([first], state())
+    metadata.save([second], state(2))
+    index.release(3)
+    metadata.save([index.take_changes()], state(3))
+    loaded = load(metadata)
+    assert pending_in(loaded) == {1: [*range(2, 9), 9], 3: [2, 4, 5, 6, 7, 8], 4: [10]}
+    assert loaded.deliveries == {(1, 2): 1}
+    assert not (loaded.destinations or loaded.subscriptions or loaded.sessions or loaded.inflight)
+    assert loaded.acknowledged == []
+    assert loaded.state.batch == 3
+    assert metadata.counters.pending_deleted == 3
+    metadata.close()
+
+
+def test_changes_that_could_not_be_saved_are_saved_later_in_their_order(tmp_path: Path) -> None:
+    index = Index(keep_acknowledged=False)
+    write(index, add(1), add(2))
+    first = index.take_changes()
+    write(index, ack(1), add(3))
+    second = index.take_changes()
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    metadata.save([first, second], state())
+    assert pending_in(load(metadata)) == {1: [2, 3]}
+    metadata.close()
+
+
+def test_the_map_grows_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_metadata, "_MAP_BYTES", 64 << 10)
+    index = Index(keep_acknowledged=False)
+    write(index, *[add(sequence, size=10) for sequence in range(1, 5000)])
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    metadata.save([index.take_changes()], state())
+    assert pending_in(load(metadata)) == {1: list(range(1, 5000))}
+    assert metadata.counters.pending_put == 4999
+    metadata.close()
+
+
+def test_a_map_that_may_not_grow_further_is_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_metadata, "_MAP_BYTES", 64 << 10)
+    monkeypatch.setattr(_metadata, "_MAP_BYTES_MAX", 64 << 10)
+    index = Index(keep_acknowledged=False)
+    write(index, *[add(sequence, size=10) for sequence in range(1, 5000)])
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    with pytest.raises(OSError, match="full"):
+        metadata.save([index.take_changes()], state())
+    assert metadata.load(no_progress) is None
+    metadata.close()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    index = Index(keep_acknowledged=False)
+    write(index, *[add(sequence) for sequence in range(1, 2000)])
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    metadata.save([index.take_changes()], state())
+    metadata.close()
+    return tmp_path / "metadata"
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.9])
+def test_a_file_that_was_cut_off_is_noticed(saved: Path, keep: float) -> None:
+    path = saved / "data.mdb"
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    metadata = LmdbMetadata(saved)
+    with pytest.raises(MetadataError):
+        metadata.load(no_progress)
+    metadata.reset()
+    assert metadata.load(no_progress) is None
+    metadata.close()
+
+
+def test_a_large_file_that_was_cut_off_is_noticed(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_metadata, "_VERIFY_BYTES_MAX", 0)
+    metadata = LmdbMetadata(saved)
+    load(metadata)
+    metadata.close()
+    path = saved / "data.mdb"
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(MetadataError):
+        LmdbMetadata(saved).load(no_progress)
+
+
+def test_garbage_is_noticed(saved: Path) -> None:
+    path = saved / "data.mdb"
+    data = bytearray(path.read_bytes())
+    for page in range(0, len(data), 4096):
+        data[page + 16 : page + 200] = b"\xff" * 184
+    path.write_bytes(bytes(data))
+    with pytest.raises(MetadataError):
+        LmdbMetadata(saved).load(no_progress)
+
+
+def test_another_version_is_not_read(tmp_path: Path) -> None:
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    metadata.save([], MetadataState(99, STORE_ID, False, 1, 1, 1, 1, 1, 1, 1))
+    with pytest.raises(MetadataError, match="version 99"):
+        metadata.load(no_progress)
+    metadata.close()
+
+
+def test_without_a_directory_nothing_is_kept_but_the_count() -> None:
+    metadata = NoMetadata()
+    metadata.save([], state())
+    assert metadata.load(no_progress) is None
+    assert metadata.counters.checkpoints == 1
+    metadata.reset()
+    metadata.close()
+    assert metadata.disk_bytes == 0

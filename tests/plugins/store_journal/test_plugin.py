@@ -1,0 +1,54 @@
+"""The entry point gives a working factory, and the factory passes the conformance kit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+from journal_kit import options
+from tidegate.spi import ConfigError, MessageStore, MessageStoreFactory, StoreContext
+from tidegate.spi.version import is_supported
+from tidegate.testing.store_kit import StoreConformance
+from tidegate_store_journal import JournalOptions, plugin
+
+
+def factory() -> MessageStoreFactory:
+    found = plugin.register_message_store()
+    assert found is not None
+    return found
+
+
+class TestConformance(StoreConformance):
+    """The same kit that a third party's store runs."""
+
+    @pytest.fixture
+    def store_factory(self) -> MessageStoreFactory:
+        return factory()
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        # Small files, so that the kit's few hundred messages fill several.
+        return options(disk_free_limit=1 << 20)
+
+
+def test_the_entry_point_names_the_plugin() -> None:
+    (point,) = importlib.metadata.entry_points(group="tidegate.plugins", name="store-journal")
+    assert point.load() is plugin
+    assert is_supported(plugin.tidegate_plugin.spi_version)
+    assert plugin.tidegate_plugin.summary
+
+
+def test_a_store_is_made_without_touching_the_disk(tmp_path: Path) -> None:
+    store = factory().create(StoreContext(tmp_path, "test"), JournalOptions())
+    assert isinstance(store, MessageStore)
+    assert factory().options_type is JournalOptions
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
+    context = StoreContext(tmp_path, "test")
+    with pytest.raises(ConfigError):
+        factory().create(context, JournalOptions(directory=""))
+    with pytest.raises(TypeError):
+        factory().create(context, object())
