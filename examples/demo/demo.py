@@ -55,6 +55,7 @@ bind = "127.0.0.1:{mqtt}"
 [[sinks]]
 plugin = "spark"
 table = "{work}/table"
+stop_timeout = "180s"
 """
 
 console = Console()

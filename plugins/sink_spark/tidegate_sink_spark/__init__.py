@@ -1,1 +1,5 @@
 """Streams acknowledged messages, exactly once, into a lakehouse table through PySpark."""
+
+from tidegate_sink_spark._reader import create_session
+
+__all__ = ["create_session"]

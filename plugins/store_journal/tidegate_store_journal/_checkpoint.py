@@ -159,6 +159,7 @@ class Checkpointer:
                 list(index.sessions.values()),
                 list(index.inflight_records()),
                 list(index.retained.values()),
+                list(index.lists),
             )
         work = _Work(list(self._unsaved), state, bindings, dead=dead)
         if dead and self._storage.durable:

@@ -34,7 +34,13 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Effects, Index
 from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError
-from tidegate_store_journal._sidefiles import Bindings, LiveList, read_bindings, read_live_list
+from tidegate_store_journal._sidefiles import (
+    BINDINGS_NAME,
+    Bindings,
+    LiveList,
+    read_bindings,
+    read_live_list,
+)
 from tidegate_store_journal._storage import File, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -340,6 +346,7 @@ class _Recovery:
             index.last_sequence = bindings.last_sequence
             index.last_list = bindings.last_list
             ack_last, released = bindings.ack_last, bindings.ack_released
+        are_known_lists_applied = False
         blocks: list[AckBlock] = []
         index.loose_blocks = blocks
         replayed = 0
@@ -357,6 +364,9 @@ class _Recovery:
                     _keep_living(effects, live)
                 if header.batch <= known_batch:
                     _keep_message_operations(effects)
+                elif bindings is not None and not are_known_lists_applied:
+                    self._drop_lists_not_in(bindings)
+                    are_known_lists_applied = True
                 index.apply(effects)
                 replayed += header.record_count
                 self._progress("rebuilding from the journal", done + at, total)
@@ -365,17 +375,22 @@ class _Recovery:
             if file is not self._files[-1]:
                 self._require_end(file)
         index.loose_blocks = None
-        self._expected = index.batch + 1
-        if bindings is not None:
-            lists = {*index.destinations.values(), *index.subscriptions}
-            for list_id in [item for item in index.lists if item not in lists]:
-                del index.lists[list_id]  # removed, but its removal is in a deleted file
+        if self._expected <= known_batch:
+            self._refuse_early_end(known_batch)
+        if bindings is not None and not are_known_lists_applied:
+            self._drop_lists_not_in(bindings)
         last = max(ack_last, index.log.last)
         if not index.keep_acknowledged:
             released, blocks = last, []
         self._count(blocks, last, released)
         index.mark_everything_changed()
         return replayed
+
+    def _drop_lists_not_in(self, bindings: Bindings) -> None:
+        """Lists that were removed before the snapshot; their removal may be in a deleted file."""
+        lists = self._index.lists
+        for list_id in lists.keys() - set(bindings.lists):
+            del lists[list_id]
 
     def _read_bindings(self, store_id: str) -> Bindings | None:
         try:
@@ -410,6 +425,17 @@ class _Recovery:
             offset = self._tail_offset
         if not _scan(file, offset).is_empty:
             raise self._damaged(file, offset)
+
+    def _refuse_early_end(self, known_batch: int) -> None:
+        """The bindings snapshot was written after batch *known_batch* was synced."""
+        if self._tail is not None:
+            raise self._damaged(self._tail, self._tail_offset)
+        raise self._corrupt(
+            BINDINGS_NAME,
+            0,
+            f"the data files are missing that hold everything up to batch {known_batch}. Restore "
+            "them, or remove this file as well to start with an empty store",
+        )
 
     def _damaged(self, file: DataFile, offset: int) -> CorruptRecordError:
         return self._corrupt(

@@ -32,6 +32,7 @@ class Bindings(msgspec.Struct, frozen=True, array_like=True):
     sessions: list[Session]
     inflight: list[InflightRecord]
     retained: list[Message]
+    lists: list[int]
 
 
 class LiveList(msgspec.Struct, frozen=True, array_like=True):

@@ -745,11 +745,15 @@ class QueueModel(RuleBasedStateMachine):
         self.do(check())
 
     def teardown(self) -> None:
+        if not hasattr(self, "broker"):
+            self.runner.close()
+            return
         try:
-            if hasattr(self, "broker"):
-                self.everything_confirmed_is_there_and_moves()
-                self.do(self.broker.__aexit__())
+            self.everything_confirmed_is_there_and_moves()
         finally:
+            for client in self.clients:
+                client.on_deliver = None
+            self.do(self.broker.__aexit__())
             self.runner.close()
         assert not self.problems, self.problems
 

@@ -204,7 +204,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
     return Spark(environment, jars)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kit() -> type[Kit]:
     """Fakes and oracles."""
     return Kit

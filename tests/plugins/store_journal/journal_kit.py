@@ -114,7 +114,7 @@ def data_files(directory: Path) -> list[Path]:
 
 def killed(directory: Path, target: Path) -> Path:
     """What a SIGKILL at this moment would leave: a copy of everything written so far."""
-    shutil.copytree(directory, target)
+    shutil.copytree(directory, target, ignore=shutil.ignore_patterns("*.tmp"))
     return target
 
 

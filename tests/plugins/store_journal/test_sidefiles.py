@@ -37,6 +37,7 @@ BINDINGS = Bindings(
     [Session("c", 60)],
     [InflightRecord("c", InflightDirection.IN, 1, InflightState.RECEIVED)],
     [Message("topic://t", b"\x00retained", (("a", "b"),))],
+    [1, 2],
 )
 
 

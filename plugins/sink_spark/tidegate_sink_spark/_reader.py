@@ -1,0 +1,44 @@
+"""A Spark session for reading the table, set up as the job's: same Java, same jars."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tidegate_sink_spark import _jars, _runtime
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._session import spark_conf, start_session
+
+
+def create_session(app_name: str, options: SparkSinkOptions | None = None) -> Any:
+    """Start a local ``SparkSession`` that reads and writes the sink's table format.
+
+    For programs of one's own beside the gateway: ``spark.read.format("delta").load(table)``. It
+    sets JAVA_HOME and PYSPARK_PYTHON of this process where they are needed.
+
+    Args:
+        app_name: shown by Spark.
+        options: the sink's options (Java, jars, memory, ``spark_conf``); the defaults when None.
+    Returns: the session; ``stop()`` it when done.
+    Raises: ConfigError when there is no Java; JarsError when the jars cannot be had.
+    """
+    options = options or SparkSinkOptions()
+    work = Path(tempfile.mkdtemp(prefix="tidegate-spark-"))
+    java = _runtime.find_java(options.java_home, work / "java", os.environ)
+    environment = _runtime.job_environment(java, os.environ)
+    jars = _jars.ensure_jars(
+        options.jars,
+        _jars.cache_directory(options.jars_cache, os.environ),
+        repository=options.maven_repository,
+        environment=environment,
+    )
+    os.environ.update(environment)
+    conf = spark_conf(
+        jars=jars,
+        driver_memory_bytes=options.driver_memory,
+        work_directory=work,
+        overrides={"spark.app.name": app_name, **options.spark_conf},
+    )
+    return start_session(conf)
