@@ -53,11 +53,15 @@ _IMPORT_NAMES = {"google-crc32c": "google_crc32c"}
 
 
 def declared(pyproject: Path, *extras: str) -> frozenset[str]:
-    """Return the import names of the distributions that a pyproject depends on."""
+    """Return the import names of the distributions that a pyproject depends on.
+
+    *extras*: which optional dependencies count too; ``*`` stands for all of them.
+    """
     project = tomllib.loads(pyproject.read_text())["project"]
     requirements: list[str] = list(project["dependencies"])
-    for extra in extras:
-        requirements += project["optional-dependencies"][extra]
+    optional = project.get("optional-dependencies", {})
+    for extra in optional if extras == ("*",) else extras:
+        requirements += optional[extra]
     names = {re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0].lower() for text in requirements}
     return frozenset(_IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names)
 
@@ -69,7 +73,7 @@ def _outside_room(name: str, folder: str, package: str) -> Room:
         package,
         own=(package, "tidegate.spi"),
         # `tidegate` is a declared dependency of every room; `own` says which part of it counts.
-        third_party=declared(ROOT / folder / "pyproject.toml") - {"tidegate"},
+        third_party=declared(ROOT / folder / "pyproject.toml", "*") - {"tidegate"},
     )
 
 

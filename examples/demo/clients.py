@@ -21,6 +21,8 @@ from typing import Final
 import flights
 import stomp
 from amqtt.client import MQTTClient
+from stomp.exception import StompException
+from stomp.utils import Frame
 
 QUEUE: Final = "/queue/nyc.flights"
 TOPIC: Final = "nyc/weather"
@@ -52,7 +54,7 @@ class Producer(stomp.ConnectionListener):
         self.confirmed = 0
         self.broken = False
 
-    def on_receipt(self, frame: stomp.utils.Frame) -> None:
+    def on_receipt(self, frame: Frame) -> None:
         with self.changed:
             self.confirmed = max(self.confirmed, int(frame.headers["receipt-id"]))
             self.changed.notify_all()
@@ -73,7 +75,7 @@ def stomp_connect(port: int, listener: stomp.ConnectionListener) -> stomp.Connec
         connection.set_listener("demo", listener)
         try:
             connection.connect(wait=True)
-        except (stomp.exception.StompException, OSError):
+        except (StompException, OSError):
             time.sleep(RETRY_S)
             continue
         return connection
@@ -102,7 +104,7 @@ def stomp_producer(port: int, data: Path) -> None:
             with listener.changed:
                 while listener.confirmed < sent and not listener.broken:
                     listener.changed.wait()
-        except (stomp.exception.StompException, OSError):
+        except (StompException, OSError):
             time.sleep(RETRY_S)
     progress.report(listener.confirmed, force=True)
     connection.disconnect()
@@ -119,20 +121,20 @@ class Consumer(stomp.ConnectionListener):
         self.receipts: set[str] = set()
         self._progress = progress
 
-    def on_message(self, frame: stomp.utils.Frame) -> None:
+    def on_message(self, frame: Frame) -> None:
         self.rows.add(int(frame.headers["row"]))
         connection = self.connection
         assert connection is not None
         try:
             connection.ack(frame.headers["ack"])
-        except (stomp.exception.StompException, OSError):
+        except (StompException, OSError):
             return
         self._progress.report(len(self.rows))
         if len(self.rows) >= flights.FLIGHTS_COUNT:
             with self.changed:
                 self.changed.notify_all()
 
-    def on_receipt(self, frame: stomp.utils.Frame) -> None:
+    def on_receipt(self, frame: Frame) -> None:
         with self.changed:
             self.receipts.add(frame.headers["receipt-id"])
             self.changed.notify_all()
@@ -160,7 +162,7 @@ def stomp_consumer(port: int, _data: Path) -> None:
                 with listener.changed:
                     while "goodbye" not in listener.receipts and not listener.broken:
                         listener.changed.wait()
-        except (stomp.exception.StompException, OSError):
+        except (StompException, OSError):
             time.sleep(RETRY_S)
     progress.report(len(listener.rows), force=True)
 

@@ -215,7 +215,7 @@ def follow(gateway: Gateway, clients: list[Client], *, kill: bool) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kill", action="store_true", help="SIGKILL the gateway several times")
     arguments = parser.parse_args()
     if WORK.exists():

@@ -22,7 +22,7 @@ def main() -> None:
     row = f.get_json_object(f.col("body").cast("string"), "$.row").cast("long")
     counts = rows.agg(
         f.count("*").alias("rows"),
-        f.countDistinct("ack_seq").alias("distinct"),
+        f.count_distinct("ack_seq").alias("distinct"),
         f.min("ack_seq").alias("low"),
         f.max("ack_seq").alias("high"),
     ).first()

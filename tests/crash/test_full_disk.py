@@ -139,7 +139,8 @@ def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
         '\n[store]\nplugin = "journal"\njournal_max_file_length = "4mb"\ndisk_free_limit = "1mb"\n'
     )
     assert subprocess.run(["unshare", "--version"], check=False).returncode == 0
-    with SmallDiskGateway(tmp_path, extra=policy + small) as gateway:
+    gateway = SmallDiskGateway(tmp_path, extra=policy + small)
+    with gateway:
         asyncio.run(scenario(gateway))
         assert gateway.stop() == 0, gateway.tail()
     assert "Traceback" not in gateway.log.read_text(), gateway.tail()

@@ -101,7 +101,8 @@ def test_the_will_is_published_when_a_client_vanishes(gateway) -> None:
         dying = Paho(gateway, "dying")
         dying.client.will_set("wills/dying", b"farewell", 1)
         with dying:
-            dying.client.socket().shutdown(2)
+            link: Any = dying.client.socket()
+            link.shutdown(2)  # neither DISCONNECT nor a goodbye of any kind
             assert mourner.next().payload == b"farewell"
         leaving = Paho(gateway, "leaving")
         leaving.client.will_set("wills/leaving", b"never", 1)

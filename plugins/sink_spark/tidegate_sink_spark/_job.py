@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from tidegate_sink_spark._driver import CommitError, Driver
 from tidegate_sink_spark._protocol import (
@@ -32,9 +32,6 @@ from tidegate_sink_spark._protocol import (
 from tidegate_sink_spark._session import start_session
 from tidegate_sink_spark._table import DeltaTable, application_id
 
-#: The gateway's clients wait for the gateway, nobody waits for the table.
-NICENESS: Final = 5
-
 
 def main() -> int:
     """Run the job until its stdin says stop, or ends."""
@@ -44,7 +41,7 @@ def main() -> int:
     threading.Thread(
         target=_follow_stdin, args=(sys.stdin.buffer, commands), daemon=True, name="stdin"
     ).start()
-    os.nice(NICENESS)
+    os.nice(config.niceness)  # clients wait for the gateway, nobody waits for the table
 
     def report(value: Report) -> None:
         try:

@@ -71,7 +71,13 @@ class SparkSinkOptions:
     driver_memory: int = option(
         GB, kind=Kind.SIZE, minimum=512 * MB, help="Java heap of the Spark job."
     )
-    spark_conf: dict[str, str] = option(  # noqa: RUF009 - a default factory, see option()
+    niceness: int = option(
+        5,
+        minimum=0,
+        maximum=19,
+        help="How far the Spark job steps back when the gateway wants the processor (nice).",
+    )
+    spark_conf: dict[str, str] = option(
         {}, help="Spark settings that go over the sink's own, for example object-store keys."
     )
     java_home: str = option(

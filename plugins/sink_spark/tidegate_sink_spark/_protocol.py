@@ -22,6 +22,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         layout: ``clustered`` or ``partitioned``, for a table that does not exist yet.
         commit_interval: seconds between two commits.
         floor: the store has released everything up to here, so no file can hold it.
+        niceness: added to the process's own.
         spark_conf: complete Spark configuration.
     """
 
@@ -32,6 +33,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     commit_interval: float
     floor: int
+    niceness: int
     spark_conf: dict[str, str]
 
 

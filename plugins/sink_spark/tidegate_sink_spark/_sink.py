@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from tidegate.spi import AcknowledgedReader, SinkContext, SinkHealth, StoreError
 from tidegate_sink_spark import _arrow, _jars, _runtime
+from tidegate_sink_spark._files import list_staged
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JOB_COMMAND, JobProcess
 from tidegate_sink_spark._protocol import Command, Failed, Gap, JobConfig, Mark, Unreadable
@@ -92,6 +93,7 @@ class SparkSink:
         except BaseException:
             await self._staging.close()
             raise
+        await asyncio.to_thread(_warn_of_other_logs, self._staging_directory(reader))
         self._staging_task = asyncio.create_task(self._staging.run())
         self._job_task = asyncio.create_task(self._keep_job_running())
 
@@ -217,6 +219,7 @@ class SparkSink:
             layout=options.layout,
             commit_interval=options.commit_interval,
             floor=self._reader.released,
+            niceness=options.niceness,
             spark_conf=spark_conf(
                 jars=jars,
                 driver_memory_bytes=options.driver_memory,
@@ -364,6 +367,23 @@ async def _cancel(task: asyncio.Task[None] | None) -> None:
     for failure in await asyncio.gather(task, return_exceptions=True):
         if isinstance(failure, Exception):
             log.error("task failed", exc_info=failure)
+
+
+def _warn_of_other_logs(directory: Path) -> None:
+    """Tell of files staged from a store that is gone: rows that nothing carries any further.
+
+    The store was replaced before the table had all of the old one's log. The files are left for
+    the operator, who alone knows whether that was meant.
+    """
+    for other in sorted(directory.parent.iterdir()):
+        files = list_staged(other) if other != directory and other.is_dir() else []
+        if files:
+            log.warning(
+                "staging directory=%s files=%d: they come from another store and are not carried "
+                "into the table; append or delete them by hand",
+                other,
+                len(files),
+            )
 
 
 def _failed(task: asyncio.Task[None]) -> bool:

@@ -341,6 +341,11 @@ class Broker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        lists = {*core.queues.values(), *core.durable.values(), *core.shared.values()}
+        for connection in core.connections:
+            lists.update(item for c in connection._consumers.values() for item in c.lists)
+        for pending_list in lists:
+            await pending_list.cursor.close()  # only so that no open file is left in this process
         self.contents.owner = None
         await self.start()
 

@@ -26,7 +26,7 @@ from tidegate_sink_spark._protocol import Command, Gap, JobConfig, Mark, Report
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._table import application_id
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 APP_ID = application_id("gw", "store-1")
 
@@ -55,6 +55,7 @@ class Jobs:
             layout=layout,
             commit_interval=3600.0,
             floor=0,
+            niceness=0,
             spark_conf=self.spark.conf(work),
         )
         return await JobProcess.start(
@@ -68,7 +69,7 @@ class Jobs:
 async def until_mark(job: JobProcess, mark: int) -> list[Report]:
     """Read reports up to the one that says *mark*; all of them."""
     reports: list[Report] = []
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while True:
             report = await job.next_report()
             assert report is not None, f"the job ended at {reports}: {job.tail}"
@@ -182,7 +183,7 @@ def read_cold(jobs: Jobs) -> dict[str, Any]:
         cwd=jobs.directory,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -203,7 +204,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory, spark: Any, kit: Any) -> Fac
             both.append(await jobs.start("two"))
             await redeliver(jobs, both[0], facts)
             await withhold_and_fill(jobs, both[0], facts)
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(240):
                 facts.second_start = await both[1].next_report()
                 both[1].send(Command.COMMIT)
             await until_mark_or_is(both[1], facts.second_start, 3_000)
@@ -295,7 +296,7 @@ class Killer:
 
     async def kill_when(self, condition: Callable[[], bool]) -> None:
         """Kill the job's whole group the instant that *condition* holds."""
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             while not condition():
                 await asyncio.sleep(0.0005)
         os.killpg(self._sink.job_pid, signal.SIGKILL)
@@ -313,6 +314,7 @@ def test_killed_jobs_and_lost_local_state_leave_every_row_once(
         segment_rows=1_000,
         segment_interval=0.05,
         drain_on_stop=False,
+        niceness=0,
         spark_conf=dict(spark.SHORT_JOB),
     )
 
@@ -331,7 +333,7 @@ def test_killed_jobs_and_lost_local_state_leave_every_row_once(
         await sink.start(log)
         killer = Killer(sink, table)
         try:
-            await kit.until(lambda: killer.commits() == 1, 120)  # the table is there, and empty
+            await kit.until(lambda: killer.commits() == 1, 240)  # the table is there, and empty
             for _ in range(4):
                 before = killer.commits()
                 log.grow(2_500)
@@ -351,7 +353,7 @@ def test_killed_jobs_and_lost_local_state_leave_every_row_once(
         sink = make()
         await sink.start(log)
         try:
-            await kit.until(lambda: log.released == log.last, 120)
+            await kit.until(lambda: log.released == log.last, 240)
         finally:
             await sink.stop()
 

@@ -24,6 +24,7 @@ def config(directory: Path, **conf: str) -> JobConfig:
         table=str(directory / "table.json"),
         layout="clustered",
         commit_interval=3600.0,
+        niceness=0,
         floor=0,
         spark_conf=conf,
     )
@@ -163,13 +164,13 @@ async def main():
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-    gateway = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    try:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as gateway:
         assert gateway.stdout is not None
-        job = int(gateway.stdout.readline())
-        assert is_alive(job)
-    finally:
-        gateway.kill()
-        gateway.wait()
-        gateway.stdout.close()
+        try:
+            job = int(gateway.stdout.readline())
+            assert is_alive(job)
+        finally:
+            gateway.kill()
     asyncio.run(kit.until(lambda: not is_alive(job)))

@@ -371,6 +371,15 @@ def test_no_java_is_a_config_error_at_start(bench: Bench, monkeypatch: pytest.Mo
         asyncio.run(bench.make().start(bench.log))
 
 
+def test_files_of_another_store_are_left_alone_and_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.kit.stage(bench.directory / "staging" / "store-0", 1, 10)
+    bench.run(nothing, drain_on_stop=False)
+    assert len(bench.staged()) == 1
+    assert "they come from another store" in caplog.text
+
+
 @pytest.mark.parametrize("store_id", ["../../escape", "..", "a/b", "ü id"])
 def test_a_store_id_never_leaves_the_staging_directory(bench: Bench, store_id: str) -> None:
     bench.log = bench.kit.MemoryLog(store_id=store_id, last=3)

@@ -62,20 +62,24 @@ def options(**changes: Any) -> JournalOptions:
 
 
 def new_store(
-    directory: Path, storage: Any = None, *, keep: bool = False, persistent: bool = True, **changes: Any
+    where: Path,
+    storage: Any = None,
+    /,
+    *,
+    keep: bool = False,
+    persistent: bool = True,
+    **changes: Any,
 ) -> JournalStore:
     """A store that is not open."""
-    context = StoreContext(
-        directory, "test", persistent=persistent, keep_acknowledged=keep
-    )
+    context = StoreContext(where, "test", persistent=persistent, keep_acknowledged=keep)
     return JournalStore(context, options(**changes), storage)
 
 
 async def opened(
-    directory: Path, storage: Any = None, **changes: Any
+    where: Path, storage: Any = None, /, **changes: Any
 ) -> tuple[JournalStore, RecoveredState]:
     """A store that is open, and what it recovered."""
-    store = new_store(directory, storage, **changes)
+    store = new_store(where, storage, **changes)
     return store, await store.open()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tidegate_store_journal._acklog import AckBlock, AckLog, decode_block
 from tidegate_store_journal._format import FormatError, location
 
@@ -24,6 +25,7 @@ def block(first: int, count: int, acked_at: int = 0) -> AckBlock:
     )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 6), max_size=12),
     st.lists(st.integers(0, 80), max_size=5),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_kit import ack, add, message
+
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
@@ -45,6 +46,7 @@ def apply(index: Index, *operations: Operation) -> EncodedBatch:
     return encoded
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 300), st.booleans()), max_size=30))
 def test_what_is_decoded_has_the_effects_of_what_was_encoded(
     plan: list[tuple[int, int, bool]],
@@ -132,7 +134,11 @@ def test_a_batch_says_whether_it_makes_the_store_grow() -> None:
     ]
     for operation in growing:
         assert encode_batch([ack(1), operation], 1, 4096, index).grows
-    other: list[Operation] = [ack(1), Discard(1, (1,), DiscardReason.EXPIRED), RemoveSubscription(1)]
+    other: list[Operation] = [
+        ack(1),
+        Discard(1, (1,), DiscardReason.EXPIRED),
+        RemoveSubscription(1),
+    ]
     for operation in other:
         assert not encode_batch([operation], 1, 4096, index).grows
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from journal_kit import CrashStorage, full, run
+
 from tidegate.spi import StoreClosedError, StoreFullError, StoreIOError
 from tidegate_store_journal import _files
 from tidegate_store_journal._files import DataFiles, prepare
@@ -76,7 +77,9 @@ def test_spares_are_made_ahead() -> None:
             await until_spares(files, 3)
             assert len(files) == 4
             assert files.disk_bytes == 4 * LENGTH
-            names = [file.name for file in (current, *[files.get(item) for item in (2, 3, 4)]) if file]
+            names = [
+                file.name for file in (current, *[files.get(item) for item in (2, 3, 4)]) if file
+            ]
             assert sorted(storage.list()) == sorted(names)
 
     run(scenario())

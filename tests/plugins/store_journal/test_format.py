@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_kit import message
+
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
@@ -109,9 +110,7 @@ def golden_bytes() -> bytes:
 
 
 def golden_file() -> bytes:
-    text = "".join(
-        line.partition("#")[0].strip() for line in GOLDEN.read_text().splitlines()
-    )
+    text = "".join(line.partition("#")[0].strip() for line in GOLDEN.read_text().splitlines())
     return bytes.fromhex(text)
 
 
@@ -262,17 +261,17 @@ U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**28 - 1), st.integers(0, 2**35 - 1), U32, U32, st.booleans())
 def test_a_location_gives_back_its_parts(
     file_id: int, offset: int, record: int, body: int, shared: bool
 ) -> None:
-    value = _format.location(file_id, offset, record, body) | (
-        _format.SHARED_BIT if shared else 0
-    )
+    value = _format.location(file_id, offset, record, body) | (_format.SHARED_BIT if shared else 0)
     assert _format.location_parts(value) == (file_id, offset, record, body)
     assert value >> _format.FILE_SHIFT == file_id
 
 
+@settings(deadline=None)
 @given(st.lists(U64, max_size=20), st.lists(st.integers(0, 2**128 - 1), max_size=20))
 def test_packed_numbers_come_back(integers: list[int], locations: list[int]) -> None:
     assert list(_format.unpack_integers(_format.pack_integers(integers))) == integers
@@ -300,6 +299,7 @@ MESSAGES: st.SearchStrategy[Any] = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(MESSAGES, st.integers(1, 2**64 - 1), st.binary(max_size=32))
 def test_any_message_comes_back_from_its_record(
     wanted: Message, sequence: int, prefix: bytes
@@ -313,6 +313,7 @@ def test_any_message_comes_back_from_its_record(
     assert _format.read_message(record, sequence) == wanted
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.data())
 def test_a_side_file_gives_back_its_value_or_says_that_it_is_damaged(
     value: bytes, data: st.DataObject

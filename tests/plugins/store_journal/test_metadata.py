@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from journal_kit import ack, add
+
 from tidegate.spi import (
     AddDestination,
     InflightDirection,
@@ -149,7 +150,8 @@ def test_later_changes_take_away_what_earlier_ones_put(tmp_path: Path) -> None:
     loaded = load(metadata)
     assert pending_in(loaded) == {1: [*range(2, 9), 9], 3: [2, 4, 5, 6, 7, 8], 4: [10]}
     assert loaded.deliveries == {(1, 2): 1}
-    assert not (loaded.destinations or loaded.subscriptions or loaded.sessions or loaded.inflight)
+    assert loaded.destinations == {}
+    assert (loaded.subscriptions, loaded.sessions, loaded.inflight) == ([], [], [])
     assert loaded.acknowledged == []
     assert loaded.state.batch == 3
     assert metadata.counters.pending_deleted == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tidegate.spi import ConfigError, parse_options
 from tidegate_store_journal._options import JournalOptions, check
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tidegate_store_journal import _pending
 from tidegate_store_journal._format import location
 from tidegate_store_journal._pending import PendingList, iterate_arrays
@@ -39,6 +40,7 @@ def check_page(pending: PendingList, model: dict[int, int], after: int) -> None:
     assert pending.page(after, 1000, 90) == behind[:expected]
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> None:
     small = _pending.CHUNK_ENTRIES
@@ -101,6 +103,6 @@ def test_an_entry_takes_less_than_thirty_bytes_once_sealed() -> None:
     pending.fresh = {sequence: place(sequence) for sequence in range(1, 8193)}
     pending.seal()
     sequences, locations = pending.since(0)
-    assert (
-        sequences.itemsize * len(sequences) + locations.itemsize * len(locations)
-    ) / len(pending) < 30
+    assert (sequences.itemsize * len(sequences) + locations.itemsize * len(locations)) / len(
+        pending
+    ) < 30

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from journal_kit import options
+
 from tidegate.spi import ConfigError, MessageStore, MessageStoreFactory, StoreContext
 from tidegate.spi.version import is_supported
 from tidegate.testing.store_kit import StoreConformance

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from journal_kit import CrashStorage, message, run
+
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal import _format
 from tidegate_store_journal._files import DataFile, DataFiles

@@ -17,11 +17,13 @@ from journal_kit import (
     killed,
     message,
     opened,
+    options,
     pending,
     run,
     write,
     write_only,
 )
+
 from tidegate.spi import (
     AddDestination,
     CorruptRecordError,
@@ -41,6 +43,7 @@ from tidegate.spi import (
     RemoveSubscription,
     Session,
     SetRetained,
+    StoreContext,
     Subscription,
     WriteBatch,
 )
@@ -388,9 +391,6 @@ def test_progress_is_reported_while_replaying(tmp_path: Path) -> None:
         copy = killed(tmp_path / "a", tmp_path / "b")
         await store.close()
         told: list[tuple[str, int, int]] = []
-        from journal_kit import options
-        from tidegate.spi import StoreContext
-
         context = StoreContext(copy, "test", progress=lambda *item: told.append(item))
         store = JournalStore(context, options())
         await store.open()
@@ -426,6 +426,7 @@ def test_subscriptions_that_are_not_durable_are_gone_for_good_after_a_kill(tmp_p
 
 def same(left: RecoveredState, right: RecoveredState) -> bool:
     """Everything but the report is equal."""
+
     def key(state: RecoveredState) -> tuple[Any, ...]:
         return (
             state.store_id,

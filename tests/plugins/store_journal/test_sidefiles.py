@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from journal_kit import CrashStorage
+
 from tidegate.spi import (
     InflightDirection,
     InflightRecord,
@@ -69,6 +70,7 @@ def test_a_live_list_survives_a_power_cut_with_its_rows() -> None:
     write_live_list(storage, live)
     found = read_live_list(storage.crash(), 3)
     assert found == live
+    assert found is not None
     assert [list(item.sequences) for item in found.blocks()] == [[104, 105]]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from tidegate.spi import StoreLockedError
 from tidegate_store_journal import DirectoryStorage, MemoryStorage, Storage
 from tidegate_store_journal._storage import write_atomically

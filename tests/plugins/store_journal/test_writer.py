@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 from journal_kit import run
+
 from tidegate_store_journal._storage import MemoryFile
 from tidegate_store_journal._writer import Request, Writer
 

@@ -1,0 +1,342 @@
+"""A disk that loses power keeps what was synced, and anything or nothing of the rest."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddMessage,
+    GatewayError,
+    Message,
+    StoreContext,
+    StoreError,
+    StoreLockedError,
+    WriteBatch,
+)
+from tidegate.testing.faulty_storage import (
+    SECTOR_BYTES,
+    Call,
+    Faults,
+    FaultyDisk,
+    FaultyFile,
+    FaultyStorage,
+)
+from tidegate_store_journal import JournalOptions, JournalStore
+from tidegate_store_journal._storage import File, Storage
+
+SEEDS = range(40)
+
+
+def as_journal_storage(storage: FaultyStorage) -> Storage:
+    return storage  # the type checker compares it with the journal's protocol
+
+
+def as_journal_file(file: FaultyFile) -> File:
+    return file
+
+
+def created(storage: FaultyStorage, name: str, content: bytes = b"") -> FaultyFile:
+    """A file that is durable with its content."""
+    file = storage.open(name, create=True)
+    if content:
+        file.pwritev([content], 0)
+    file.datasync()
+    storage.sync_directory()
+    return file
+
+
+def content_of(storage: FaultyStorage, name: str) -> bytes:
+    file = storage.open(name)
+    return file.pread(file.length + 100, 0)
+
+
+def test_a_file_is_read_as_it_was_written() -> None:
+    storage = FaultyDisk().start()
+    file = storage.open("a", create=True)
+    file.pwritev([b"ab", b"cd"], 3)
+    assert file.length == 7
+    assert file.pread(100, 0) == b"\0\0\0abcd"
+    assert file.pread(2, 4) == b"bc"
+    file.preallocate(10)
+    assert (file.length, file.pread(5, 6)) == (10, b"d\0\0\0")
+    file.preallocate(4)
+    assert file.length == 10
+    assert list(storage.list()) == ["a"]
+    assert "a" in storage.describe("a")
+    with pytest.raises(FileNotFoundError):
+        storage.open("b")
+    file.close()
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.pread(1, 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_synced_bytes_and_names_survive_a_power_cut(seed: int) -> None:
+    disk = FaultyDisk(seed)
+    storage = disk.start()
+    file = created(storage, "a", b"durable")
+    storage.rename("a", "b")
+    storage.sync_directory()
+    file.pwritev([b"unsynced"], 100)
+    disk.cut_power()
+    assert content_of(disk.start(), "b")[:7] == b"durable"
+
+
+def outcomes(act: Callable[[FaultyStorage, FaultyFile], None], name: str = "a") -> set[bytes]:
+    """What file *name*, durable with 1,200 dots, may hold after *act* and a power cut."""
+    found: set[bytes] = set()
+    for seed in range(200):
+        disk = FaultyDisk(seed)
+        storage = disk.start()
+        act(storage, created(storage, "a", b"." * 1_200))
+        disk.cut_power()
+        after = disk.start()
+        found.add(content_of(after, name) if name in after.list() else b"")
+    return found
+
+
+def test_an_unsynced_write_is_kept_lost_torn_or_garbled() -> None:
+    old, new = b"." * 1_200, b"x" * 1_200
+    found = outcomes(lambda _, file: file.pwritev([new], 0))
+    first, second = SECTOR_BYTES, 2 * SECTOR_BYTES
+    assert {old, new} <= found
+    assert new[:first] + old[first:] in found, "torn"
+    assert old[:first] + new[first:second] + old[second:] in found, "only a sector in the middle"
+    assert any(set(content) - set(b".x") for content in found), "garbled"
+    assert all(len(content) == 1_200 for content in found)
+
+
+def test_a_later_write_may_survive_an_earlier_one() -> None:
+    def act(_: FaultyStorage, file: FaultyFile) -> None:
+        file.pwritev([b"1"], 0)
+        file.pwritev([b"2"], 1_000)
+
+    kept = {(content[:1], content[1_000:1_001]) for content in outcomes(act)}
+    assert {(b"1", b"2"), (b"1", b"."), (b".", b"2"), (b".", b".")} <= kept
+
+
+def test_a_later_write_to_the_same_place_never_gives_way_to_the_earlier_one_once_synced() -> None:
+    def act(storage: FaultyStorage, file: FaultyFile) -> None:
+        file.pwritev([b"1"], 0)
+        file.pwritev([b"2"], 0)
+        file.datasync()
+
+    assert {content[:1] for content in outcomes(act)} == {b"2"}
+
+
+def test_unsynced_names_are_kept_in_their_order_or_not() -> None:
+    found: set[frozenset[str]] = set()
+    for seed in range(100):
+        disk = FaultyDisk(seed)
+        storage = disk.start()
+        created(storage, "a")
+        storage.open("b", create=True)
+        storage.rename("a", "c")
+        storage.unlink("b")
+        storage.unlink("never")
+        disk.cut_power()
+        found.add(frozenset(disk.start().list()))
+    assert found == {frozenset("a"), frozenset("ab"), frozenset("bc"), frozenset("c")}
+
+
+def test_a_rename_is_atomic() -> None:
+    def act(storage: FaultyStorage, _: FaultyFile) -> None:
+        other = storage.open("new", create=True)
+        other.pwritev([b"new"], 0)
+        other.datasync()
+        storage.rename("new", "a")
+
+    assert outcomes(act) == {b"." * 1_200, b"new"}
+
+
+@pytest.mark.parametrize("sync", [1, 2, 3])
+def test_the_power_goes_at_the_sync_that_was_named(sync: int) -> None:
+    storage = FaultyDisk().start(Faults(cut_at_sync=sync))
+    done = 0
+    with pytest.raises(OSError, match="power is off") as caught:
+        for _ in range(5):
+            created(storage, "a")
+            done += 2
+    assert caught.value.errno == errno.EIO
+    assert storage.is_off
+    assert storage.sync_count == sync
+    assert done == (sync - 1) // 2 * 2
+    for call in (storage.list, storage.sync_directory, lambda: storage.open("a")):
+        with pytest.raises(OSError, match="power is off"):
+            call()
+
+
+def test_the_sync_at_which_the_power_goes_promises_nothing() -> None:
+    found: set[bytes] = set()
+    for seed in SEEDS:
+        disk = FaultyDisk(seed)
+        storage = disk.start(Faults(cut_at_sync=3))
+        file = created(storage, "a", b"old")
+        file.pwritev([b"new"], 0)
+        with pytest.raises(OSError, match="power is off"):
+            file.datasync()
+        disk.cut_power()
+        found.add(content_of(disk.start(), "a"))
+    assert {b"old", b"new"} <= found
+
+
+def test_the_nth_call_fails_with_the_error_that_was_named() -> None:
+    errors = {
+        (Call.WRITE, 2): errno.ENOSPC,
+        (Call.READ, 1): errno.EIO,
+        (Call.PREALLOCATE, 1): errno.ENOSPC,
+        (Call.CREATE, 2): errno.EDQUOT,
+        (Call.RENAME, 1): errno.EIO,
+        (Call.SYNC_DIRECTORY, 2): errno.EIO,
+    }
+    storage = FaultyDisk().start(Faults(errors=errors))
+    file = created(storage, "a", b"0123456789")
+    calls: list[tuple[int, Callable[[], object]]] = [
+        (errno.ENOSPC, lambda: file.pwritev([b"abcdef"], 0)),
+        (errno.EIO, lambda: file.pread(1, 0)),
+        (errno.ENOSPC, lambda: file.preallocate(100)),
+        (errno.EDQUOT, lambda: storage.open("b", create=True)),
+        (errno.EIO, lambda: storage.rename("a", "b")),
+        (errno.EIO, storage.sync_directory),
+    ]
+    for number, call in calls:
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - the number is checked below
+            call()
+        assert caught.value.errno == number
+    assert file.pread(10, 0) == b"abc3456789", "a failed write may have written a part"
+    assert list(storage.list()) == ["a"]
+    for _, call in calls:
+        call()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_failed_sync_lost_no_later_sync_makes_durable(seed: int) -> None:
+    disk = FaultyDisk(seed)
+    storage = disk.start(Faults(errors={(Call.SYNC, 2): errno.EIO}))
+    file = created(storage, "a", b"old")
+    file.pwritev([b"new"], 0)
+    with pytest.raises(OSError, match="Input/output"):
+        file.datasync()
+    assert file.pread(3, 0) == b"new", "it can be read all the same"
+    file.datasync()
+    disk.cut_power()
+    after = content_of(disk.start(), "a")
+    assert len(after) == 3
+    if seed == 0:
+        assert b"old" in outcomes_of_failed_sync()
+
+
+def outcomes_of_failed_sync() -> set[bytes]:
+    found: set[bytes] = set()
+    for seed in SEEDS:
+        disk = FaultyDisk(seed)
+        storage = disk.start(Faults(errors={(Call.SYNC, 2): errno.EIO}))
+        file = created(storage, "a", b"old")
+        file.pwritev([b"new"], 0)
+        with pytest.raises(OSError, match="Input/output"):
+            file.datasync()
+        file.datasync()
+        disk.cut_power()
+        found.add(content_of(disk.start(), "a"))
+    return found
+
+
+def test_a_full_disk_refuses_growth_and_takes_it_again_when_there_is_room() -> None:
+    disk = FaultyDisk(capacity_bytes=100)
+    storage = disk.start()
+    file = created(storage, "a", bytes(80))
+    assert storage.free_bytes() == 20
+    for act in (lambda: file.pwritev([bytes(50)], 60), lambda: file.preallocate(101)):
+        with pytest.raises(OSError, match="No space") as caught:
+            act()
+        assert caught.value.errno == errno.ENOSPC
+    file.pwritev([bytes(80)], 0)
+    disk.capacity_bytes = 200
+    file.preallocate(101)
+    assert storage.free_bytes() == 99
+    storage.unlink("a")
+    assert storage.free_bytes() == 200
+
+
+def test_one_start_at_a_time_and_one_owner_in_it() -> None:
+    disk = FaultyDisk(metadata_directory=Path("metadata"))
+    first = disk.start()
+    first.lock("one")
+    with pytest.raises(StoreLockedError, match="two cannot"):
+        first.lock("two")
+    first.unlock()
+    first.lock("two")
+    second = disk.start()
+    with pytest.raises(OSError, match="power is off"):
+        first.list()
+    second.lock("three")
+    assert (second.durable, second.metadata_directory) == (True, Path("metadata"))
+
+
+async def fill_until_the_power_goes(store: JournalStore) -> tuple[dict[int, bytes], set[int]]:
+    """Write batches, acknowledging some; what was confirmed, and the batch that was not."""
+    confirmed: dict[int, bytes] = {}
+    for first in range(1, 400, 4):
+        sizes = {sequence: bytes([sequence % 256]) * (sequence * 37 % 900) for sequence in
+                 range(first, first + 4)}  # fmt: skip
+        batch = WriteBatch(
+            [AddMessage(number, Message("queue://q", body), (1,)) for number, body in sizes.items()]
+        )
+        if first > 8:
+            batch.operations.append(Acknowledge(1, (first - 6, first - 7)))
+        if first == 1:
+            batch.operations.insert(0, AddDestination("queue://q", 1))
+        try:
+            await store.write(batch)
+        except StoreError:
+            return confirmed, set(sizes)
+        confirmed |= sizes
+        if first > 8:
+            del confirmed[first - 6], confirmed[first - 7]
+    return confirmed, set()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_journal_on_it_keeps_what_it_confirmed(seed: int, tmp_path: Path) -> None:
+    options = JournalOptions(journal_max_file_length=64 * 1024)
+    disk = FaultyDisk(seed)
+
+    def make(faults: Faults | None = None) -> JournalStore:
+        storage = as_journal_storage(disk.start(faults))
+        return JournalStore(StoreContext(tmp_path, "test"), options, storage)
+
+    async def scenario() -> None:
+        store = make(Faults(cut_at_sync=12 + seed * 3))
+        await store.open()
+        confirmed, unsure = await fill_until_the_power_goes(store)
+        assert unsure, "the power went"
+        try:
+            await store.close()
+        except GatewayError:
+            pass
+        disk.cut_power()
+        store = make()
+        await store.open()
+        page = await store.page_in(1, 0, 10_000, 1 << 40)
+        found = {stored.sequence: stored.message.body for stored in page}
+        assert list(found) == sorted(found)
+        arrived = unsure & found.keys()
+        assert arrived in (set(), unsure), "a batch is there or it is not"
+        last = min(unsure)
+        expected = confirmed.keys() | arrived
+        if arrived and last > 8:
+            expected -= {last - 6, last - 7}
+        assert found.keys() == expected
+        assert all(
+            found[sequence] == body for sequence, body in confirmed.items() if sequence in found
+        )
+        await store.write(WriteBatch([AddMessage(1_000, Message("queue://q", b"!"), (1,))]))
+        await store.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,289 @@
+"""Checkpoints: what reaches the metadata store, which files die, and what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+from journal_kit import (
+    ANY_SIZE,
+    CrashStorage,
+    ack,
+    add,
+    data_files,
+    killed,
+    opened,
+    pending,
+    run,
+    write,
+    write_only,
+)
+
+from tidegate.spi import PutSession, RecordDelivery, Session
+from tidegate_store_journal import JournalStore
+from tidegate_store_journal._checkpoint import RESERVE_BYTES, RESERVE_NAME, Checkpointer
+
+
+def checkpointer_of(store: JournalStore) -> Checkpointer:
+    return store._checkpointer  # pyright: ignore[reportPrivateUsage]
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_what_comes_and_goes_between_two_checkpoints_never_reaches_the_metadata(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, keep=True)
+        counters = store.metadata_counters
+        before = counters.checkpoints
+        sequence = 0
+        for _ in range(5):
+            for _ in range(20):
+                batch = list(range(sequence + 1, sequence + 51))
+                sequence += 50
+                await write(store, *[add(item, 1, 2) for item in batch])
+                await write_only(store, RecordDelivery(1, tuple(batch[:3]), (1, 1, 1)))
+                await write(store, ack(*batch), ack(*batch, pending_list=2))
+            await store.release_acknowledged(store.statistics().acknowledged_last)
+            await checkpointer_of(store).run()
+        assert counters.checkpoints == before + 5
+        assert counters.pending_put == counters.pending_deleted == 0
+        assert counters.acknowledged_put == counters.acknowledged_deleted == 0
+        # One that stays is put once and deleted once.
+        await write(store, add(sequence + 1))
+        await checkpointer_of(store).run()
+        await checkpointer_of(store).run(force=True)
+        assert (counters.pending_put, counters.pending_deleted) == (1, 0)
+        await write(store, ack(sequence + 1))
+        await checkpointer_of(store).run()
+        assert (counters.pending_put, counters.pending_deleted) == (1, 1)
+        assert (counters.acknowledged_put, counters.acknowledged_deleted) == (1, 0)
+        await store.close()
+
+    run(scenario())
+
+
+def test_an_idle_store_writes_no_checkpoint(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, add(1))
+        await checkpointer_of(store).run()
+        count = store.metadata_counters.checkpoints
+        await checkpointer_of(store).run()
+        await checkpointer_of(store).run(cleanup=True)
+        assert store.metadata_counters.checkpoints == count
+        await store.close()
+
+    run(scenario())
+
+
+def test_dead_files_are_deleted_and_acknowledgements_keep_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        sequence = 0
+        # One message is never acknowledged; the acknowledgements of all others come later.
+        await write(store, add(1_000_000 - 1, 9))
+        for _ in range(30):
+            first = sequence + 1
+            sequence += 10
+            await write(
+                store, *[add(1_000_000 + item, size=5000) for item in range(first, sequence + 1)]
+            )
+            await write(store, ack(*range(1_000_000 + first, 1_000_000 + sequence + 1)))
+        assert len(data_files(tmp_path)) > 25
+        assert await checkpointer_of(store).run(cleanup=True) > 20
+        assert len(data_files(tmp_path)) <= 4
+        assert await pending(store, 9) == [999_999]
+        copy = killed(tmp_path, tmp_path.parent / "copy")
+        await store.close()
+        store, state = await opened(copy)
+        assert await pending(store, 9) == [999_999]
+        assert await pending(store, 1) == []
+        assert state.last_sequence == 1_000_000 + sequence
+        await store.close()
+
+    run(scenario())
+
+
+def test_cleanup_happens_at_its_interval(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, checkpoint_interval=0.02, cleanup_interval=0.05)
+        for sequence in range(1, 20):
+            await write(store, add(sequence, size=20_000))
+        await write(store, ack(*range(1, 20)))
+        await until(lambda: len(data_files(tmp_path)) <= 4)
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_checkpoint_happens_at_its_interval(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, checkpoint_interval=0.02)
+        count = store.metadata_counters.checkpoints
+        await write(store, add(1))
+        await until(lambda: store.metadata_counters.checkpoints > count)
+        assert store.metadata_counters.pending_put == 1
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("with_live_list", [True, False])
+def test_an_acknowledgement_outlives_the_file_it_was_written_in(
+    tmp_path: Path, with_live_list: bool
+) -> None:
+    """Without the metadata store. The control run without live lists shows what they are for."""
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage, keep=True)
+        await write(store, *[add(item, size=3000) for item in (1, 2, 3)], add(4, 1, 2, size=3000))
+        await write(store, *[add(item, size=5500) for item in range(10, 20)])
+        await write(store, ack(2, 4), ack(*range(10, 20)))
+        await store.release_acknowledged(1)
+        await write(store, *[add(item, size=5500) for item in range(20, 30)])
+        await write(store, ack(*range(20, 30)))
+        await store.release_acknowledged(22)
+        assert await checkpointer_of(store).run(cleanup=True) == 1
+        files = [name for name in storage.list() if name.endswith((".data", ".live"))]
+        assert "journal-0000000001.live" in files
+        after = storage.crash()
+        await store.close()
+        if not with_live_list:
+            after.unlink("journal-0000000001.live")
+        store, state = await opened(tmp_path, after, keep=True)
+        found = await pending(store)
+        if with_live_list:
+            assert found == [1, 3]
+            assert await pending(store, 2) == [4]
+            assert state.report.notes == ()
+        else:
+            assert found == [1, 2, 3, 4]
+        await store.close()
+
+    run(scenario())
+
+
+def test_rows_of_the_log_outlive_the_file_of_their_acknowledgement(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage, keep=True)
+        await write(store, *[add(item, size=3000) for item in (1, 2, 3)])
+        await write(store, *[add(item, size=5500) for item in range(10, 20)])
+        await write(store, ack(*range(10, 20)))
+        await write(store, ack(3, 1))
+        await write(store, *[add(item, size=5500) for item in range(20, 30)])
+        await store.release_acknowledged(10)
+        assert await checkpointer_of(store).run(cleanup=True) == 1
+        after = storage.crash()
+        await store.close()
+        store, state = await opened(tmp_path, after, keep=True)
+        assert state.report.notes == ()
+        page = await store.acknowledged(10, 10, ANY_SIZE)
+        assert [(row.ack_sequence, row.sequence, row.delivered_at) for row in page.rows] == [
+            (11, 3, 1003),
+            (12, 1, 1001),
+        ]
+        assert await pending(store) == [2, *range(20, 30)]
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_checkpoint_that_fails_is_made_up_for_by_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path / "a", checkpoint_interval=0.02)
+        metadata = store._metadata  # pyright: ignore[reportPrivateUsage]
+        save = metadata.save
+        failures = 0
+
+        def fail(*_: object) -> None:
+            nonlocal failures
+            failures += 1
+            raise OSError(errno.EIO, "broken")
+
+        metadata.save = fail  # type: ignore[method-assign]
+        await write(store, add(1), add(2), PutSession(Session("c", 1)))
+        await until(lambda: failures > 0)
+        await write(store, ack(1), add(3))
+        seen = failures
+        await until(lambda: failures > seen)
+        metadata.save = save  # type: ignore[method-assign]
+        count = store.metadata_counters.checkpoints
+        await until(lambda: store.metadata_counters.checkpoints > count)
+        assert store.statistics().writable
+        copy = killed(tmp_path / "a", tmp_path / "b")
+        await store.close()
+        store, state = await opened(copy)
+        assert state.report.replayed == 0
+        assert [session.client_id for session in state.sessions] == ["c"]
+        assert await pending(store) == [2, 3]
+        await store.close()
+
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
+        run(scenario())
+    assert "a checkpoint failed" in caplog.text
+
+
+def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        checkpointer = checkpointer_of(store)
+        checkpointer.make_reserve()
+        checkpointer.make_reserve()
+        assert storage.open(RESERVE_NAME).length == RESERVE_BYTES
+        for sequence in range(1, 10):
+            await write(store, add(sequence, size=30_000), PutSession(Session("c", sequence)))
+        await write(store, ack(*range(1, 10)))
+
+        def full_until_reserve_is_gone(operation: str, name: str) -> OSError | None:
+            if operation == "pwritev" and RESERVE_NAME in storage.list() and "bindings" in name:
+                return OSError(errno.ENOSPC, "full")
+            return None
+
+        storage.fault = full_until_reserve_is_gone
+        assert await checkpointer.run(cleanup=True) > 0
+        assert RESERVE_NAME not in storage.list()
+        # Without a reserve the error is reported.
+        storage.fault = lambda operation, name: (
+            OSError(errno.ENOSPC, "full") if operation == "pwritev" and "bindings" in name else None
+        )
+        await write(store, PutSession(Session("d", 1)))
+        with pytest.raises(OSError, match="full"):
+            await checkpointer.run()
+        storage.fault = lambda *_: None
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_file_that_is_being_read_is_deleted_later(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        for sequence in range(1, 10):
+            await write(store, add(sequence, size=30_000))
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        first = files.used()[0]
+        files.borrow(first)
+        await write(store, ack(*range(1, 10)))
+        assert await checkpointer_of(store).run(cleanup=True) > 0
+        assert (tmp_path / "journal" / first.name).exists()
+        files.give_back(first)
+        assert await checkpointer_of(store).run(cleanup=True) == 1
+        assert not (tmp_path / "journal" / first.name).exists()
+        await store.close()
+
+    run(scenario())

@@ -1,0 +1,648 @@
+"""The store as the broker sees it: durability, full and broken disks, options, concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from journal_kit import (
+    ANY_SIZE,
+    CrashStorage,
+    ack,
+    add,
+    check_bodies,
+    data_files,
+    full,
+    message,
+    new_store,
+    opened,
+    pending,
+    run,
+    write,
+    write_only,
+)
+
+from tidegate.spi import (
+    AddMessage,
+    CorruptRecordError,
+    Message,
+    RequestError,
+    StoreClosedError,
+    StoreFullError,
+    StoreIOError,
+    StoreLockedError,
+)
+from tidegate_store_journal._options import NEVER, PERIODIC
+from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+# ------------------------------------------------------------------------------------ durability
+
+
+def test_a_synced_batch_survives_a_power_cut_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        assert store.capabilities.durable
+        await write_only(store, add(1))
+        await write(store, add(2))
+        after = storage.crash()
+        await store.close()
+        store, _ = await opened(tmp_path, after)
+        assert await pending(store) == [1, 2]
+        await store.close()
+
+    run(scenario())
+
+
+def test_without_a_sync_the_same_batch_is_lost(tmp_path: Path) -> None:
+    """The negative control of every power-cut test here."""
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage, journal_disk_sync_strategy=NEVER)
+        assert not store.capabilities.durable
+        await write(store, add(1))
+        after = storage.crash()
+        await store.close()
+        store, _ = await opened(tmp_path, after)
+        assert await pending(store) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_written_batch_is_synced_soon_when_the_journal_is_idle(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        assert BACKGROUND_SYNC_SECONDS <= 0.05
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        before = storage.syncs
+        await write_only(store, add(1))
+        await until(lambda: storage.syncs > before)
+        after = storage.crash()
+        await store.close()
+        store, _ = await opened(tmp_path, after)
+        assert await pending(store) == [1]
+        await store.close()
+
+    run(scenario())
+
+
+def test_periodic_syncs_come_at_their_interval_and_not_with_the_batch(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(
+            tmp_path,
+            storage,
+            journal_disk_sync_strategy=PERIODIC,
+            journal_disk_sync_interval=0.05,
+        )
+        assert not store.capabilities.durable
+        await write(store, add(1))
+        writer = store._writer  # pyright: ignore[reportPrivateUsage]
+        assert writer.synced_batch == 0
+        await until(lambda: writer.synced_batch == 1)
+        await store.close()
+
+    run(scenario())
+
+
+def test_strategy_never_syncs_only_for_the_log_and_checkpoints(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, keep=True, journal_disk_sync_strategy=NEVER)
+        writer = store._writer  # pyright: ignore[reportPrivateUsage]
+        await write(store, add(1), ack(1))
+        await asyncio.sleep(2 * BACKGROUND_SYNC_SECONDS)
+        assert writer.synced_batch == 0
+        page = await store.acknowledged(0, 10, ANY_SIZE)
+        assert [row.sequence for row in page.rows] == [1]
+        assert writer.synced_batch == 1
+        await store.close()
+
+    run(scenario())
+
+
+def test_an_empty_synced_batch_syncs_what_was_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        await write_only(store, add(1))
+        await write(store)
+        after = storage.crash()
+        await store.close()
+        store, _ = await opened(tmp_path, after)
+        assert await pending(store) == [1]
+        await store.close()
+
+    run(scenario())
+
+
+def test_rows_are_shown_only_once_they_are_on_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage, keep=True)
+        await write(store, add(1), add(2))
+        await write_only(store, ack(2))
+        page = await store.acknowledged(0, 10, ANY_SIZE)
+        assert [(row.ack_sequence, row.sequence) for row in page.rows] == [(1, 2)]
+        after = storage.crash()
+        await store.close()
+        store, _ = await opened(tmp_path, after, keep=True)
+        page = await store.acknowledged(0, 10, ANY_SIZE)
+        assert [(row.ack_sequence, row.sequence) for row in page.rows] == [(1, 2)]
+        await store.release_acknowledged(1)
+        with pytest.raises(RequestError, match="released"):
+            await store.acknowledged(0, 10, ANY_SIZE)
+        await store.close()
+
+    run(scenario())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.booleans()), max_size=15))
+def test_the_log_is_dense_over_restarts_and_releases(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, bool]]
+) -> None:
+    async def scenario() -> None:
+        directory = tmp_path_factory.mktemp("log")
+        store, _ = await opened(directory, keep=True)
+        sequence, released, total = 0, 0, 0
+        for count, restart, release in steps:
+            items = range(sequence + 1, sequence + count + 1)
+            sequence += count
+            await write(store, *[add(item) for item in items])
+            await write(store, ack(*reversed(items)))
+            total += count
+            if release:
+                released = (released + total) // 2
+                await store.release_acknowledged(released)
+            if restart:
+                await store.close()
+                store, _ = await opened(directory, keep=True)
+            page = await store.acknowledged(released, 1000, ANY_SIZE)
+            assert [row.ack_sequence for row in page.rows] == list(range(released + 1, total + 1))
+            assert page.last == total
+            statistics = store.statistics()
+            assert (statistics.acknowledged_first, statistics.acknowledged_last) == (
+                released + 1,
+                total,
+            )
+            for row in page.rows:
+                assert row.message == message(row.sequence)
+        await store.close()
+
+    run(scenario())
+
+
+# ------------------------------------------------------------------------------------- full disk
+
+
+def test_a_full_disk_refuses_the_batch_and_takes_the_next_one_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        await write(store, add(1))
+        storage.fault = full()
+        with pytest.raises(StoreFullError):
+            await write(store, add(2), add(3))
+        assert await pending(store) == [1]
+        assert store.statistics().writable
+        with pytest.raises(StoreFullError):
+            await write(store, add(2))
+        storage.fault = lambda *_: None
+        await write(store, add(4))
+        await write(store, add(5), ack(1))
+        assert await pending(store) == [4, 5]
+        after = storage.crash()
+        await store.close()
+        store, state = await opened(tmp_path, after)
+        assert await pending(store) == [4, 5]
+        assert state.report.repaired_bytes == 0
+        await store.close()
+
+    run(scenario())
+
+
+def test_acknowledgements_go_through_when_no_file_can_be_made_and_make_room(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: files.spare_count >= 1)
+        storage.fault = full("preallocate")
+        sequence = 0
+        is_full = False
+        while not is_full:
+            try:
+                await write(store, add(sequence + 1, size=20_000))
+                sequence += 1
+            except StoreFullError:
+                is_full = True
+        assert sequence >= 3
+        assert files.spare_count == 1
+        # The current file is full; acknowledgements begin the reserve.
+        for item in range(1, sequence + 1):
+            await write(store, ack(item))
+        assert await pending(store) == []
+        with pytest.raises(StoreFullError):
+            await write(store, *[add(900 + item, size=60_000) for item in range(3)])
+        # They killed every older file, and cleanup is already on its way.
+        await until(lambda: len(files) <= 2)
+        storage.fault = lambda *_: None
+        await write(store, add(1000))
+        assert await pending(store) == [1000]
+        await store.close()
+
+    run(scenario())
+
+
+def test_new_messages_are_refused_below_the_limit_of_free_room_and_acknowledgements_are_not(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage, disk_free_limit=10_000_000)
+        await write(store, add(1), add(2))
+        storage.free = 9_000_000
+        await until(lambda: store._room_is_short)  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(StoreFullError, match="disk_free_limit"):
+            await write(store, add(3))
+        await write(store, ack(1))
+        storage.free = 11_000_000
+        await write(store, add(3))  # at once, without waiting for the next look
+        assert await pending(store) == [2, 3]
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_store_that_finds_no_room_at_its_first_start_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        storage.fault = full("preallocate")
+        with pytest.raises(StoreIOError, match="no room"):
+            await opened(tmp_path, storage)
+
+    run(scenario())
+
+
+def test_a_large_batch_that_does_not_fit_takes_no_room(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        await write(store, add(1))
+        before = store.statistics().disk_bytes
+        storage.fault = full()
+        with pytest.raises(StoreFullError):
+            await write(store, add(2, size=300_000))
+        await until(lambda: not [n for n in storage.list() if storage.open(n).length > 200_000])
+        assert store.statistics().disk_bytes <= before + (64 << 10)
+        storage.fault = lambda *_: None
+        await write(store, add(2, size=300_000))
+        assert await pending(store) == [1, 2]
+        await store.close()
+
+    run(scenario())
+
+
+# ----------------------------------------------------------------------------------- broken disk
+
+
+@pytest.mark.parametrize("operation", ["pwritev", "datasync"])
+def test_a_broken_disk_makes_the_store_read_only(tmp_path: Path, operation: str) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        await write(store, add(1))
+        storage.fault = lambda name, _: OSError(errno.EIO, "broken") if name == operation else None
+        with pytest.raises(StoreIOError, match="read-only"):
+            await write(store, add(2))
+        storage.fault = lambda *_: None
+        with pytest.raises(StoreIOError):
+            await write(store, ack(1))
+        assert not store.statistics().writable
+        assert await pending(store) == [1]
+        after = storage.crash()
+        await store.close()
+        store, _ = await opened(tmp_path, after)
+        assert await pending(store) in ([1], [1, 2])
+        await write(store, add(3))
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_full_disk_that_shows_only_at_the_sync_is_not_taken_lightly(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        await write(store, add(1))
+        storage.fault = full("datasync")
+        with pytest.raises(StoreIOError):
+            await write(store, add(2))
+        assert not store.statistics().writable
+        storage.fault = lambda *_: None
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_failed_background_sync_makes_the_store_read_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage, keep=True)
+        await write(store, add(1))
+        storage.fault = lambda name, _: OSError(errno.EIO, "x") if name == "datasync" else None
+        await write_only(store, ack(1))
+        await until(lambda: not store.statistics().writable)
+        with pytest.raises(StoreIOError):
+            await store.acknowledged(0, 1, 1)
+        storage.fault = lambda *_: None
+        await store.close()
+
+    run(scenario())
+
+
+def test_damaged_messages_are_reported_and_the_others_are_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        await write(store, add(1))
+        offset = store._tail.offset  # pyright: ignore[reportPrivateUsage]
+        await write(store, add(2))
+        await write(store, add(3))
+        storage.flip("journal-0000000001.data", offset + 64 + 36 + 20)
+        with pytest.raises(CorruptRecordError, match="message 2") as caught:
+            await store.page_in(1, 0, 10, ANY_SIZE)
+        assert caught.value.location.startswith("crash:journal-0000000001.data at offset")
+        assert [item.sequence for item in await store.page_in(1, 0, 1, ANY_SIZE)] == [1]
+        assert [item.sequence for item in await store.page_in(1, 2, 9, ANY_SIZE)] == [3]
+        await store.close()
+
+    run(scenario())
+
+
+# --------------------------------------------------------------------------- files and ownership
+
+
+def test_batches_larger_than_a_data_file_are_stored_and_come_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        big = Message("queue://q", b"3 " + os.urandom(500_000))
+        await write(store, add(1))
+        await write(store, add(2), AddMessage(3, big, (1,)), add(4))
+        await write(store, add(5))
+        for _ in range(2):
+            page = await store.page_in(1, 0, 10, ANY_SIZE)
+            check_bodies(page)
+            assert [item.sequence for item in page] == [1, 2, 3, 4, 5]
+            assert page[2].message == big
+            await store.close()
+            store, state = await opened(tmp_path)
+        assert state.report.clean
+        await write(store, ack(1, 2, 3, 4, 5))
+        await store.close()
+        assert max(path.stat().st_size for path in data_files(tmp_path)) == 64 << 10
+
+    run(scenario())
+
+
+def test_the_minimum_of_files_is_there_from_the_beginning(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, journal_min_files=5)
+        await until(lambda: len(data_files(tmp_path)) == 5)
+        assert {path.stat().st_size for path in data_files(tmp_path)} == {64 << 10}
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(files) == 5)
+        assert store.statistics().disk_bytes >= 5 * (64 << 10)
+        await store.close()
+
+    run(scenario())
+
+
+def test_another_gateway_is_told_who_owns_the_journal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        with pytest.raises(StoreLockedError) as caught:
+            await opened(tmp_path)
+        assert f"pid={os.getpid()}" in caught.value.owner
+        await store.close()
+        store, _ = await opened(tmp_path)
+        await store.close()
+
+    run(scenario())
+
+
+def test_the_directory_option_moves_the_journal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        elsewhere = tmp_path / "elsewhere"
+        for directory, expected in (("sub/j", tmp_path / "sub/j"), (str(elsewhere), elsewhere)):
+            store, _ = await opened(tmp_path, directory=directory)
+            await write(store, add(1))
+            await store.close()
+            assert list(expected.glob("journal-*.data"))
+        assert not (tmp_path / "journal").exists()
+
+    run(scenario())
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(StoreIOError, match="file/journal"):
+            await opened(tmp_path, directory="file/journal")
+
+    run(scenario())
+
+
+def test_a_store_is_opened_once_and_refuses_work_before_and_after(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = new_store(tmp_path)
+        with pytest.raises(StoreClosedError):
+            await write(store, add(1))
+        await store.open()
+        with pytest.raises(StoreClosedError):
+            await store.open()
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await store.page_in(1, 0, 1, 1)
+
+    run(scenario())
+
+
+def test_slow_syncs_are_logged_above_the_threshold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, slow_sync_threshold=1e-9)
+        await write(store, add(1))
+        await store.close()
+
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
+        run(scenario())
+    assert "slow sync" in caplog.text
+
+
+# ----------------------------------------------------------------------------------- persistence
+
+
+def test_zero_persistence_is_the_same_engine_without_files(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, persistent=False, keep=True, cleanup_interval=3600.0)
+        assert not store.capabilities.durable
+        for sequence in range(1, 30):
+            await write(store, add(sequence, size=20_000))
+        await write(store, ack(*range(1, 21)))
+        assert await pending(store) == list(range(21, 30))
+        page = await store.acknowledged(0, 100, ANY_SIZE)
+        assert [row.sequence for row in page.rows] == list(range(1, 21))
+        before = store.statistics().disk_bytes
+        await store.release_acknowledged(20)
+        checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
+        assert await checkpointer.run(cleanup=True) > 3
+        assert store.statistics().disk_bytes < before
+        assert await pending(store) == list(range(21, 30))
+        await store.close()
+        assert list(tmp_path.iterdir()) == []
+
+    run(scenario())
+
+
+# ----------------------------------------------------------------------------------- concurrency
+
+
+def test_pages_are_read_while_batches_are_written_and_files_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, checkpoint_interval=0.02, cleanup_interval=0.03)
+        total = 1500
+        consumed: list[int] = []
+
+        lock = asyncio.Lock()  # the broker has one write in flight
+
+        async def produce() -> None:
+            for first in range(1, total, 10):
+                async with lock:
+                    await write(store, *[add(item, size=1000) for item in range(first, first + 10)])
+
+        async def consume() -> None:
+            while len(consumed) < total:
+                after = consumed[-1] if consumed else 0
+                page = await store.page_in(1, after, 37, ANY_SIZE)
+                check_bodies(page)
+                if not page:
+                    await asyncio.sleep(0)
+                    continue
+                consumed.extend(item.sequence for item in page)
+                async with lock:
+                    await write_only(store, ack(*[item.sequence for item in page]))
+
+        await asyncio.gather(produce(), consume())
+        assert consumed == list(range(1, total + 1))
+        assert store.statistics().pending_messages == 0
+        await until(lambda: len(data_files(tmp_path)) <= 4)
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_cancelled_write_keeps_its_place_and_the_next_one_follows_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        task = asyncio.create_task(write(store, add(1)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await write(store, add(2))
+        assert await pending(store) == [1, 2]
+        task = asyncio.create_task(write(store, add(3)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await store.close()
+        store, _ = await opened(tmp_path)
+        assert await pending(store) == [1, 2, 3]
+        await store.close()
+
+    run(scenario())
+
+
+# ------------------------------------------------------------------------------------ real kills
+
+CHILD = """
+import asyncio, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from journal_kit import ack, add, opened
+from tidegate.spi import Durability, WriteBatch
+
+async def main():
+    store, state = await opened(Path(sys.argv[1]), keep=True, checkpoint_interval=0.02,
+                                cleanup_interval=0.05)
+    sequence = state.last_sequence
+    while True:
+        first = sequence + 1
+        sequence += 20
+        await store.write(WriteBatch([add(item, size=700) for item in range(first, sequence + 1)]))
+        os.write(1, b"added %d\\n" % sequence)
+        await store.write(WriteBatch([ack(*range(first, first + 15))]))
+        os.write(1, b"acked %d\\n" % (first + 14))
+
+asyncio.run(main())
+"""
+
+
+def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
+    journal = tmp_path / "data"
+    journal.mkdir()
+    acked: set[int] = set()
+    for turn in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(journal), str(Path(__file__).parent)],
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        added = 0
+        for line in process.stdout:  # to its end: what was confirmed just before the kill counts
+            what, number = line.split()
+            if what == b"added":
+                added = int(number)
+            else:
+                acked |= set(range(int(number) - 14, int(number) + 1))
+            if added >= (turn + 1) * 1000 + turn * 7:
+                process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+        async def check(added: int = added, acked: frozenset[int] = frozenset(acked)) -> None:
+            store, state = await opened(journal, keep=True)
+            assert state.last_sequence >= added
+            found = await pending(store)
+            page = await store.acknowledged(0, 1_000_000, ANY_SIZE)
+            rows = [row.sequence for row in page.rows]
+            assert [row.ack_sequence for row in page.rows] == list(range(1, len(rows) + 1))
+            # Every confirmed message is either pending or in the log, exactly once.
+            assert sorted(found + rows) == list(range(1, state.last_sequence + 1))
+            assert set(rows) >= acked
+            assert state.last_sequence % 20 == 0  # batches are whole
+            await store.close()
+
+        run(check())
