@@ -479,8 +479,10 @@ class QueueModel(RuleBasedStateMachine):
         self.sent = 0
         self.confirmed: set[int] = set()
         self.refused: set[int] = set()
-        self.acknowledged: set[int] = set()  # asked for, in this life of the gateway
-        self.acknowledged_durably: set[int] = set()
+        self.acknowledged: set[int] = set()  # must not come again in this life of the gateway
+        self.acknowledged_durably: set[int] = set()  # must never come again
+        self.acknowledged_perhaps: set[int] = set()  # nobody heard how it ended
+        self.commits: dict[Client, set[int]] = {}  # acknowledged by a commit without an answer
         self.out: dict[int, Client] = {}
         self.first_delivered = 0
         self.seen: set[int] = set()
@@ -546,11 +548,12 @@ class QueueModel(RuleBasedStateMachine):
             for token in client.confirmations:
                 if isinstance(token, frozenset):
                     self.acknowledged_durably |= token
+                    self.commits[client] -= token
             for token, _error in client.failures:
                 if isinstance(token, frozenset):  # a commit that was undone
                     self.acknowledged -= token
-                    if not client.connection.is_closed:
-                        self.out |= dict.fromkeys(token, client)
+                    self.commits[client] -= token
+                    self.out |= dict.fromkeys(token, client)
             client.confirmations.clear()
             client.failures.clear()
 
@@ -595,6 +598,7 @@ class QueueModel(RuleBasedStateMachine):
             client.on_deliver = lambda _key, messages: self._note_delivery(client, messages)
             self.clients.append(client)
             self.prefetch[client] = prefetch
+            self.commits[client] = set()
             client.subscribe("queue://q", prefetch_count=prefetch)
             await self.broker.settle()
 
@@ -637,6 +641,8 @@ class QueueModel(RuleBasedStateMachine):
                     connection.abort("a")
                     return
             self.acknowledged |= token
+            if way == "commit":
+                self.commits[client] |= token
             for number in numbers:
                 del self.out[number]
             if wait:
@@ -671,6 +677,9 @@ class QueueModel(RuleBasedStateMachine):
                 client.connection.unsubscribe("s")
             client.connection.disconnect(graceful=by_unsubscribe)
             self.clients.remove(client)
+            # A commit may still be undone, and nobody is there to be told.
+            self.acknowledged_perhaps |= self.commits[client]
+            self.acknowledged -= self.commits[client]
 
         self.do(leave())
 
@@ -708,7 +717,8 @@ class QueueModel(RuleBasedStateMachine):
                 await self.broker.kill()
             self.out.clear()
             self.clients.clear()
-            # Acknowledged, but not durably so: these may come again.
+            # Acknowledged, but perhaps not durably so: these may come again.
+            self.acknowledged_perhaps |= self.acknowledged - self.acknowledged_durably
             self.acknowledged = set(self.acknowledged_durably)
             self.seen |= set(range(1, self.first_delivered + 1)) - self.refused
             await self._new_producer()
@@ -736,7 +746,8 @@ class QueueModel(RuleBasedStateMachine):
                 else []
             )
             assert len(set(pending + dead)) == len(pending) + len(dead), "a message is there twice"
-            assert self.confirmed - self.acknowledged <= set(pending + dead), "lost"
+            gone = self.acknowledged | self.acknowledged_perhaps
+            assert self.confirmed - gone <= set(pending + dead), "lost"
             assert not self.acknowledged_durably & set(pending + dead), "came back"
             assert not self.refused & set(pending + dead), "refused, but kept"
             assert set(self.out) <= set(pending)
@@ -771,6 +782,6 @@ TestQueueModel = QueueModel.TestCase
 TestQueueModel.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
+    deadline=None, phases=(__import__("hypothesis").Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
