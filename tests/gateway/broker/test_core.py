@@ -683,21 +683,17 @@ class QueueModel(RuleBasedStateMachine):
 
         self.do(leave())
 
-    @rule()
-    def hold_writes(self) -> None:
-        self.broker.store.hold()
-
-    @rule()
-    def release_writes(self) -> None:
-        self.broker.store.release()
-
-    @rule(times=st.integers(1, 4))
-    def fill_the_disk(self, times: int) -> None:
-        self.broker.store.refuse(times)
-
-    @rule()
-    def wait_a_second(self) -> None:
-        self.do(asyncio.sleep(1.1))
+    @rule(what=st.sampled_from(["hold", "release", "fill", "wait"]), times=st.integers(1, 4))
+    def disturb_the_store(self, what: str, times: int) -> None:
+        store = self.broker.store
+        if what == "hold":
+            store.hold()
+        elif what == "release":
+            store.release()
+        elif what == "fill":
+            store.refuse(times)
+        else:
+            self.do(asyncio.sleep(0.6 * times))
 
     @rule(cleanly=st.booleans())
     def restart(self, cleanly: bool) -> None:
@@ -720,7 +716,6 @@ class QueueModel(RuleBasedStateMachine):
             # Acknowledged, but perhaps not durably so: these may come again.
             self.acknowledged_perhaps |= self.acknowledged - self.acknowledged_durably
             self.acknowledged = set(self.acknowledged_durably)
-            self.seen |= set(range(1, self.first_delivered + 1)) - self.refused
             await self._new_producer()
 
         self.do(restart())
@@ -780,8 +775,8 @@ def _virtual_loop(problems: list[object]) -> asyncio.AbstractEventLoop:
 
 TestQueueModel = QueueModel.TestCase
 TestQueueModel.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=800,
+    stateful_step_count=50,
     deadline=None, phases=(__import__("hypothesis").Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
