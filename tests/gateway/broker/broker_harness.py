@@ -317,6 +317,7 @@ class Broker:
         self.extensions = extensions
         self.keep_acknowledged = keep_acknowledged
         self.recovered: RecoveredState
+        self.first_sequence: int  # that the core would have begun with
         self.store: ScriptedStore
         self.core: Core
         self._directory = tempfile.TemporaryDirectory(prefix="tidegate-test-")
@@ -342,6 +343,8 @@ class Broker:
             version="0",
         )
         self.recovered = await self.core.start()
+        self.first_sequence = self.core.next_sequence
+        self.core.next_sequence = self.recovered.last_sequence + 1  # tests count from 1
 
     async def kill(self) -> None:
         """Start again with what is durable, as after SIGKILL."""
