@@ -40,8 +40,12 @@ class StompClient:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         client = cls(reader, writer)
         client.send("CONNECT", accept_version="1.2", host="localhost", **headers)
-        answer = await client.receive()
-        assert answer.command == "CONNECTED", answer
+        try:
+            answer = await client.receive()
+            assert answer.command == "CONNECTED", answer
+        except BaseException:  # the gateway may be killed at this very moment
+            writer.close()
+            raise
         return client
 
     def send(self, command: str, body: bytes = b"", /, **headers: str) -> None:
@@ -73,6 +77,11 @@ class StompClient:
 
     def close(self) -> None:
         self.writer.close()
+
+    async def aclose(self) -> None:
+        """Close and wait until the socket is gone; a test that ends sooner leaks it."""
+        self.writer.close()
+        await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
 
 
 @dataclass
@@ -130,9 +139,13 @@ class MqttClient:
         flags = 0x02 if clean else 0
         head = text("MQTT") + bytes([4, flags]) + struct.pack(">H", 0)
         writer.write(packet(CONNECT, head + text(client_id)))
-        answer = await client.receive()
-        assert answer.kind == CONNACK, answer
-        assert answer.payload[1] == 0, answer
+        try:
+            answer = await client.receive()
+            assert answer.kind == CONNACK, answer
+            assert answer.payload[1] == 0, answer
+        except BaseException:  # the gateway may be killed at this very moment
+            writer.close()
+            raise
         client.session_present = bool(answer.payload[0] & 1)
         return client
 

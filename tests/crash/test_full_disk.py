@@ -19,6 +19,9 @@ from wire import StompClient
 SIZE_MB = 192
 BODY = b"x" * 8192
 WAIT_S = 60.0
+UNSHARE = ["unshare", "--mount"]
+if os.geteuid() != 0:
+    UNSHARE += ["--user", "--map-root-user"]
 
 
 class SmallDiskGateway(GatewayProcess):
@@ -26,12 +29,9 @@ class SmallDiskGateway(GatewayProcess):
 
     def command(self) -> list[str]:
         (self.directory / "data").mkdir(exist_ok=True)
-        unshare = ["unshare", "--mount"]
-        if os.geteuid() != 0:
-            unshare += ["--user", "--map-root-user"]
         script = 'mount -t tmpfs -o size=$1m tmpfs "$2" && shift 2 && exec "$@"'
         data = str(self.directory / "data")
-        return [*unshare, "sh", "-c", script, "sh", str(SIZE_MB), data, *super().command()]
+        return [*UNSHARE, "sh", "-c", script, "sh", str(SIZE_MB), data, *super().command()]
 
     @property
     def disk(self) -> Path:
@@ -84,8 +84,7 @@ async def scenario(gateway: SmallDiskGateway) -> None:
         await fill_and_recover(gateway, clients)
     finally:
         for client in clients:
-            client.close()
-            await asyncio.gather(client.writer.wait_closed(), return_exceptions=True)
+            await client.aclose()
 
 
 async def connect(gateway: SmallDiskGateway, clients: list[StompClient]) -> StompClient:
@@ -138,7 +137,8 @@ def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
     small = (
         '\n[store]\nplugin = "journal"\njournal_max_file_length = "4mb"\ndisk_free_limit = "1mb"\n'
     )
-    assert subprocess.run(["unshare", "--version"], check=False).returncode == 0
+    if subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this user may not make a mount namespace")  # .ci/run takes a skip as failure
     gateway = SmallDiskGateway(tmp_path, extra=policy + small)
     with gateway:
         asyncio.run(scenario(gateway))

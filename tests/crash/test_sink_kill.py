@@ -62,8 +62,7 @@ async def publish_and_consume(port: int, first: int, count: int) -> None:
         client.send("DISCONNECT", receipt="done")
         await client.receipt("done")
     finally:
-        client.close()
-        await asyncio.gather(client.writer.wait_closed(), return_exceptions=True)
+        await client.aclose()
 
 
 def wait_for_commits(gateway: GatewayProcess, table: Path, count: int) -> None:

@@ -464,14 +464,12 @@ class Connection:
             return
         writer = self._writer
         turn = writer.turn
-        core = self._core
         acknowledged = turn.acknowledged
         last: PendingList | None = None
         group: tuple[list[int], list[int]] = ([], [])
         for message, pending_list, delivered_at in entries:
             if pending_list is not last:
                 last = pending_list
-                core.ready[pending_list] = None  # there is room again
                 if pending_list.is_stored:
                     group = acknowledged.get((consumer, pending_list)) or ([], [])
                     acknowledged[consumer, pending_list] = group
@@ -491,6 +489,7 @@ class Connection:
     def _take_in_flight(self, consumer: Consumer, sequences: Sequence[int]) -> list[InFlight]:
         """Remove and return the entries, all or none. Raises: RequestError."""
         in_flight = consumer.in_flight
+        was_full = consumer.is_full()
         entries: list[InFlight] = []
         size = 0
         try:
@@ -506,6 +505,9 @@ class Connection:
                 " it was acknowledged already or never delivered there"
             ) from None
         consumer.in_flight_bytes -= size
+        if was_full:  # any of its lists may have waited for this room
+            for pending_list in consumer.lists:
+                self._core.mark_ready(pending_list)
         return entries
 
     def _restore_in_flight(self, settled: Settled) -> None:
@@ -564,7 +566,6 @@ class Connection:
     def _move(self, moves: Sequence[tuple[InFlight, PendingList]]) -> None:
         for (message, pending_list, _), target in moves:
             self._core.dead_letter(message, pending_list, target)
-            self._core.mark_ready(pending_list)
 
     # --- BrokerConnection: transactions ----------------------------------------------------
 
@@ -635,7 +636,6 @@ class Connection:
         for entry in step.entries:
             by_list.setdefault(entry[1], []).append(entry)
         for pending_list, entries in by_list.items():
-            self._core.mark_ready(pending_list)
             if pending_list.is_removed or not pending_list.is_stored:
                 continue
             self._writer.turn.operations.append(

@@ -66,6 +66,19 @@ class Consumer:
         self.lists: list[PendingList] = []
         self.resting = False
 
+    @property
+    def acknowledges_all(self) -> bool:
+        """It acknowledges also what is not stored for it: only MQTT has messages (QoS 0) that a
+        client with acknowledgement does not acknowledge."""
+        return self.acknowledge and self.connection.protocol != "mqtt"
+
+    def is_full(self) -> bool:
+        """As much is in flight as may be."""
+        return (
+            len(self.in_flight) >= self.prefetch_count
+            or self.in_flight_bytes >= self.prefetch_bytes
+        )
+
     def room(self) -> int:
         """How many messages may be handed out now; 0 when none."""
         if not self.connection.is_writable or self.resting:

@@ -24,7 +24,7 @@ from tidegate.broker._connection import (
     subscription_of,
     undo_all,
 )
-from tidegate.broker._pending_list import PendingList
+from tidegate.broker._pending_list import NoCursor, PendingList
 from tidegate.broker._retained import RetainedMessages
 from tidegate.broker._router import Route, Router
 from tidegate.broker._sessions import Sessions, SessionState
@@ -121,6 +121,10 @@ class BrokerCore:
         self.retained = RetainedMessages()
         self.connections: set[Connection] = set()
         self.sessions = Sessions(self)
+        # Where messages are in flight from that no list holds.
+        self.nowhere = PendingList(
+            self, 0, "", NoCursor(), is_queue=False, is_stored=False, is_removed=True
+        )
         self.ready: dict[PendingList, None] = {}
         self.full_lists: set[PendingList] = set()
         self.next_sequence = 1

@@ -76,6 +76,7 @@ class PendingList:
         no_local: bool = False,
         client_id: str = "",
         overlap_key: tuple[str, str] | None = None,
+        is_removed: bool = False,
     ) -> None:
         self._broker = broker
         self.id = list_id
@@ -90,7 +91,7 @@ class PendingList:
         self.overlap_key = overlap_key
         self.consumers: list[Consumer] = []
         self.blocked: set[Connection] = set()
-        self.is_removed = False
+        self.is_removed = is_removed
         self._next_consumer = 0
         self._paging = False
         self._dispatching = False
@@ -119,7 +120,8 @@ class PendingList:
 
         An unstored list queues them in its cursor. A stored one (QoS 0 message, QoS 1
         subscription) hands them out now or never: they have no place in its stored order, and at
-        most once is all that was asked (MQTT 3.1.1 section 4.3.1).
+        most once is all that was asked (MQTT 3.1.1 section 4.3.1). A client that acknowledges all
+        it is given has them in flight, of the list *nowhere*, which forgets what comes back.
         """
         if self.is_removed:
             return
@@ -133,10 +135,17 @@ class PendingList:
                 self._broker.full_lists.add(self)
             return
         for consumer in self.consumers[:1]:
-            if consumer.connection.is_writable:
-                consumer.connection.deliver(consumer, messages)
-            else:
-                self._broker.count_dropped(self, len(messages))
+            room = len(messages) if consumer.connection.is_writable else 0
+            if room and consumer.acknowledges_all:
+                room = max(0, min(room, consumer.room()))
+                now = self._broker.now()
+                for message in messages[:room]:
+                    consumer.in_flight[message.sequence] = (message, self._broker.nowhere, now)
+                    consumer.in_flight_bytes += len(message.message.body)
+            if room:
+                consumer.connection.deliver(consumer, messages[:room])
+            if room < len(messages):
+                self._broker.count_dropped(self, len(messages) - room)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Messages that were out return to their place."""
@@ -250,3 +259,41 @@ class PendingList:
         blocked, self.blocked = self.blocked, set()
         for connection in blocked:
             connection.unthrottle(self)
+
+
+class NoCursor(PendingCursor):
+    """The cursor of a list that never holds anything."""
+
+    @property
+    def size(self) -> int:
+        return 0
+
+    @property
+    def memory_bytes(self) -> int:
+        return 0
+
+    @property
+    def is_full(self) -> bool:
+        return False
+
+    @property
+    def needs_page(self) -> bool:
+        return False
+
+    def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+        return messages
+
+    def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+        return ()
+
+    async def page_in(self) -> None:
+        pass
+
+    def put_back(self, messages: Sequence[StoredMessage]) -> None:
+        pass
+
+    def remove(self, sequences: Sequence[int]) -> int:
+        return 0
+
+    async def close(self) -> None:
+        pass

@@ -222,6 +222,113 @@ def test_a_queue_filter_consumes_from_queues_that_exist_and_that_come_later() ->
     run(main())
 
 
+def test_room_made_in_one_queue_of_a_filter_serves_the_others() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client()
+            for name in ("a", "b", "c"):
+                client.send(f"queue://q.{name}", name)
+            await broker.settle()
+            client.subscribe("queue://q.*", prefetch_count=1)
+            for count in (1, 2, 3):
+                await broker.settle()
+                assert len(client.bodies()) == count
+                client.ack_all()
+            assert sorted(client.bodies()) == [b"a", b"b", b"c"]
+
+    run(main())
+
+
+def test_what_a_transaction_holds_makes_room_for_more() -> None:
+    """Otherwise a client could never put more messages into one transaction than it may hold."""
+
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client()
+            for number in range(3):
+                client.send("queue://q", f"{number}")
+            client.subscribe("queue://q", prefetch_count=1)
+            client.connection.begin("t")
+            for count in (1, 2, 3):
+                await broker.settle()
+                assert client.bodies() == numbers(count)
+                client.connection.acknowledge("s", client.sequences()[-1:], None, "t")
+            client.connection.commit("t")
+            await broker.settle()
+            assert broker.store.pending("queue://q") == []
+
+    run(main())
+
+
+def test_a_client_that_acknowledges_everything_may_acknowledge_what_was_not_stored() -> None:
+    """MQTT publishes with QoS 0, a STOMP client with acknowledgement subscribes: to it the message
+    looks like any other. It is delivered at most once all the same."""
+
+    async def main() -> None:
+        async with Broker() as broker:
+            sender, client = await broker.client("mqtt", "m"), await broker.client()
+            client.subscribe("topic://t", prefetch_count=4)
+            for number in range(3):
+                sender.send("topic://t", f"{number}", qos=number % 2)
+            await broker.settle()
+            assert sorted(client.bodies()) == numbers(3)
+            client.connection.acknowledge("s", [1, 2], "r")
+            client.connection.reject("s", [3], "r2")
+            await broker.settle()
+            assert client.confirmations == ["r", "r2"]
+            assert sorted(client.bodies()) == numbers(3)
+            with pytest.raises(RequestError):
+                client.connection.acknowledge("s", [1])
+            (operation,) = broker.store.operations(Acknowledge)
+            assert operation.sequences == (2,)
+            client.connection.begin("t")
+            sender.send("topic://t", "in a transaction", qos=0)
+            await broker.settle()
+            client.connection.acknowledge("s", client.sequences()[-1:], None, "t")
+            client.connection.commit("t", "r3")
+            await broker.settle()
+            assert client.confirmations[-1] == "r3"
+            sender.send("topic://t", "in flight at the end", qos=0)
+            await broker.settle()
+            client.connection.disconnect(graceful=True)
+
+    run(main())
+
+
+def test_what_was_not_stored_keeps_to_the_prefetch_and_makes_room_when_acknowledged() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            sender, client = await broker.client("mqtt", "m"), await broker.client()
+            client.subscribe("topic://t", prefetch_count=2)
+            for body in ("0", "1", "dropped"):
+                sender.send("topic://t", body, qos=0)
+            sender.send("topic://t", "2", qos=1)
+            await broker.settle()
+            assert broker.core.dropped == 2
+            assert client.bodies() == [b"2", b"0"]  # what is stored has a right to its place
+            sender.send("topic://t", "3", qos=1)
+            await broker.settle()
+            client.connection.acknowledge("s", client.sequences()[1:])
+            await broker.settle()
+            assert client.bodies() == [b"2", b"0", b"3"]
+
+    run(main())
+
+
+def test_an_mqtt_client_does_not_hold_what_it_never_acknowledges() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client("mqtt", "m")
+            client.subscribe("topic://t", qos=2, prefetch_count=1)
+            for number in range(5):
+                client.send("topic://t", f"{number}", qos=0)
+            await broker.settle()
+            assert client.bodies() == numbers(5)
+            assert not client.connection.has_in_flight()
+
+    run(main())
+
+
 def test_an_automatic_queue_filter_is_served_from_all_its_queues() -> None:
     async def main() -> None:
         async with Broker() as broker:
