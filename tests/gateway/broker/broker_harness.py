@@ -26,7 +26,6 @@ from tidegate.spi import (
     CursorFactory,
     Durability,
     GatewayError,
-    InflightRecord,
     Interceptor,
     Message,
     Operation,
@@ -34,7 +33,6 @@ from tidegate.spi import (
     StoreCapabilities,
     StoreContext,
     StoredMessage,
-    StoreError,
     StoreFullError,
     StoreStatistics,
     SubscribeRequest,
@@ -429,19 +427,3 @@ def connect_request(protocol: str = "stomp", client_id: str = "", **more: Any) -
         listener=f"{protocol}://127.0.0.1:1",
         **fields,
     )
-
-
-def inflight_record(client_id: str, direction: Any, packet_id: int, state: Any) -> InflightRecord:
-    return InflightRecord(client_id, direction, packet_id, state)
-
-
-__all__ = [
-    "START_US",
-    "Broker",
-    "Client",
-    "ScriptedStore",
-    "StoreError",
-    "connect_request",
-    "message",
-    "run",
-]
