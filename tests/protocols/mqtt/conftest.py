@@ -14,7 +14,7 @@ from tidegate_protocols.mqtt._session import Session, SessionContext
 class FakeLink:
     """Records what is written. Closing reports back when the test says so, as a socket does."""
 
-    peer = "192.0.2.1:5000"
+    peer, subprotocol, tls_subject = "192.0.2.1:5000", "", ""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []

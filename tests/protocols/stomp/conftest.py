@@ -102,7 +102,7 @@ class FakeLoop:
 
 class FakeLink:
     def __init__(self):
-        self.peer = "10.0.0.9:5555"
+        self.peer, self.subprotocol, self.tls_subject = "10.0.0.9:5555", "", ""
         self.written, self.is_closing, self.is_aborted, self.is_reading = [], False, False, True
 
     def send(self, data):
