@@ -89,6 +89,9 @@ class Upgrade:
         return self._answer(data[:end], data[end:])
 
     def _answer(self, head: bytes, rest: bytes) -> Answer:
+        if head.partition(b"\r\n")[0].endswith(b" HTTP/1.0"):
+            # RFC 6455 section 4.1 wants 1.1; versions of the library differ in their answer.
+            return refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "WebSocket needs HTTP/1.1")
         server = _Server(self._profile.subprotocols, self._origins)
         server.receive_data(head)
         events = server.events_received()
