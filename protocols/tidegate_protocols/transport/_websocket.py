@@ -234,16 +234,19 @@ class WebSocketHandler:
     # ---------------------------------------------------------------------------------- steps
 
     def _shake_hands(self, data: bytes) -> None:
-        answer = self._upgrade.receive_data(data)
-        if answer is None or self._below is None:
+        below, upgrade = self._below, self._upgrade
+        if below is None or upgrade is None:
+            return  # the request was refused
+        answer = upgrade.receive_data(data)
+        if answer is None:
             return
+        self._upgrade = None  # it holds the request
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if answer.refusal:
             self._refuse(answer)
             return
-        below = self._below
         below.send(answer.response)
         self._link = link = WebSocketLink(
             below, self._decoder, self._loop, self._profile, answer.subprotocol
@@ -256,7 +259,7 @@ class WebSocketHandler:
             self.data_received(answer.rest)
 
     def _too_slow(self) -> None:
-        self._timer = None
+        self._timer = self._upgrade = None
         limit = format_duration(self._options.handshake_timeout)
         text = f"no complete WebSocket request within {limit}"
         self._refuse(refuse(HTTPStatus.REQUEST_TIMEOUT, text))

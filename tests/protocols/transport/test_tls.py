@@ -13,6 +13,7 @@ from link_recorder import Recorder, hang_up
 
 from tidegate.spi import ConfigError, parse_options
 from tidegate_protocols.transport import TcpListener, TransportOptions
+from tidegate_protocols.transport import _tcp as tcp
 from tidegate_protocols.transport._tls import server_context, subject_of
 
 
@@ -316,5 +317,40 @@ def test_stop_tells_every_client_and_waits(run, files, authority):
             await hang_up(writer)
             await stopping
             assert isinstance(handlers[0].events[-1], tuple)
+
+    run(scenario())
+
+
+def test_a_client_that_does_not_read_pauses_the_handler(run, files, authority):
+    async def scenario():
+        async with listening(options(files)) as (_, handlers, port):
+            reader, writer = await connect(port, client_context(authority))
+            while not handlers or handlers[0].link is None:
+                await asyncio.sleep(0)
+            handler, sent = handlers[0], 0
+            while "pause" not in handler.events:
+                handler.link.send(b"x" * 100_000)
+                sent += 100_000
+                await asyncio.sleep(0)
+            await reader.readexactly(sent)
+            await handler.until(lambda h: "resume" in h.events)
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_a_client_that_never_takes_the_last_bytes_is_aborted(run, files, authority, monkeypatch):
+    monkeypatch.setattr(tcp, "CLOSE_LINGER_S", 0.05)
+
+    async def scenario():
+        async with listening(options(files)) as (listener, handlers, port):
+            _, writer = await connect(port, client_context(authority))
+            while not handlers or handlers[0].link is None:
+                await asyncio.sleep(0)
+            handlers[0].link.send(b"x" * 30_000_000)  # more than both sockets and the client hold
+            handlers[0].link.close()
+            await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
+            assert listener.connection_count == 0
+            await hang_up(writer)
 
     run(scenario())

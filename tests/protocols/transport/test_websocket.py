@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from link_recorder import Recorder, hang_up
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
@@ -471,3 +473,29 @@ def test_a_peer_that_was_slow_during_the_request_pauses_the_handler():
     parts.handler.pause_writing()
     parts.handler.data_received(REQUEST)
     assert parts.inner.events == ["pause"]
+
+
+def test_after_a_refusal_nothing_is_read_any_more():
+    parts = Parts(is_open=False)
+    parts.handler.data_received(b"POST")
+    assert parts.below.take().startswith(b"HTTP/1.1 400 ")
+    parts.handler.data_received(REQUEST)
+    assert parts.below.take() == b""
+    slow = Parts(is_open=False)
+    slow.loop.live[0].callback()
+    assert slow.below.take().startswith(b"HTTP/1.1 408 ")
+    slow.handler.data_received(REQUEST)
+    assert (slow.below.take(), slow.inner.link) == (b"", None)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.booleans())
+def test_any_bytes_after_the_request_are_read_or_end_the_connection(pieces, is_closing):
+    parts = Parts()
+    if is_closing:
+        parts.inner.link.close()
+    for piece in pieces:
+        if parts.below.calls[-1:] != ["close"]:  # after which the transport reads nothing for us
+            parts.handler.data_received(piece)
+    parts.handler.closed(None)
+    assert parts.loop.live == []
+    assert isinstance(parts.inner.events[-1], tuple)
