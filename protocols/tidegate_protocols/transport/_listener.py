@@ -19,7 +19,6 @@ from tidegate_protocols.transport._tcp import TcpListener
 from tidegate_protocols.transport._tls import server_context
 from tidegate_protocols.transport._upgrade import (
     WebSocketProfile,
-    check_upgrade_options,
     http_refusal,
 )
 from tidegate_protocols.transport._websocket import WebSocketHandler
@@ -66,7 +65,6 @@ def make_listener(
             tls=context,
             tls_handshake_timeout_s=options.handshake_timeout,
         )
-    check_upgrade_options(options)
     connections: set[WebSocketHandler] = set()
 
     def make_web_socket() -> Handler:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
+from tidegate_protocols.transport._tls import server_context
+from tidegate_protocols.transport._upgrade import check_origins
 
 #: What a listener's ``transport`` may say; the first is the default.
 TRANSPORTS: Final = ("tcp", "tls", "ws", "wss")
@@ -22,7 +24,11 @@ _WITH_WEBSOCKET: Final = ("ws", "wss")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransportOptions:
-    """See docs/transports.md. Sizes are bytes, times are seconds."""
+    """See docs/transports.md. Sizes are bytes, times are seconds.
+
+    Building one reads the certificates that it names, so that checking a configuration finds
+    what is wrong with them. Raises: ConfigError.
+    """
 
     tls_certificate: Path | None = option(
         None,
@@ -88,6 +94,13 @@ class TransportOptions:
         help="Transports `ws` and `wss`: largest HTTP request that may open a WebSocket; a larger "
         "one is answered with 431.",
     )
+
+    def __post_init__(self) -> None:
+        check_origins(self.websocket_origins)
+        for field in dataclasses.fields(TransportOptions):
+            if field.name.startswith("tls_") and getattr(self, field.name) != field.default:
+                server_context(self)
+                return
 
 
 def check_transport(transport: str, options: TransportOptions) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from tidegate.spi import ConfigError
-from tidegate_protocols.transport._options import TransportOptions
+
+if TYPE_CHECKING:
+    from tidegate_protocols.transport._options import TransportOptions  # which checks itself here
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _MODES: Final = {

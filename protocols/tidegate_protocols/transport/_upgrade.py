@@ -19,7 +19,6 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from tidegate.spi import ConfigError
-from tidegate_protocols.transport._options import TransportOptions
 
 #: The library tells of every connection at INFO; here that is DEBUG, and refusals are told by us.
 _logger = logging.getLogger("tidegate.transport.upgrade")
@@ -133,11 +132,6 @@ def check_origins(origins: Sequence[str]) -> None:
             "'https://app.example' or 'http://localhost:8080', without a path, or '*'",
             key="websocket_origins",
         )
-
-
-def check_upgrade_options(options: TransportOptions) -> None:
-    """What parsing cannot check. Raises: ConfigError."""
-    check_origins(options.websocket_origins)
 
 
 @final

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import trustme
 import uvloop
+from cryptography.hazmat.primitives import serialization as pem
 from link_recorder import TIMEOUT_S
 
 
@@ -44,3 +45,25 @@ def files(authority, tmp_path_factory):
     client.cert_chain_pems[0].write_to_path(directory / "client.pem")
     client.private_key_pem.write_to_path(directory / "client.key")
     return directory
+
+
+@pytest.fixture(scope="session")
+def locked(files):
+    """The server's key with a password, and files with passwords, beside the other files."""
+    key = pem.load_pem_private_key((files / "server.key").read_bytes(), None)
+    (files / "locked.key").write_bytes(
+        key.private_bytes(  # type: ignore[union-attr]  # trustme makes EC keys
+            pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.BestAvailableEncryption(b"s3cret")
+        )
+    )
+    (files / "password").write_bytes(b"s3cret\r\nsecond line\n")
+    (files / "wrong-password").write_text("guess\n")
+    (files / "empty").write_text("\n")
+    (files / "long-password").write_text("x" * 5000)
+    (files / "damaged.pem").write_text(
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    )
+    (files / "damaged.key").write_text(
+        "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+    )
+    return files

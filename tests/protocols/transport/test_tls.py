@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives import serialization as pem
 from link_recorder import Recorder, hang_up
 
 from tidegate.spi import ConfigError, parse_options
@@ -25,31 +24,9 @@ def options(files: Path, **changes: object) -> TransportOptions:
     return parse_options(TransportOptions, {k: v for k, v in table.items() if v is not None})
 
 
-@pytest.fixture(scope="session")
-def locked(files):
-    """The server's key with a password, and files with passwords, beside the other files."""
-    key = pem.load_pem_private_key((files / "server.key").read_bytes(), None)
-    (files / "locked.key").write_bytes(
-        key.private_bytes(  # type: ignore[union-attr]  # trustme makes EC keys
-            pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.BestAvailableEncryption(b"s3cret")
-        )
-    )
-    (files / "password").write_bytes(b"s3cret\r\nsecond line\n")
-    (files / "wrong-password").write_text("guess\n")
-    (files / "empty").write_text("\n")
-    (files / "long-password").write_text("x" * 5000)
-    (files / "damaged.pem").write_text(
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
-    )
-    (files / "damaged.key").write_text(
-        "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
-    )
-    return files
-
-
 # what is set, the key that is blamed, what the message says ({} is the directory)
 WRONG = [
-    ({"tls_certificate": None, "tls_key": None}, "tls_certificate", "is required for TLS"),
+    ({"tls_certificate": None}, "tls_certificate", "is required for TLS"),
     ({"tls_certificate": "no.pem"}, "tls_certificate", "{}/no.pem: cannot be read: No such file"),
     ({"tls_certificate": "."}, "tls_certificate", "cannot be read: Is a directory"),
     ({"tls_certificate": "server.key"}, "tls_certificate", "server.key: holds no certificate"),
@@ -97,13 +74,19 @@ def test_a_wrong_file_is_named_with_its_problem(locked, changes, key, says):
     assert says.format(locked) in str(raised.value)
 
 
+def test_no_certificate_at_all_is_an_error_too():
+    with pytest.raises(ConfigError, match="tls_certificate: is required for TLS and missing"):
+        server_context(TransportOptions())
+
+
 def test_a_file_that_may_not_be_read_is_named(locked, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
+    chosen = options(locked)
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ConfigError, match=r"server\.pem: cannot be read: Permission denied"):
-        server_context(options(locked))
+        server_context(chosen)
 
 
 def test_what_is_right_is_taken(locked):
