@@ -1,10 +1,11 @@
 """Transport options: what does not apply to the transport is refused, never ignored."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from tidegate.spi import ConfigError, parse_options
+from tidegate.spi import ConfigError, option_info, parse_options
 from tidegate_protocols.transport import TRANSPORTS, TransportOptions
 from tidegate_protocols.transport._options import check_transport, is_tls, is_websocket
 
@@ -89,3 +90,10 @@ def test_paths_and_lists_are_read_as_such(locked):
     options = parse_options(TransportOptions, table(locked, *SETTINGS))
     assert options.tls_ca == locked / "ca.pem"
     assert options.websocket_origins == ("*",)
+
+
+def test_every_option_is_documented_and_explained():
+    page = (Path(__file__).parents[3] / "docs" / "transports.md").read_text()
+    for field in dataclasses.fields(TransportOptions):
+        assert f"`{field.name}`" in page, field.name
+        assert option_info(field).help, field.name
