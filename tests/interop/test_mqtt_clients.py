@@ -11,6 +11,7 @@ import paho.mqtt.client as paho
 import pytest
 from amqtt.client import MQTTClient
 from gateway_process import GatewayProcess
+from paho.mqtt.enums import CallbackAPIVersion
 from stomp_recorder import stomp_connect
 
 pytestmark = pytest.mark.interop
@@ -25,7 +26,7 @@ class Paho:
         self.subscribed = threading.Event()
         self.connected: queue.Queue[Any] = queue.Queue()
         self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, client_id, clean_session=clean, protocol=paho.MQTTv311
+            CallbackAPIVersion.VERSION2, client_id, clean_session=clean, protocol=paho.MQTTv311
         )
         self.client.on_message = lambda _c, _u, message: self.messages.put(message)
         self.client.on_subscribe = lambda *_: self.subscribed.set()

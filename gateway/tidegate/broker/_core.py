@@ -98,6 +98,7 @@ class BrokerCore:
         policies: destination policies in file order; the first that covers a destination wins.
         extensions: authenticators, authorizers, interceptors in configured order.
         temporary_directory: for cursors that spool; exists and is empty.
+        sequence_floor: no sequence below this is given out, whatever the store remembers.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class BrokerCore:
         extensions: Sequence[Authenticator | Authorizer | Interceptor] = (),
         temporary_directory: Path,
         version: str,
+        sequence_floor: int = 1,
     ) -> None:
         self.config = config
         self.store = store
@@ -126,6 +128,7 @@ class BrokerCore:
         self.checks_publish = False
         self.dropped = 0
         self._version = version
+        self._sequence_floor = sequence_floor
         self._cursors = cursors
         self._policies = tuple(policies)
         self._temporary_directory = temporary_directory
@@ -240,7 +243,7 @@ class BrokerCore:
         """Open the store and take up what it knows. Raises: StoreError."""
         state = await self.store.open()
         self._store_id = state.store_id
-        self.next_sequence = state.last_sequence + 1
+        self.next_sequence = max(state.last_sequence + 1, self._sequence_floor)
         self._next_list = state.last_pending_list + 1
         self.writer = TurnWriter(self.store, self.now, self._end_of_turn, self._on_write)
         self.acknowledged_log = AcknowledgedLog(self.store, state.store_id, self.config)

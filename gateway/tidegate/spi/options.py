@@ -7,6 +7,7 @@ data, so it cannot drift. Unknown keys are errors that name the nearest key.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import enum
@@ -67,7 +68,7 @@ def option(
     info = OptionInfo(help, kind, minimum, maximum, tuple(choices), zero)
     if isinstance(default, (list, dict)):
         kept: Any = cast(Any, default)
-        return dataclasses.field(default_factory=lambda: kept, metadata={_META: info})
+        return dataclasses.field(default_factory=lambda: copy.copy(kept), metadata={_META: info})
     return dataclasses.field(default=default, metadata={_META: info})
 
 

@@ -194,7 +194,8 @@ class MessageStore(Protocol):
         """Make *batch* durable, atomically and after all batches before it.
 
         Returns when it is durable as ``batch.durability`` asks. The effects can be read by
-        ``page_in`` and ``acknowledged`` from then on.
+        ``page_in`` and ``acknowledged`` from then on. A SYNCED batch also makes every WRITTEN
+        batch before it durable, even when it is empty itself.
 
         Raises:
             StoreFullError: no room; nothing was written; the call may be repeated.
@@ -223,6 +224,8 @@ class MessageStore(Protocol):
 
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
         """Read the acknowledged log behind ack sequence *after*; only rows that are SYNCED.
+
+        At least one row is returned when there is one, whatever *bytes_max* is.
 
         Raises: RequestError when rows behind *after* were released already; CorruptRecordError,
             StoreIOError, StoreClosedError.

@@ -9,10 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from tidegate.gateway import Gateway
+from typing import Any, Self
 
 
 class EmbeddedGateway:
@@ -34,12 +31,13 @@ class EmbeddedGateway:
         data_directory: where its data is.
     """
 
-    gateway: Gateway
+    gateway: Any  # not its type: at module level this package imports nothing of the host
     data_directory: Path
 
     def __init__(self, config: str = "", *, data_directory: Path | None = None) -> None:
         self._text = config
         self._given_directory = data_directory
+        self._protocols: list[str] = []
 
     async def __aenter__(self) -> Self:
         """Start. Raises: ConfigError, PluginError, StoreError, OSError."""
@@ -88,12 +86,10 @@ class EmbeddedGateway:
 
     def port(self, protocol: str) -> int:
         """Port of the first listener that speaks *protocol*. Raises: LookupError."""
-        for listener, address in zip(
-            self.gateway.config.listeners, self.gateway.addresses, strict=True
-        ):
-            if listener.config.protocol == protocol:
+        for spoken, address in zip(self._protocols, self.addresses, strict=True):
+            if spoken == protocol:
                 return int(address.rpartition(":")[2])
-        raise LookupError(f"no listener speaks {protocol!r}; there are {self.gateway.addresses}")
+        raise LookupError(f"no listener speaks {protocol!r}; there are {list(self.addresses)}")
 
     async def _start(self) -> None:
         # Here and not above: the kits, which share this package, need nothing of the host.
@@ -112,6 +108,7 @@ class EmbeddedGateway:
         plugins = PluginHost()
         gateway = Gateway(resolve(config, plugins), plugins)
         await gateway.start()
+        self._protocols = [listener.protocol for listener in listeners]
         self.gateway = gateway
 
     async def _clean_up(self) -> None:

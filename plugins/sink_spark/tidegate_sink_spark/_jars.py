@@ -189,7 +189,7 @@ def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> Non
 def _reason(output: str) -> str:
     for line in output.splitlines():
         if "unresolved dependency" in line or "NOT FOUND" in line or "Exception" in line:
-            return f" ({line.strip(' :')[:200]})"
+            return f" ({line.strip().strip(':').strip()[:200]})"
     return ""
 
 

@@ -222,12 +222,19 @@ class Checkpointer:
         self._metadata.save(work.changes, work.state)
 
     def make_reserve(self) -> None:
-        """Set the reserve aside if it is not there. Blocks; any thread. Raises: OSError."""
+        """Set the reserve aside if it is not there and there is room. Blocks; any thread.
+
+        Raises: OSError for anything but a full disk.
+        """
         if not self._storage.durable or RESERVE_NAME in self._storage.list():
             return
         file = self._storage.open(RESERVE_NAME, create=True)
         try:
             file.preallocate(RESERVE_BYTES)
+        except OSError as error:
+            self._storage.unlink(RESERVE_NAME)  # an empty one would be of no use
+            if error.errno not in FULL_ERRNOS:
+                raise
         finally:
             file.close()
 

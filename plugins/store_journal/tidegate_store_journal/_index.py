@@ -38,7 +38,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal._acklog import AckBlock, AckLog
 from tidegate_store_journal._format import FILE_SHIFT, MASK_32, SHARED_BIT
-from tidegate_store_journal._pending import PendingList
+from tidegate_store_journal._pending import SEAL_ENTRIES, PendingList
 
 InflightKey = tuple[InflightDirection, int]
 #: A message with several references: how many lists hold it, and how many references (lists and
@@ -124,7 +124,7 @@ class Changes:
     """Everything a checkpoint writes: the difference to the checkpoint before.
 
     Attributes:
-        added: per list, arrays of :meth:`PendingList.since`.
+        added: list and arrays of :meth:`PendingList.since`; a list may come several times.
         removed: per list, sequences that the metadata store has and must forget.
         dropped_lists: lists to forget as a whole.
         deliveries: delivery count by (list, sequence); 0 forgets it.
@@ -231,6 +231,8 @@ class Index:
                     pending = lists[list_id] = PendingList()
                 if pending.fresh:
                     pending.fresh.update(entries)
+                    if len(pending.fresh) > SEAL_ENTRIES:
+                        pending.seal()
                 else:
                     pending.fresh = entries
             for sequence, count in effects.shared:
@@ -603,7 +605,7 @@ class Index:
             if pending.fresh:
                 pending.seal()
             if pending.last_sealed > self.watermark:
-                added.append((list_id, *pending.since(self.watermark)))
+                added += [(list_id, *arrays) for arrays in pending.since(self.watermark)]
         self.watermark = self.last_sequence
         dirty, self._dirty = self._dirty, _Dirty()
         put, gone = self.log.take_unstored()

@@ -17,6 +17,9 @@ from typing import Final
 
 #: Entries in a chunk. One live entry keeps its chunk (96 KiB); bisection inside takes 12 steps.
 CHUNK_ENTRIES: Final = 4096
+#: A list with more fresh entries than this is falling behind: they are sealed, about 1 ms at a time,
+#: instead of all at once at the next checkpoint.
+SEAL_ENTRIES: Final = 8192
 #: Above this many fresh entries a page read seals first, to be able to bisect.
 _FRESH_SCAN_MAX: Final = 256
 _MASK_64: Final = (1 << 64) - 1
@@ -78,7 +81,7 @@ class PendingList:
             done += step
 
     def restore(self, sequences: array[int], locations: array[int]) -> None:
-        """Append sealed entries as :meth:`since` gives them (at start, in sequence order)."""
+        """Append sealed entries, arrays like those of :meth:`since` (at start, in order)."""
         for begin in range(0, len(sequences), CHUNK_ENTRIES):
             chunk = _Chunk()
             chunk.sequences = sequences[begin : begin + CHUNK_ENTRIES]
@@ -179,17 +182,18 @@ class PendingList:
             lambda entry: entry[0] <= last, self._entries_after(max(0, first - 1))
         )
 
-    def since(self, watermark: int) -> tuple[array[int], array[int]]:
-        """Copies of the sealed arrays behind *watermark*; removed entries are still in them as
-        zero locations."""
-        sequences = array("Q")
-        locations = array("Q")
+    def since(self, watermark: int) -> list[tuple[array[int], array[int]]]:
+        """Copies of what is sealed behind *watermark*, a chunk each.
+
+        Removed entries are still in them as zero locations.
+        """
         number = max(0, bisect_right(self._firsts, watermark) - 1)
+        copies: list[tuple[array[int], array[int]]] = []
         for chunk in self._chunks[number:]:
             index = bisect_right(chunk.sequences, watermark)
-            sequences.extend(chunk.sequences[index:])
-            locations.extend(chunk.locations[2 * index :])
-        return sequences, locations
+            if index < len(chunk.sequences):
+                copies.append((chunk.sequences[index:], chunk.locations[2 * index :]))
+        return copies
 
     def body_bytes(self) -> int:
         """Bytes of all bodies."""

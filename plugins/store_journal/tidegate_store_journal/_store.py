@@ -382,6 +382,8 @@ class JournalStore:
         self._is_open = True
         await self._remove_temporary_subscriptions()
         await self._look_at_room()
+        if not self._room_is_short:
+            await loop.run_in_executor(self._workers, self._checkpointer.make_reserve)
         self._maintenance = loop.create_task(self._maintain())
         return self._recovered_state(found)
 

@@ -322,6 +322,35 @@ def test_queues_are_limited_and_rejected_messages_are_then_redelivered(
     run(main())
 
 
+def test_sequences_of_messages_that_nobody_stored_are_not_given_out_again_after_a_restart() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = broker.core.next_sequence = broker.first_sequence
+            client = await broker.client()
+            client.subscribe("topic://t", acknowledge=False)
+            client.send("topic://t", "m")
+            await broker.settle()
+            assert client.sequences() == [first]
+            await asyncio.sleep(1)
+            await broker.kill()
+            assert broker.first_sequence > first
+
+    run(main())
+
+
+def test_sequences_go_on_behind_the_store_when_the_clock_was_set_back() -> None:
+    async def main() -> None:
+        contents = MemoryContents()
+        async with Broker(contents=contents) as broker:
+            broker.core.next_sequence = 2**62
+            (await broker.client()).send("queue://q", "m")
+            await broker.settle()
+        async with Broker(contents=contents) as broker:
+            assert broker.first_sequence == 2**62 + 1
+
+    run(main())
+
+
 def test_sequences_and_list_ids_go_on_after_a_restart() -> None:
     async def main() -> None:
         async with Broker() as broker:
@@ -472,6 +501,9 @@ class QueueModel(RuleBasedStateMachine):
     everything confirmed is still there, and nobody with room waits while something is pending.
     """
 
+    broker: Broker
+    producer: Client
+
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=lambda: _virtual_loop(self.problems))
@@ -479,8 +511,10 @@ class QueueModel(RuleBasedStateMachine):
         self.sent = 0
         self.confirmed: set[int] = set()
         self.refused: set[int] = set()
-        self.acknowledged: set[int] = set()  # asked for, in this life of the gateway
-        self.acknowledged_durably: set[int] = set()
+        self.acknowledged: set[int] = set()  # must not come again in this life of the gateway
+        self.acknowledged_durably: set[int] = set()  # must never come again
+        self.acknowledged_perhaps: set[int] = set()  # nobody heard how it ended
+        self.commits: dict[Client, set[int]] = {}  # acknowledged by a commit without an answer
         self.out: dict[int, Client] = {}
         self.first_delivered = 0
         self.seen: set[int] = set()
@@ -546,11 +580,12 @@ class QueueModel(RuleBasedStateMachine):
             for token in client.confirmations:
                 if isinstance(token, frozenset):
                     self.acknowledged_durably |= token
+                    self.commits[client] -= token
             for token, _error in client.failures:
                 if isinstance(token, frozenset):  # a commit that was undone
                     self.acknowledged -= token
-                    if not client.connection.is_closed:
-                        self.out |= dict.fromkeys(token, client)
+                    self.commits[client] -= token
+                    self.out |= dict.fromkeys(token, client)
             client.confirmations.clear()
             client.failures.clear()
 
@@ -595,6 +630,7 @@ class QueueModel(RuleBasedStateMachine):
             client.on_deliver = lambda _key, messages: self._note_delivery(client, messages)
             self.clients.append(client)
             self.prefetch[client] = prefetch
+            self.commits[client] = set()
             client.subscribe("queue://q", prefetch_count=prefetch)
             await self.broker.settle()
 
@@ -637,6 +673,8 @@ class QueueModel(RuleBasedStateMachine):
                     connection.abort("a")
                     return
             self.acknowledged |= token
+            if way == "commit":
+                self.commits[client] |= token
             for number in numbers:
                 del self.out[number]
             if wait:
@@ -671,24 +709,23 @@ class QueueModel(RuleBasedStateMachine):
                 client.connection.unsubscribe("s")
             client.connection.disconnect(graceful=by_unsubscribe)
             self.clients.remove(client)
+            # A commit may still be undone, and nobody is there to be told.
+            self.acknowledged_perhaps |= self.commits[client]
+            self.acknowledged -= self.commits[client]
 
         self.do(leave())
 
-    @rule()
-    def hold_writes(self) -> None:
-        self.broker.store.hold()
-
-    @rule()
-    def release_writes(self) -> None:
-        self.broker.store.release()
-
-    @rule(times=st.integers(1, 4))
-    def fill_the_disk(self, times: int) -> None:
-        self.broker.store.refuse(times)
-
-    @rule()
-    def wait_a_second(self) -> None:
-        self.do(asyncio.sleep(1.1))
+    @rule(what=st.sampled_from(["hold", "release", "fill", "wait"]), times=st.integers(1, 4))
+    def disturb_the_store(self, what: str, times: int) -> None:
+        store = self.broker.store
+        if what == "hold":
+            store.hold()
+        elif what == "release":
+            store.release()
+        elif what == "fill":
+            store.refuse(times)
+        else:
+            self.do(asyncio.sleep(0.6 * times))
 
     @rule(cleanly=st.booleans())
     def restart(self, cleanly: bool) -> None:
@@ -708,9 +745,9 @@ class QueueModel(RuleBasedStateMachine):
                 await self.broker.kill()
             self.out.clear()
             self.clients.clear()
-            # Acknowledged, but not durably so: these may come again.
+            # Acknowledged, but perhaps not durably so: these may come again.
+            self.acknowledged_perhaps |= self.acknowledged - self.acknowledged_durably
             self.acknowledged = set(self.acknowledged_durably)
-            self.seen |= set(range(1, self.first_delivered + 1)) - self.refused
             await self._new_producer()
 
         self.do(restart())
@@ -736,7 +773,8 @@ class QueueModel(RuleBasedStateMachine):
                 else []
             )
             assert len(set(pending + dead)) == len(pending) + len(dead), "a message is there twice"
-            assert self.confirmed - self.acknowledged <= set(pending + dead), "lost"
+            gone = self.acknowledged | self.acknowledged_perhaps
+            assert self.confirmed - gone <= set(pending + dead), "lost"
             assert not self.acknowledged_durably & set(pending + dead), "came back"
             assert not self.refused & set(pending + dead), "refused, but kept"
             assert set(self.out) <= set(pending)
@@ -770,7 +808,7 @@ def _virtual_loop(problems: list[object]) -> asyncio.AbstractEventLoop:
 TestQueueModel = QueueModel.TestCase
 TestQueueModel.settings = settings(
     max_examples=60,
-    stateful_step_count=40,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

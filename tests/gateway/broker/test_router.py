@@ -267,7 +267,8 @@ def test_one_list_that_fails_does_not_keep_messages_from_the_others(
 
             bad = client.connection._consumers["bad"].lists[0]
             bad_cursor = type("Broken", (), {"offer": staticmethod(broken), "is_full": False})()
-            bad.cursor, kept = bad_cursor, bad.cursor
+            kept = bad.cursor
+            bad.cursor = bad_cursor  # type: ignore[assignment]  # only what is called
             client.send("topic://t", "m", "r")
             client.send("queue://q", "n", "r2")
             await broker.settle()

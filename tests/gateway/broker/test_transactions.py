@@ -22,12 +22,12 @@ from tidegate.spi import (
 )
 
 
-async def with_messages(broker: Broker, count: int = 3, **subscribe: int) -> Client:
+async def with_messages(broker: Broker, count: int = 3) -> Client:
     """A client that has *count* messages of queue://in in flight and transaction t open."""
     client = await broker.client()
     for number in range(count):
         client.send("queue://in", f"{number}")
-    client.subscribe("queue://in", **subscribe)
+    client.subscribe("queue://in")
     await broker.settle()
     assert len(client.sequences()) == count
     client.connection.begin("t")

@@ -1,5 +1,8 @@
 """The plugin as the host sees it."""
 
+import dataclasses
+import json
+import re
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -50,6 +53,14 @@ def test_the_defaults_are_what_the_documentation_says() -> None:
     assert (options.staging_max, options.driver_memory) == (2 << 30, 1 << 30)
 
 
+def test_the_documentation_has_every_option_with_its_default() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "sink-spark.md").read_text()
+    documented = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
+    table = {key: json.loads(value) for key, value in documented.items()}
+    assert set(table) == {field.name for field in dataclasses.fields(SparkSinkOptions)}
+    assert parse_options(SparkSinkOptions, table) == SparkSinkOptions()
+
+
 def test_a_table_of_the_configuration_becomes_a_sink(tmp_path: Path) -> None:
     table = tomllib.loads(
         """
@@ -78,7 +89,7 @@ def test_a_table_of_the_configuration_becomes_a_sink(tmp_path: Path) -> None:
         ({"segment_rows": 0}, "segment_rows"),
         ({"driver_memory": "100mb"}, "driver_memory"),
         ({"spark_conf": {"spark.ui.enabled": True}}, "spark_conf"),
-        ({"tabel": "/lake"}, "tabel"),
+        ({"tables": "/lake"}, "tables"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_its_key(table: dict[str, object], key: str) -> None:

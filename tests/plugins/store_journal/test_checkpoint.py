@@ -242,12 +242,15 @@ def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(tmp_path:
         storage = CrashStorage()
         store, _ = await opened(tmp_path, storage)
         checkpointer = checkpointer_of(store)
-        checkpointer.make_reserve()
-        checkpointer.make_reserve()
         assert storage.open(RESERVE_NAME).length == RESERVE_BYTES
         for sequence in range(1, 10):
             await write(store, add(sequence, size=30_000), PutSession(Session("c", sequence)))
         await write(store, ack(*range(1, 10)))
+
+        def full_for_reserve(operation: str, name: str) -> OSError | None:
+            if operation == "preallocate" and name == RESERVE_NAME:
+                return OSError(errno.ENOSPC, "full")
+            return None
 
         def full_until_reserve_is_gone(operation: str, name: str) -> OSError | None:
             if operation == "pwritev" and RESERVE_NAME in storage.list() and "bindings" in name:
@@ -257,6 +260,10 @@ def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(tmp_path:
         storage.fault = full_until_reserve_is_gone
         assert await checkpointer.run(cleanup=True) > 0
         assert RESERVE_NAME not in storage.list()
+        # It cannot be made again while there is no room, and an empty one is not left behind.
+        storage.fault = full_for_reserve
+        checkpointer.make_reserve()
+        assert RESERVE_NAME not in storage.list()
         # Without a reserve the error is reported.
         storage.fault = lambda operation, name: (
             OSError(errno.ENOSPC, "full") if operation == "pwritev" and "bindings" in name else None
@@ -265,6 +272,8 @@ def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(tmp_path:
         with pytest.raises(OSError, match="full"):
             await checkpointer.run()
         storage.fault = lambda *_: None
+        checkpointer.make_reserve()
+        assert RESERVE_NAME in storage.list()
         await store.close()
 
     run(scenario())

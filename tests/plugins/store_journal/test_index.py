@@ -31,6 +31,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._index import FileUse, Index
+from tidegate_store_journal._pending import SEAL_ENTRIES
 
 
 class Loaded:
@@ -203,6 +204,19 @@ def test_small_state_changes_are_taken_once() -> None:
     assert changes.inflight == {("c", (InflightDirection.IN, 7)): None}
     assert changes.retained == {"topic://t": None}
     assert (index.sessions, index.inflight, index.retained) == ({}, {}, {})
+
+
+def test_a_list_that_falls_behind_is_sealed_on_the_way() -> None:
+    loaded = Loaded(keep=False)
+    sequence = 0
+    for _ in range(12):
+        batch = [add(sequence + number + 1, size=1) for number in range(1000)]
+        sequence += 1000
+        loaded.write(*batch)
+        assert len(loaded.index.lists[1].fresh) <= SEAL_ENTRIES
+    assert [item for item, _ in loaded.index.lists[1].entries()] == list(range(1, sequence + 1))
+    loaded.write(ack(1, 9000, 12_000))
+    assert loaded.index.pending_messages == sequence - 3
 
 
 def test_removing_a_session_removes_its_packet_ids() -> None:

@@ -316,7 +316,11 @@ def test_a_large_batch_that_does_not_fit_takes_no_room(tmp_path: Path) -> None:
         storage.fault = full()
         with pytest.raises(StoreFullError):
             await write(store, add(2, size=300_000))
-        await until(lambda: not [n for n in storage.list() if storage.open(n).length > 200_000])
+        await until(
+            lambda: (
+                not [n for n in storage.list() if ".data" in n and storage.open(n).length > 200_000]
+            )
+        )
         assert store.statistics().disk_bytes <= before + (64 << 10)
         storage.fault = lambda *_: None
         await write(store, add(2, size=300_000))

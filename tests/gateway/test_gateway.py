@@ -1,0 +1,146 @@
+"""Gateway: put together, started, stopped; with the real plugins on free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from wire import StompClient
+
+from tidegate.config import parse_config, resolve
+from tidegate.gateway import Gateway, make_writable_directory
+from tidegate.plugins import PluginHost
+from tidegate.spi import StoreLockedError
+
+CONFIG = """
+[broker]
+data_directory = "{directory}"
+persistent = {persistent}
+
+[[listeners]]
+protocol = "stomp"
+bind = "127.0.0.1:{port}"
+"""
+
+
+def make(directory: Path, *, port: int = 0, persistent: bool = True) -> Gateway:
+    host = PluginHost()
+    text = CONFIG.format(directory=directory, port=port, persistent=str(persistent).lower())
+    return Gateway(resolve(parse_config(text), host), host)
+
+
+def port_of(gateway: Gateway) -> int:
+    return int(gateway.addresses[0].rpartition(":")[2])
+
+
+async def send(port: int, body: bytes) -> None:
+    client = await StompClient.connect(port)
+    client.send("SEND", body, destination="/queue/q", receipt="r")
+    await client.receipt("r")
+    client.close()
+
+
+async def consume(port: int, count: int) -> list[bytes]:
+    client = await StompClient.connect(port)
+    client.send("SUBSCRIBE", destination="/queue/q", id="1", ack="client-individual")
+    bodies: list[bytes] = []
+    for _ in range(count):
+        frame = await client.receive()
+        bodies.append(frame.body)
+        client.send("ACK", id=frame.headers["ack"])
+    client.close()
+    return bodies
+
+
+def test_what_was_confirmed_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> list[bytes]:
+        first = make(tmp_path)
+        await first.start()
+        await send(port_of(first), b"kept")
+        await first.stop()
+        second = make(tmp_path)
+        await second.start()
+        try:
+            return await consume(port_of(second), 1)
+        finally:
+            await second.stop()
+
+    assert asyncio.run(scenario()) == [b"kept"]
+
+
+def test_without_persistence_nothing_is_written(tmp_path: Path) -> None:
+    async def scenario() -> list[bytes]:
+        gateway = make(tmp_path / "data", persistent=False)
+        await gateway.start()
+        try:
+            await send(port_of(gateway), b"fleeting")
+            return await consume(port_of(gateway), 1)
+        finally:
+            await gateway.stop()
+
+    assert asyncio.run(scenario()) == [b"fleeting"]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_second_gateway_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first, second = make(tmp_path), make(tmp_path)
+        await first.start()
+        with pytest.raises(StoreLockedError):
+            await second.start()
+        await send(port_of(first), b"still works")
+        await first.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_stops_what_was_started(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = make(tmp_path / "one")
+        await first.start()
+        second = make(tmp_path / "two", port=port_of(first))
+        with pytest.raises(OSError, match="in use"):
+            await second.start()
+        third = make(tmp_path / "two")  # the store was closed again: its lock is free
+        await third.start()
+        await third.stop()
+        await first.stop()
+
+    asyncio.run(scenario())
+
+
+def test_stopping_tells_the_clients_after_confirming_their_work(tmp_path: Path) -> None:
+    async def scenario() -> list[str]:
+        gateway = make(tmp_path)
+        await gateway.start()
+        client = await StompClient.connect(port_of(gateway))
+        client.send("SEND", b"last", destination="/queue/q", receipt="r")
+        await client.receipt("r")
+        stopping = asyncio.create_task(gateway.stop())
+        commands: list[str] = []
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                commands.append((await client.receive()).command)
+        await stopping
+        client.close()
+        await gateway.wait()
+        return commands
+
+    assert asyncio.run(scenario()) == ["ERROR"]
+
+
+def test_stop_is_idempotent_and_wait_returns(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        gateway = make(tmp_path)
+        await gateway.start()
+        await asyncio.gather(gateway.stop(), gateway.stop(), gateway.wait())
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="file"):
+        make_writable_directory(tmp_path / "file" / "data")
