@@ -98,5 +98,5 @@ def test_a_measurement_opens_holds_and_counts(
         )
     assert found.error == ""
     assert (found.opened, found.survived) == (30, 30)
-    assert found.cpu_percent > 0
+    assert 0 <= found.cpu_percent < 100  # two seconds of little work may be below a clock tick
     assert found.connects_per_s > 0
