@@ -144,6 +144,12 @@ class FakeConnection:
 
         return call
 
+    def make_temporary(self, destination):
+        wanted = self.fail.get("make_temporary")
+        if wanted is not None:
+            raise wanted
+        return f"{destination[:8]}$temporary.T.{destination[8:]}"
+
     def take(self, *skip):
         """The calls since the last time as (name, arguments); keyword arguments as a dict at the end."""
         calls, self.calls = self.calls, []

@@ -24,6 +24,9 @@ class Connection:
     def resume(self):
         pass
 
+    def make_temporary(self, destination):
+        raise AssertionError("no test here has a temporary destination")
+
     def writable(self, value):
         self.broker.writable.append(value)
 
