@@ -40,7 +40,12 @@ _MQTT: Final[frozenset[Protocol]] = frozenset({"mqtt"})
 BROKERS: Final[dict[str, BrokerSpec]] = {
     spec.name: spec
     for spec in (
-        BrokerSpec(TIDEGATE, _BOTH, "synced (journal, sync = always)"),
+        BrokerSpec(
+            TIDEGATE,
+            _BOTH,
+            "synced (journal, sync = always)",
+            durability_transient="QoS 1: synced all the same; STOMP auto: in memory",
+        ),
         BrokerSpec(
             "artemis",
             _BOTH,

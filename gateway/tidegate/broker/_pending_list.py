@@ -158,7 +158,7 @@ class PendingList:
 
     def _dispatch(self) -> None:
         cursor = self.cursor
-        share = 0
+        share = index = 0
         while True:
             count = len(self.consumers)
             if count == 1:

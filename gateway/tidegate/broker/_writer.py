@@ -342,7 +342,6 @@ class TurnWriter:
         told = StoreFullError(f"the message store is full, send again later ({error})")
         self._tell_failed(dropped, told)
         while front or rest:
-            self.full_until = self._loop.time() + FULL_BACK_OFF_S
             front += self.turn.take_front(self._clock())
             try:
                 if front:
@@ -354,6 +353,7 @@ class TurnWriter:
             except StoreFullError:
                 if self._gives_up.is_set():
                     raise
+                self.full_until = self._loop.time() + FULL_BACK_OFF_S
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FULL_BACK_OFF_S):
                         await self._gives_up.wait()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from tidegate.broker import BrokerCore
 from tidegate.broker._connection import Connection
+from tidegate.broker._pending_list import PendingList
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,
@@ -336,9 +337,9 @@ class Broker:
         self.config = BrokerConfig(**config)
         self.policies = policies
         self.extensions = extensions
+        self.sequence_floor = 0
         self.keep_acknowledged = keep_acknowledged
         self.recovered: RecoveredState
-        self.first_sequence: int  # that the core would have begun with
         self.store: ScriptedStore
         self.core: Core
         self._directory = tempfile.TemporaryDirectory(prefix="tidegate-test-")
@@ -347,10 +348,31 @@ class Broker:
         await self.start()
         return self
 
-    async def __aexit__(self, *_failure: object) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         self.store.release()
         await self.core.stop()
         self._directory.cleanup()
+        if not any(failure):
+            self._check_nothing_is_left()
+
+    def _check_nothing_is_left(self) -> None:
+        """When every connection has ended, no more is known than what is durable."""
+        core = self.core
+        assert not core.connections
+        assert not core._by_client
+        assert not core._queue_watchers
+        assert not core._throttled
+        assert not core.shared
+        assert not core._closers
+        known: set[PendingList] = set()
+        nodes = [core._router._filters._root]
+        while nodes:
+            node = nodes.pop()
+            known.update(node.lists)
+            nodes += node.children.values()
+        assert known == set(core.durable.values())
+        numbers = {*self.contents.destinations.values(), *self.contents.subscriptions}
+        assert set(self.contents.lists) <= numbers, "messages for lists that do not exist"
 
     async def start(self) -> None:
         self.store = ScriptedStore(self.contents, keep_acknowledged=self.keep_acknowledged)
@@ -362,10 +384,9 @@ class Broker:
             extensions=self.extensions,
             temporary_directory=Path(self._directory.name),
             version="0",
+            sequence_floor=self.sequence_floor,
         )
         self.recovered = await self.core.start()
-        self.first_sequence = self.core.next_sequence
-        self.core.next_sequence = self.recovered.last_sequence + 1  # tests count from 1
 
     async def kill(self) -> None:
         """Start again with what is durable, as after SIGKILL."""
