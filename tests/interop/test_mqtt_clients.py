@@ -195,4 +195,12 @@ def test_an_mqtt_client_answers_a_stomp_request(gateway, kind, form) -> None:
         responder.client.on_subscribe = lambda _c, _u, _m, answers, _p: codes.put(answers)
         responder.client.subscribe(form.format(name), 1)
         assert codes.get(timeout=WAIT_S)[0].is_failure, "only the owner may subscribe"
-    asking.disconnect()
+        asking.disconnect(receipt="bye")
+        assert recorder.receipts.get(timeout=WAIT_S) == "bye"
+        assert recorder.disconnected.wait(WAIT_S)
+        # The gateway lets go of the owner one turn after the RECEIPT; a round trip is longer.
+        responder.publish("elsewhere", b"", 1)
+        lost = threading.Event()
+        responder.client.on_disconnect = lambda *_: lost.set()
+        responder.client.publish(form.format(name), b"too late", 1)
+        assert lost.wait(WAIT_S), "MQTT 3.1.1 can refuse a publish only by closing"
