@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Never
 
-from benchkit import machine, report
+from benchkit import idle, machine, report
 from benchkit.brokers import (
     BENCHMARKS,
     BROKERS,
@@ -72,6 +72,16 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--no-tidegate", action="store_true", help="measure the peers only")
     parser.add_argument("--only", default="", help="scenarios, with commas (--list names them)")
     parser.add_argument("--list", action="store_true", help="list the scenarios and exit")
+    parser.add_argument(
+        "--idle",
+        type=int,
+        metavar="N",
+        help="instead of the scenarios: hold N idle connections with heart-beats, and say what each "
+        "costs in memory and all of them in CPU",
+    )
+    parser.add_argument(
+        "--idle-hold", type=float, default=30.0, metavar="SECONDS", help="how long --idle measures"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--duration", type=float, default=5.0, help="seconds of sending in each run"
@@ -105,6 +115,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         options.rounds, options.duration = 1, 2.0
     if options.rounds < 1 or not 0.1 <= options.duration <= 600 or options.messages < 100:
         parser.error("--rounds from 1, --duration 0.1 to 600, --messages from 100")
+    if options.idle is not None and not (1 <= options.idle <= 1_000_000):
+        parser.error("--idle from 1 to 1000000")
+    if not 1 <= options.idle_hold <= 3600:
+        parser.error("--idle-hold from 1 to 3600")
     return options
 
 
@@ -357,6 +371,37 @@ def run_rounds(
                 )
 
 
+def run_idle(targets: Sequence[Target], options: argparse.Namespace) -> list[idle.IdleRun]:
+    """Hold idle connections of each protocol on each broker, one after the other, fresh each time."""
+    runs: list[idle.IdleRun] = []
+    protocols: tuple[Protocol, ...] = ("stomp", "mqtt")
+    for target in targets:
+        login = [f"-user={target.user}", f"-pass={target.password}"] if target.user else []
+        for protocol in protocols:
+            if not target.speaks(protocol):
+                continue
+            try:
+                with serving(target, options) as (addresses, broker):
+                    if broker is None:
+                        continue  # its processes are not ours to look at
+                    run = idle.measure(
+                        target.spec.name,
+                        broker,
+                        LOADGEN,
+                        addresses[protocol],
+                        protocol,
+                        options.idle,
+                        login=login,
+                        hold_s=options.idle_hold,
+                    )
+            except BrokerStartError as error:
+                console.print(f"{target.spec.name} [red]did not start: {escape(str(error))}[/red]")
+                continue
+            runs.append(run)
+            console.print(escape(run.line()))
+    return runs
+
+
 def conclude(results: report.Results, scenarios: Sequence[Scenario]) -> bool:
     """Print the tables and the goals; return whether every goal that was measured is reached."""
     console.print()
@@ -405,6 +450,13 @@ def main(arguments: Sequence[str]) -> int:
     versions = {target.spec.name: target.version for target in targets}
     console.print(f"{about['cpu']}, {about['processors']} processors, kernel {about['kernel']}")
     console.print("  ".join(f"{name} {version}" for name, version in versions.items()))
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = options.json or BENCHMARKS / "results" / f"{stamp}.json"
+    if options.idle is not None:
+        runs = run_idle(targets, options)
+        idle.write_json(path, runs, about)
+        console.print(f"results: {path}")
+        return EXIT_MISSED if any(run.error for run in runs if run.broker == TIDEGATE) else 0
     interrupted = False
     try:
         run_rounds(targets, scenarios, options, results)
@@ -412,8 +464,6 @@ def main(arguments: Sequence[str]) -> int:
         interrupted = True
         console.print("[yellow]interrupted; this is what there is[/yellow]")
     reached = conclude(results, scenarios)
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = options.json or BENCHMARKS / "results" / f"{stamp}.json"
     report.write_json(path, results, about, versions, [sys.argv[0], *arguments])
     console.print(f"results: {path}")
     if interrupted:

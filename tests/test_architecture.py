@@ -49,7 +49,7 @@ class Import:
 
 
 # Distributions whose import name is not their own with underscores.
-_IMPORT_NAMES = {"google-crc32c": "google_crc32c"}
+_IMPORT_NAMES = {"google-crc32c": "google_crc32c", "stomp-py": "stomp"}
 
 
 def declared(pyproject: Path, *extras: str) -> frozenset[str]:
@@ -78,7 +78,7 @@ def _outside_room(name: str, folder: str, package: str) -> Room:
 
 
 _HOST = ROOT / "gateway" / "tidegate"
-_HOST_THIRD_PARTY = declared(ROOT / "pyproject.toml")
+_HOST_THIRD_PARTY = declared(ROOT / "pyproject.toml", "clients")
 
 ROOMS = (
     Room("spi", _HOST / "spi", "tidegate.spi", ("tidegate.spi",), frozenset({"msgspec", "pluggy"})),
@@ -95,7 +95,7 @@ ROOMS = (
         _HOST / "broker",
         "tidegate.broker",
         own=("tidegate",),
-        third_party=_HOST_THIRD_PARTY - {"rich", "typer"},
+        third_party=_HOST_THIRD_PARTY - {"rich", "stomp", "typer"},
         denied=("tidegate.cli", "tidegate.testing"),
     ),
     Room("host", _HOST, "tidegate", ("tidegate",), _HOST_THIRD_PARTY, ("tidegate.testing",)),

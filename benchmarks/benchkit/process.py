@@ -62,6 +62,10 @@ class BrokerProcess:
         """Return what all its processes have used so far, user and system."""
         return sum(session_processes(self._process.pid).values())
 
+    def pids(self) -> list[int]:
+        """Return all its processes that run now."""
+        return list(session_processes(self._process.pid))
+
     def wait_ready(self, addresses: Sequence[Address]) -> None:
         """Wait until every address takes connections.
 

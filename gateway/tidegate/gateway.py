@@ -147,14 +147,17 @@ class Gateway:
         self._broker = broker
         # Only now: the store's lock says that no other gateway uses the directory.
         await asyncio.to_thread(_empty_directory, temporary)
-        for item in config.sinks:
+        # All readers first: a sink that started could otherwise release rows that the next one,
+        # which has no reader yet, never saw.
+        readers = [broker.acknowledged_log.reader(item.name) for item in config.sinks]
+        for item, reader in zip(config.sinks, readers, strict=True):
             sink_directory = directory / SINKS_DIRECTORY / item.name
             sink_directory.mkdir(parents=True, exist_ok=True)
             sink = item.factory.create(
                 SinkContext(item.name, config.broker.name, sink_directory), item.options
             )
             self._sinks.append(RunningSink(item.name, sink))
-            await sink.start(broker.acknowledged_log.reader(item.name))
+            await sink.start(reader)
         for item in config.listeners:
             front_end = item.factory.create(item.config, broker)
             self.addresses.append(await front_end.start())

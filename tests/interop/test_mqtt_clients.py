@@ -176,3 +176,31 @@ def test_stomp_connection_survives_a_mqtt_take_over(gateway) -> None:
             second.subscribe("twin", 1)
             second.publish("twin", b"x", 1)
             assert second.next().payload == b"x"
+
+
+@pytest.mark.parametrize(("kind", "form"), [("queue", "$queue/{}"), ("topic", "{}")])
+def test_an_mqtt_client_answers_a_stomp_request(gateway, kind, form) -> None:
+    asking, recorder = stomp_connect(gateway)
+    asking.subscribe(f"/temp-{kind}/answers.mine", id="a", ack="client-individual")
+    asking.subscribe("/topic/service", id="b", ack="auto")
+    asking.send("/topic/service", b"?", headers={"reply-to": f"/temp-{kind}/answers.mine"})
+    reply_to = recorder.messages.get(timeout=WAIT_S).headers["reply-to"]
+    name = reply_to.removeprefix(f"/{kind}/").replace(".", "/")
+    with Paho(gateway, f"responder-{kind}") as responder:
+        responder.publish(form.format(name), b"answer", 1)
+        frame = recorder.messages.get(timeout=WAIT_S)
+        assert (frame.body, frame.headers["subscription"]) == (b"answer", "a")
+        asking.ack(frame.headers["ack"])
+        codes: queue.Queue[Any] = queue.Queue()
+        responder.client.on_subscribe = lambda _c, _u, _m, answers, _p: codes.put(answers)
+        responder.client.subscribe(form.format(name), 1)
+        assert codes.get(timeout=WAIT_S)[0].is_failure, "only the owner may subscribe"
+        asking.disconnect(receipt="bye")
+        assert recorder.receipts.get(timeout=WAIT_S) == "bye"
+        assert recorder.disconnected.wait(WAIT_S)
+        # The gateway lets go of the owner one turn after the RECEIPT; a round trip is longer.
+        responder.publish("elsewhere", b"", 1)
+        lost = threading.Event()
+        responder.client.on_disconnect = lambda *_: lost.set()
+        responder.client.publish(form.format(name), b"too late", 1)
+        assert lost.wait(WAIT_S), "MQTT 3.1.1 can refuse a publish only by closing"

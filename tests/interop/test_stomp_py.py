@@ -166,3 +166,82 @@ def test_a_refused_operation_is_told_and_closes_only_that_connection(gateway) ->
     neighbour.send("/queue/fine", b"x", receipt="ok")
     assert other.receipts.get(timeout=WAIT_S) == "ok"
     neighbour.disconnect()
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_request_is_answered_through_a_temporary_destination(gateway, version, kind) -> None:
+    asking, answers = connect(gateway, version)
+    answering, requests = connect(gateway)
+    service = f"/queue/service.{kind}.{version.__name__}"
+    own = f"/temp-{kind}/answers"
+    answering.subscribe(service, id="1", ack="auto")
+    asking.subscribe(own, id="a", ack="auto", headers={"receipt": "s"})
+    assert answers.receipts.get(timeout=WAIT_S) == "s"
+    asking.send(service, b"question", headers={"reply-to": own, "correlation-id": "c-7"})
+    request = requests.messages.get(timeout=WAIT_S)
+    reply_to = request.headers["reply-to"]
+    assert reply_to.startswith(f"/{kind}/$temporary.")
+    answering.send(
+        reply_to, b"answer", headers={"correlation-id": request.headers["correlation-id"]}
+    )
+    answer = answers.messages.get(timeout=WAIT_S)
+    assert (answer.body, answer.headers["correlation-id"]) == (b"answer", "c-7")
+    assert answer.headers["subscription"] == "a"
+    eavesdropper, other = connect(gateway)
+    eavesdropper.subscribe(reply_to, id="1", ack="auto")
+    refused = other.errors.get(timeout=WAIT_S)
+    assert b"only the connection that made" in refused.body
+    asking.disconnect(receipt="bye")
+    assert answers.receipts.get(timeout=WAIT_S) == "bye"
+    assert answers.disconnected.wait(WAIT_S)
+    late, told = connect(gateway)
+    late.send(reply_to, b"too late", receipt="r")
+    gone = told.errors.get(timeout=WAIT_S)
+    assert (gone.headers["receipt-id"], b"has ended" in gone.body) == ("r", True)
+    answering.disconnect()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_browsing_shows_copies_and_ends(gateway, version) -> None:
+    name = f"/queue/browsed.{version.__name__}"
+    connection, recorder = connect(gateway, version)
+    wanted = [str(number).encode() for number in range(250)]
+    for body in wanted:
+        connection.send(name, body)
+    for round_number in ("1", "2"):
+        connection.subscribe(name, id=round_number, ack="auto", headers={"browser": "true"})
+        frames = [recorder.messages.get(timeout=WAIT_S) for _ in range(len(wanted) + 1)]
+        assert [frame.body for frame in frames[:-1]] == wanted
+        assert frames[-1].headers["browser"] == "end"
+        assert {frame.headers["subscription"] for frame in frames} == {round_number}
+        connection.unsubscribe(id=round_number)
+    connection.subscribe(name, id="3", ack="auto")
+    frames = [recorder.messages.get(timeout=WAIT_S) for _ in wanted]
+    assert [frame.body for frame in frames] == wanted
+    assert all("redelivered" not in frame.headers for frame in frames)
+    connection.disconnect()
+
+
+def test_headers_that_others_act_upon_arrive_as_they_were_sent(gateway) -> None:
+    connection, recorder = connect(gateway)
+    wanted = {
+        "type": "order",
+        "JMSXGroupID": "g",
+        "AMQ_SCHEDULED_DELAY": "5000",
+        "_AMQ_DUPL_ID": "d-1",
+        "selector": "a = 1",
+        "destination-type": "ANYCAST",
+        "timestamp": "1700000000000",
+        "priority": "9",
+        "persistent": "false",
+        "expires": "4000000000000",
+        "correlation-id": "c",
+        "reply-to": "/queue/answers",
+    }
+    connection.subscribe("bare", id="1", ack="auto", headers={"subscription-type": "ANYCAST"})
+    connection.send("bare", b"x", headers=wanted)
+    frame = recorder.messages.get(timeout=WAIT_S)
+    assert {key: frame.headers.get(key) for key in wanted} == wanted
+    assert frame.headers["destination"] == "bare"
+    connection.disconnect()

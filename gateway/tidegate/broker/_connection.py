@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tidegate.broker._browser import Browser
 from tidegate.broker._consumer import AUTOMATIC_TURN_COUNT, Consumer, InFlight
 from tidegate.broker._transactions import Outcome, Published, Settled, Transaction
 from tidegate.spi import (
@@ -293,8 +294,14 @@ class Connection:
         self.is_writable = self._socket_writable and self._resumed and not self.is_closed
         if self.is_writable and not was:
             for consumer in self._consumers.values():
+                if isinstance(consumer, Browser):
+                    consumer.wake()
                 for pending_list in consumer.lists:
                     self._core.mark_ready(pending_list)
+
+    def make_temporary(self, destination: str) -> str:
+        self._check_open()
+        return self._core.temporary.make(self, destination)
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         self._check_open()
@@ -304,12 +311,18 @@ class Connection:
         core.check_subscribe(self, request)
         existing = self._consumers.get(request.key)
         if existing is not None and (
-            self.protocol == "stomp" or request.destination != existing.destination
+            self.protocol == "stomp"
+            or request.destination != existing.destination
+            or request.browse
+            or isinstance(existing, Browser)
         ):
             raise RequestError(
                 f"subscription {request.key!r} already exists on this connection;"
                 " unsubscribe it first or use another id"
             )
+        if request.browse:
+            self._browse(request, token)
+            return False
         if existing is not None and self._is_kept(existing, request):
             consumer, taken_up, is_new = existing, names.is_topic(existing.destination), False
             self._update_consumer(existing, request)
@@ -332,6 +345,32 @@ class Connection:
         for pending_list in consumer.lists:
             core.mark_ready(pending_list)
         return taken_up
+
+    def _browse(self, request: SubscribeRequest, token: Token) -> None:
+        """Begin to show a queue; it begins when everything asked for before is durable."""
+        destination = request.destination
+        if not names.is_queue(destination) or names.is_filter(destination):
+            raise RequestError(f"{destination!r} cannot be browsed; only one queue at a time can")
+        if names.is_temporary(destination):
+            raise RequestError(f"{destination!r} is a temporary queue, which cannot be browsed")
+        browser = Browser(self, self._core, request.key, destination)
+        self._consumers[request.key] = browser
+        if token is not None:
+            self._wait_for_turn(token)
+        turn = self._writer.turn
+        turn.units.append((0, 0, browser, browser, None))
+        turn.synced = True
+        self._core.schedule()
+
+    def browsed(self, browser: Browser) -> None:
+        """Everything has been shown: tell the client; the subscription is over."""
+        if self._consumers.get(browser.key) is browser:
+            del self._consumers[browser.key]
+            self.deliver(browser, ())
+
+    def is_served(self, consumer: Consumer) -> bool:
+        """Tell whether *consumer* is still one of this connection's."""
+        return self._consumers.get(consumer.key) is consumer
 
     def _is_kept(self, consumer: Consumer, request: SubscribeRequest) -> bool:
         """A repeated subscription keeps its list, what is pending and what is in flight
@@ -401,9 +440,8 @@ class Connection:
             if found is not None:
                 found.attach(consumer)
                 return consumer, True, False
-        pending_list = core.add_subscription(
-            self, request, is_stored=durable or acknowledge, durable=durable
-        )
+        is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
+        pending_list = core.add_subscription(self, request, is_stored=is_stored, durable=durable)
         pending_list.attach(consumer)
         return consumer, False, True
 
@@ -422,6 +460,8 @@ class Connection:
         self._consumers.pop(consumer.key, None)
         core = self._core
         core.unwatch_queues(consumer)
+        if isinstance(consumer, Browser):
+            consumer.wake()  # to find that it is served no more
         self._return(list(consumer.in_flight.values()))
         consumer.in_flight.clear()
         consumer.in_flight_bytes = 0
@@ -584,8 +624,11 @@ class Connection:
     def commit(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
         self._writer.check_writable()
-        del self._transactions[transaction]
         core = self._core
+        for step in held.steps:  # a temporary one may be gone: all or nothing
+            if isinstance(step, Published) and names.is_temporary(step.message.destination):
+                core.temporary.check_exists(step.message.destination)
+        del self._transactions[transaction]
         moved: list[InFlight] = []
         again: list[InFlight] = []
         moves: list[tuple[InFlight, PendingList]] = []
@@ -731,6 +774,7 @@ class Connection:
         session = self.session
         for consumer in list(self._consumers.values()):
             self._drop_consumer(consumer)
+        core.temporary.remove_of(self)
         will = self._will
         if will is not None and (publish_will or not graceful):
             core.publish_will(self, will)

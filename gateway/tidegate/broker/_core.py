@@ -28,6 +28,7 @@ from tidegate.broker._pending_list import NoCursor, PendingList
 from tidegate.broker._retained import RetainedMessages
 from tidegate.broker._router import Route, Router
 from tidegate.broker._sessions import Sessions, SessionState
+from tidegate.broker._temporary import TemporaryDestinations
 from tidegate.broker._writer import TurnWriter
 from tidegate.config import (
     CURSOR_UNSTORED_DEFAULT,
@@ -125,6 +126,7 @@ class BrokerCore:
         self.nowhere = PendingList(
             self, 0, "", NoCursor(), is_queue=False, is_stored=False, is_removed=True
         )
+        self.temporary = TemporaryDestinations(self)
         self.ready: dict[PendingList, None] = {}
         self.full_lists: set[PendingList] = set()
         self.next_sequence = 1
@@ -446,6 +448,8 @@ class BrokerCore:
                 names.check_name(names.name_of(destination))
             except ValueError as error:
                 raise RequestError(str(error)) from None
+            if names.is_temporary(destination):
+                self.temporary.check_exists(destination)
             route = self._router.resolve(destination)
         return route
 
@@ -476,6 +480,22 @@ class BrokerCore:
             if names.matches(filter_name, name):
                 made.attach(consumer)
         return made
+
+    def add_temporary_queue(self, destination: str) -> PendingList:
+        """The pending list of a temporary queue: the store never hears of it."""
+        if len(self.queues) >= DESTINATIONS_MAX:
+            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
+        list_id, cursor = self._make_unstored_cursor(destination)
+        made = PendingList(self, list_id, destination, cursor, is_queue=True, is_stored=False)
+        self.queues[destination] = made
+        return made
+
+    def remove_temporary(self, destination: str) -> None:
+        """Forget a temporary destination and everything in it."""
+        self.routes.pop(destination, None)
+        made = self.queues.pop(destination, None)
+        if made is not None:
+            self._remove_list(made)
 
     def watch_queues(self, filter_name: str, consumer: Consumer) -> None:
         """Attach *consumer* to every queue that the filter covers, now and later."""
@@ -512,6 +532,16 @@ class BrokerCore:
             )
         )
 
+    def _make_unstored_cursor(self, destination: str) -> tuple[int, PendingCursor]:
+        """Id and cursor of a list that is not stored."""
+        list_id = self._next_unstored
+        self._next_unstored -= 1
+        policy = self.policy(destination)
+        cursor = policy.subscriber_cursor or policy.cursor
+        if self._cursors[cursor].needs_store:
+            cursor = CURSOR_UNSTORED_DEFAULT
+        return list_id, self._make_cursor(cursor, policy, destination, list_id, 0)
+
     # --- subscriptions ---------------------------------------------------------------------
 
     def check_subscribe(self, connection: Connection, request: SubscribeRequest) -> None:
@@ -523,6 +553,8 @@ class BrokerCore:
             names.check_filter(names.name_of(destination))
         except ValueError as error:
             raise RequestError(str(error)) from None
+        if names.is_temporary(destination):
+            self.temporary.check_subscribe(connection, request)
         self._authorize(connection, Action.SUBSCRIBE, destination)
 
     def add_subscription(
@@ -534,17 +566,12 @@ class BrokerCore:
             subscription = subscription_of(list_id, connection, request, durable=durable)
             self.add_operation(PutSubscription(subscription))
             return self._restore_subscription(subscription, 0)
-        list_id = self._next_unstored
-        self._next_unstored -= 1
-        policy = self.policy(request.destination)
-        cursor = policy.subscriber_cursor or policy.cursor
-        if self._cursors[cursor].needs_store:
-            cursor = CURSOR_UNSTORED_DEFAULT
+        list_id, cursor = self._make_unstored_cursor(request.destination)
         made = PendingList(
             self,
             list_id,
             request.destination,
-            self._make_cursor(cursor, policy, request.destination, list_id, 0),
+            cursor,
             is_queue=False,
             is_stored=False,
             qos=request.qos,
@@ -605,12 +632,8 @@ class BrokerCore:
         """The subscription ends with all that is pending in it."""
         if pending_list.is_removed:
             return
-        pending_list.is_removed = True
         self._router.remove_filter(pending_list)
-        self.ready.pop(pending_list, None)
-        self.full_lists.discard(pending_list)
-        for connection in pending_list.blocked:
-            connection.unthrottle(pending_list)
+        self._remove_list(pending_list)
         subscription = pending_list.subscription
         if subscription is not None:
             key = (subscription.protocol, subscription.client_id, subscription.name)
@@ -623,6 +646,14 @@ class BrokerCore:
         for shared_key, item in list(self.shared.items()):
             if item is pending_list:
                 del self.shared[shared_key]
+
+    def _remove_list(self, pending_list: PendingList) -> None:
+        """The list takes and hands out nothing any more; its cursor is closed."""
+        pending_list.is_removed = True
+        self.ready.pop(pending_list, None)
+        self.full_lists.discard(pending_list)
+        for connection in pending_list.blocked:
+            connection.unthrottle(pending_list)
         task = self.spawn(pending_list.cursor.close(), f"close cursor {pending_list.destination}")
         self._tasks.discard(task)  # never cancelled: what it spooled must go
         self._closers.add(task)
@@ -649,6 +680,8 @@ class BrokerCore:
                     principal=connection.principal,
                     destination=message.destination,
                 ) from None
+        if message.retain and names.is_temporary(message.destination):
+            return msgspec.structs.replace(message, retain=False)  # nobody could find it later
         return message
 
     def _authorize(self, connection: Connection, action: Action, destination: str) -> None:

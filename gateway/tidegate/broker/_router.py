@@ -178,7 +178,8 @@ class Router:
     def resolve(self, destination: str) -> Route:
         """The route of a canonical, wildcard-free destination, from now on in ``routes``."""
         if names.is_queue(destination):
-            route = Route((self._queue_list(destination),), ())
+            queue = self._queue_list(destination)
+            route = Route((queue,), ()) if queue.is_stored else Route((), (queue,))
         else:
             lists = _one_per_client(self._filters.match(names.name_of(destination)))
             route = Route(

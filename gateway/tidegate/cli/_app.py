@@ -14,7 +14,7 @@ import typer
 
 from tidegate import __version__
 from tidegate._logging import LogLevel, configure_logging
-from tidegate.cli import _reference, _show
+from tidegate.cli import _reference, _show, _stomp
 from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
 from tidegate.config import ResolvedConfig, load_config, named_plugins, resolve
@@ -32,8 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A plugin-based messaging gateway: STOMP and MQTT in, a lakehouse table out.",
     epilog="Exit codes: 0 ok, 1 unexpected, 2 usage or configuration, 3 cannot listen, 4 store "
-    "owned by another gateway, 5 directory or disk, 6 plugin, 7 store damaged.",
+    "owned by another gateway, 5 directory or disk, 6 plugin, 7 store damaged, 8 the broker that a "
+    "client command speaks to.",
 )
+app.add_typer(_stomp.app, name="stomp")
 
 ConfigOption = Annotated[
     Path | None,

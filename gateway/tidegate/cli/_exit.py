@@ -34,6 +34,11 @@ class ExitCode(enum.IntEnum):
     STORAGE = 5
     PLUGIN = 6
     STORE_CORRUPT = 7
+    BROKER = 8
+
+
+class ClientError(GatewayError):
+    """A client command could not do its work: the broker it speaks to, or what it needs itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ _BIND_ADDRESS: Final = re.compile(r"bind on address \('([^']*)', (\d+)")
 
 def failure_of(error: BaseException, config: ResolvedConfig | None = None) -> Failure:
     """Turn *error* into exit code and line. *config* tells which listener an address is of."""
+    if isinstance(error, ClientError):
+        return Failure(ExitCode.BROKER, _one_line(error))
     if isinstance(error, ConfigError):
         return Failure(ExitCode.CONFIG, _one_line(error))
     if isinstance(error, PluginError):

@@ -220,8 +220,9 @@ class DestinationPolicy:
         6,
         minimum=1,
         zero="unlimited",
-        help="Deliveries of one message, the first one included, before it moves to the dead "
-        "letter queue. Guards against a message that kills each consumer that takes it.",
+        help="Deliveries of one message, the first one included, at which a rejection (STOMP NACK) "
+        "moves it to the dead letter queue instead of redelivering it. Losing a consumer counts as "
+        "a delivery, but only a rejection moves. Guards against a message that circles for ever.",
     )
     dead_letter: str = option(
         "DLQ.{name}",

@@ -84,6 +84,10 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
         prefetch_count, prefetch_bytes: unacknowledged messages, and bytes of their bodies, that
             may be out at a time; 0 takes the destination policy's default.
         options: stored with a durable subscription for the front-end; opaque.
+        browse: look at a queue instead of consuming from it: copies of what is pending when the
+            subscription begins, also of what is in flight to consumers, are delivered in order;
+            nothing is to be acknowledged. Then ``deliver`` is called once without messages and
+            the subscription is over. Prefetch limits do not apply, ``writable`` does.
     """
 
     key: str
@@ -97,6 +101,7 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_count: int = 0
     prefetch_bytes: int = 0
     options: dict[str, str] = {}
+    browse: bool = False
 
 
 class ClientPeer(Protocol):
@@ -117,8 +122,10 @@ class ClientPeer(Protocol):
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Write these messages to the client, in order. May call the BrokerConnection.
 
-        With ``acknowledge=True`` (and effective QoS above 0) each stays in flight until
-        acknowledged or rejected. ``delivery_count > 0`` asks for the redelivered mark.
+        With ``acknowledge=True`` each stays in flight until acknowledged or rejected, except, for
+        MQTT, messages of effective QoS 0 on a topic subscription (a queue keeps QoS 0 messages as
+        QoS 1). ``delivery_count > 0`` asks for the redelivered mark. *messages*
+        is empty only to say that a subscription with ``browse`` has shown everything and is over.
         """
         ...
 
@@ -168,6 +175,20 @@ class BrokerConnection(Protocol):
 
         Returns: True when a stored subscription with messages of its own was taken up again.
         Raises: AccessError, RequestError (bad name, already in use, limit), StoreError.
+        """
+        ...
+
+    def make_temporary(self, destination: str) -> str:
+        """A destination of this connection alone, for answers; made on first use.
+
+        *destination* is ``queue://NAME`` or ``topic://NAME``; NAME counts in this connection only.
+
+        Returns: the canonical destination that is to be used everywhere, also by whoever answers:
+            ``queue://$temporary.TOKEN.NAME`` (or ``topic://``), where nobody can guess TOKEN.
+            Whoever knows it may publish to it; only this connection may subscribe. It is never
+            stored and is removed, with everything in it, when the connection ends; a publish
+            to it is refused (RequestError) from then on.
+        Raises: RequestError (bad name, limit).
         """
         ...
 

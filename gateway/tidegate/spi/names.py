@@ -17,6 +17,14 @@ from typing import Final
 QUEUE_PREFIX: Final = "queue://"
 TOPIC_PREFIX: Final = "topic://"
 
+#: First level of the names of temporary destinations, which the gateway makes (see
+#: ``BrokerConnection.make_temporary``). Like every first level with a ``$`` no wildcard covers it.
+TEMPORARY_LEVEL: Final = "$temporary"
+_TEMPORARY: Final = (
+    f"{QUEUE_PREFIX}{TEMPORARY_LEVEL}.",
+    f"{TOPIC_PREFIX}{TEMPORARY_LEVEL}.",
+)
+
 #: UTF-8 bytes of a name. MQTT 5.0 section 1.5.4 cannot carry more, so a longer name could not be
 #: reached from both protocols.
 NAME_BYTES_MAX: Final = 65_535
@@ -47,6 +55,11 @@ def is_queue(destination: str) -> bool:
 def is_topic(destination: str) -> bool:
     """Tell whether the canonical *destination* is a topic."""
     return destination.startswith(TOPIC_PREFIX)
+
+
+def is_temporary(destination: str) -> bool:
+    """Tell whether the canonical *destination* (or filter) is in the space of temporary ones."""
+    return destination.startswith(_TEMPORARY)
 
 
 def name_of(destination: str) -> str:

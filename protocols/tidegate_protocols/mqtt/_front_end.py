@@ -11,7 +11,13 @@ from typing import Final, final
 from tidegate.spi import Broker, ConfigError, ListenerConfig
 from tidegate_protocols.mqtt._options import MqttOptions
 from tidegate_protocols.mqtt._session import Session, SessionContext
-from tidegate_protocols.transport import Link, TcpListener
+from tidegate_protocols.transport import (
+    TRANSPORTS,
+    Link,
+    Listener,
+    WebSocketProfile,
+    make_listener,
+)
 
 logger = logging.getLogger("tidegate.mqtt")
 
@@ -19,9 +25,15 @@ logger = logging.getLogger("tidegate.mqtt")
 DEFAULT_PORT: Final = 1883
 
 
-def address_of(host: str, port: int) -> str:
+#: MQTT 3.1.1 section 6: subprotocol "mqtt", binary messages only [MQTT-6.0.0-1], packets cut and
+#: joined at will [MQTT-6.0.0-2]. "mqttv3.1" is what clients of 3.1 offer.
+WEB_SOCKET: Final = WebSocketProfile(subprotocols=("mqtt", "mqttv3.1"), text_allowed=False)
+
+
+def address_of(host: str, port: int, transport: str = "tcp") -> str:
     """The listener as a URL; an IPv6 address stands in brackets (RFC 3986 section 3.2.2)."""
-    return f"mqtt://[{host}]:{port}" if ":" in host else f"mqtt://{host}:{port}"
+    scheme = "mqtt" if transport == "tcp" else f"mqtt+{transport}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @final
@@ -93,40 +105,45 @@ class MqttFrontEnd:
         self._broker = broker
         self._options = options
         self._runtime: LoopRuntime | None = None
-        self._listener: TcpListener | None = None
+        self._context: SessionContext | None = None
+        # Built here, because a certificate that cannot be used is to be told before anything starts.
+        self._listener: Listener = make_listener(
+            config,
+            options,
+            self._make_handler,
+            profile=WEB_SOCKET,
+            connections_max=options.connections_max,
+            refusal_text=f"this listener has {options.connections_max} connections, its limit",
+        )
 
     async def start(self) -> str:
-        """Bind and accept. Returns: ``mqtt://host:port``. Raises: OSError."""
+        """Bind and accept. Returns: e.g. ``mqtt+tls://host:port`` (TCP: ``mqtt``). Raises: OSError."""
         runtime = LoopRuntime(asyncio.get_running_loop())
         context = SessionContext(
             self._broker, self._options, runtime, allow_anonymous=self._config.allow_anonymous
         )
-        listener = TcpListener(
-            self._config.host,
-            self._config.port,
-            lambda: SessionHandler(context),
-            connections_max=self._options.connections_max,
-        )
-        host, port = await listener.start()
+        self._context = context
+        host, port = await self._listener.start()
         self._runtime = runtime
-        self._listener = listener
-        context.listener = address_of(host, port)
+        context.listener = address_of(host, port, self._config.transport)
         logger.info("listening address=%s", context.listener)
         return context.listener
 
     async def stop_accepting(self) -> None:
         """No new connections. Idempotent."""
-        if self._listener is not None:
-            await self._listener.stop_accepting()
+        await self._listener.stop_accepting()
 
     async def stop(self) -> None:
         """Write out, close what is left, end every task; takes ``stop_timeout`` at most."""
-        listener, runtime = self._listener, self._runtime
-        self._listener = self._runtime = None
-        if listener is not None and runtime is not None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
             await runtime.cancel_tasks()
-            await listener.stop(self._options.stop_timeout)
+            await self._listener.stop(self._options.stop_timeout)
             await runtime.cancel_tasks()
+
+    def _make_handler(self) -> SessionHandler:
+        assert self._context is not None, "a connection needs a started listener"
+        return SessionHandler(self._context)
 
 
 @final
@@ -139,7 +156,7 @@ class MqttFrontEndFactory:
 
     @property
     def transports(self) -> Sequence[str]:
-        return ("tcp",)
+        return TRANSPORTS
 
     @property
     def default_port(self) -> int:
@@ -150,8 +167,4 @@ class MqttFrontEndFactory:
         options = config.options
         if not isinstance(options, MqttOptions):
             raise ConfigError(f"options of type {type(options).__name__}, not MqttOptions")
-        if config.transport not in self.transports:
-            raise ConfigError(
-                f"{config.transport!r} is not one of {', '.join(self.transports)}", key="transport"
-            )
         return MqttFrontEnd(config, broker, options)

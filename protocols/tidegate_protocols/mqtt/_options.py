@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidegate.spi import Kind, option
+from tidegate_protocols.transport import TransportOptions
 
 
 @dataclass(frozen=True, slots=True)
-class MqttOptions:
+class MqttOptions(TransportOptions):
     """Limits and times of one MQTT listener; each help text names the failure it prevents."""
 
     packet_bytes_max: int = option(

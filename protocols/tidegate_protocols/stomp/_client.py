@@ -6,6 +6,7 @@ is the session's business. Errors are raised and answered by the session.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
@@ -19,7 +20,12 @@ from tidegate.spi import (
     names,
 )
 from tidegate_protocols.stomp import _messages
-from tidegate_protocols.stomp._destinations import to_publish, to_subscribe
+from tidegate_protocols.stomp._destinations import (
+    canonical,
+    temporary,
+    to_publish,
+    to_subscribe,
+)
 from tidegate_protocols.stomp._encoder import MessageEncoder
 from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, Version
 from tidegate_protocols.stomp._options import StompOptions
@@ -40,7 +46,9 @@ _PREFETCH_NAMES: Final = ("prefetch-count", "activemq.prefetchSize")
 _PREFETCH_DIGITS_MAX: Final = 9
 #: Headers of SUBSCRIBE that change *which* messages come. Ignoring them would consume messages that
 #: the client did not want, so until they are supported they are refused.
-_NOT_YET: Final = ("selector", "browser")
+_NOT_YET: Final = ("selector",)
+#: Browsing subscriptions that are over and whose UNSUBSCRIBE may still come: their ids.
+_BROWSED_REMEMBERED: Final = 64
 
 
 @final
@@ -60,10 +68,12 @@ class Client:
     """
 
     __slots__ = (
+        "_browsed",
         "_by_key",
         "_by_number",
         "_client_id",
         "_destinations",
+        "_make_temporary",
         "_message_id_prefix",
         "_numbers",
         "_options",
@@ -88,6 +98,8 @@ class Client:
         self._client_id = client_id
         self._options = options
         self._message_id_prefix = f"{store_id}-"
+        self._make_temporary = connection.make_temporary
+        self._browsed: frozenset[str] = frozenset()  # one that most clients share
         self._numbers = 0
         self._by_key: dict[str, Subscription] = {}
         self._by_number: dict[bytes, Subscription] = {}
@@ -102,8 +114,24 @@ class Client:
         subscription = self._by_key.get(key)
         if subscription is None:
             return b""  # the broker puts them back
+        if not messages:
+            return self._end_browsing(subscription)
         subscription.delivered(messages)
         return subscription.encoder.encode(messages)
+
+    def _end_browsing(self, subscription: Subscription) -> bytes:
+        """The last MESSAGE of a browsing subscription, which is over, as ActiveMQ marks it."""
+        key = subscription.key
+        self._forget(subscription)
+        if len(self._browsed) >= _BROWSED_REMEMBERED:
+            self._browsed = frozenset()
+        self._browsed |= {key}
+        message_id = f"{self._message_id_prefix}end-{secrets.token_hex(8)}"
+        return subscription.encoder.end_of_browsing(message_id, subscription.destination)
+
+    def _forget(self, subscription: Subscription) -> None:
+        del self._by_key[subscription.key]
+        del self._by_number[b"%d" % subscription.number]
 
     def send(self, frame: Frame) -> None:
         """STOMP 1.2 "SEND"."""
@@ -117,9 +145,14 @@ class Client:
         try:
             known = self._destinations.get(written)
             if known is None:
-                known = self._remember(written)
+                known = self._remember(written, headers.get("destination-type", ""))
             message = _messages.message_of(
-                frame, known[0], known[1], self.received_at, self._client_id
+                frame,
+                known[0],
+                known[1],
+                self.received_at,
+                self._client_id,
+                self._make_temporary,
             )
             self.connection.publish(message, receipt, transaction)
         except GatewayError:
@@ -128,11 +161,20 @@ class Client:
                 headers["receipt"] = receipt
             raise
 
-    def _remember(self, written: str) -> tuple[str, str]:
+    def _remember(self, written: str, routing_type: str) -> tuple[str, str]:
         """Canonical destination, and the name as written when that is not how we would write it."""
+        own = temporary(written)
+        destination = (
+            to_publish(written, routing_type) if own is None else self._make_temporary(own)
+        )
+        if written.startswith(("/queue/", "/topic/")):
+            known = (destination, "")
+        else:
+            known = (destination, written)
+        if routing_type and own is None and canonical(written) is None:
+            return known  # the next SEND to this name may state another type
         if len(self._destinations) >= _DESTINATIONS_REMEMBERED:
             self._destinations.clear()
-        known = (to_publish(written), "" if written.startswith("/") else written)
         self._destinations[written] = known
         return known
 
@@ -196,9 +238,17 @@ class Client:
                 raise RequestError(
                     f"the header {name} is not supported; without it other messages would come"
                 )
+        browse = _browses(headers.get("browser", "false"))
         mode = _ack_mode(headers.get("ack", "auto"))
+        if browse:
+            mode = AckMode.AUTO  # copies: there is nothing to acknowledge
         durable_name = next((headers[name] for name in _DURABLE_NAMES if headers.get(name)), "")
-        destination = to_subscribe(written)
+        own = temporary(written)
+        if own is None:
+            routing_type = headers.get("subscription-type") or headers.get("destination-type", "")
+            destination = to_subscribe(written, routing_type)
+        else:
+            destination = self._make_temporary(own)
         if durable_name and not self._client_id:
             raise RequestError("a durable subscription needs a client-id header on CONNECT")
         if durable_name and not names.is_topic(destination):
@@ -216,6 +266,7 @@ class Client:
                 self._message_id_prefix,
                 f"{number}-" if names_acks else "",
             ),
+            destination=written,
             durable_name=durable_name,
             tracked=version is Version.V1_0,  # there an ACK need not name the subscription
         )
@@ -228,6 +279,7 @@ class Client:
                 acknowledge=mode is not AckMode.AUTO,
                 durable_name=durable_name,
                 prefetch_count=_prefetch(frame),
+                browse=browse,
             ),
             headers.get("receipt"),
         )
@@ -241,13 +293,15 @@ class Client:
         if key is None:
             raise PeerProtocolError("UNSUBSCRIBE needs an id header")
         subscription = self._by_key.get(key)
+        if subscription is None and key in self._browsed:
+            self.connection.unsubscribe(key, headers.get("receipt"))
+            return
         if subscription is None:
             raise RequestError(f"there is no subscription {key!r} on this connection")
         durable_name = next((headers[name] for name in _DURABLE_NAMES if headers.get(name)), "")
         if durable_name and durable_name != subscription.durable_name:
             raise RequestError(f"subscription {key!r} is not the durable {durable_name!r}")
-        del self._by_key[key]
-        del self._by_number[b"%d" % subscription.number]
+        self._forget(subscription)
         self.connection.unsubscribe(key, headers.get("receipt"), forget=bool(durable_name))
 
     def acknowledge(self, frame: Frame) -> None:
@@ -372,6 +426,12 @@ def _ack_mode(text: str) -> AckMode:
     except ValueError:
         modes = ", ".join(mode.value for mode in AckMode)
         raise PeerProtocolError(f"ack:{text[:40]} is not allowed; write one of {modes}") from None
+
+
+def _browses(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise PeerProtocolError(f"browser:{text[:40]} is not allowed; write true or false")
+    return text == "true"
 
 
 def _prefetch(frame: Frame) -> int:

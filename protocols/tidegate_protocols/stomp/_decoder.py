@@ -271,10 +271,11 @@ class Decoder:
     def _find_head_end(self, buffer: bytes, position: int) -> tuple[int, int] | None:
         """Where the headers stop and the body starts; None: not there yet.
 
-        A frame with CRLF may be followed by one without, so the first of both marks counts.
+        A frame with CRLF may be followed by one without, so the first of both marks counts. They
+        overlap when a body begins with a line feed: the last of the one is the first of the other.
         """
         plain = buffer.find(b"\n\n", position)
-        carriage = buffer.find(b"\n\r\n", position, plain if plain >= 0 else len(buffer))
+        carriage = buffer.find(b"\n\r\n", position, plain + 1 if plain >= 0 else len(buffer))
         if carriage >= 0:
             return carriage, carriage + 3
         if plain >= 0:

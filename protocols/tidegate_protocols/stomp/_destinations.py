@@ -1,11 +1,14 @@
 """Destination names as STOMP clients write them, and the canonical form.
 
-======================================  ================
-a client writes                         canonical
-======================================  ================
-``/queue/NAME`` or ``queue://NAME``     ``queue://NAME``
-``/topic/NAME`` or ``topic://NAME``     ``topic://NAME``
-======================================  ================
+===========================================  =================
+a client writes                              canonical
+===========================================  =================
+``/queue/NAME`` or ``queue://NAME``          ``queue://NAME``
+``/topic/NAME`` or ``topic://NAME``          ``topic://NAME``
+``NAME`` with ``destination-type:ANYCAST``   ``queue://NAME``
+``NAME`` with ``…:MULTICAST``                ``topic://NAME``
+``/temp-queue/NAME``, ``/temp-topic/NAME``   the broker's name
+===========================================  =================
 
 NAME is the same in both: levels joined by ``.``, and in a filter ``*`` and ``>``. What the gateway
 writes is the first spelling.
@@ -13,7 +16,12 @@ writes is the first spelling.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidegate.spi import PeerProtocolError, names
+
+#: Artemis' routing types, which choose for a name without a prefix.
+_ROUTING_TYPES: Final = {"ANYCAST": names.QUEUE_PREFIX, "MULTICAST": names.TOPIC_PREFIX}
 
 
 def canonical(name: str) -> str | None:
@@ -27,9 +35,21 @@ def canonical(name: str) -> str | None:
     return None
 
 
-def to_publish(name: str) -> str:
-    """The canonical destination for a SEND to *name*. Raises: PeerProtocolError."""
-    destination = _required(name)
+def temporary(name: str) -> str | None:
+    """What the broker is to make a temporary destination for; None when *name* is not one."""
+    if name.startswith("/temp-queue/"):
+        return names.QUEUE_PREFIX + name[12:]
+    if name.startswith("/temp-topic/"):
+        return names.TOPIC_PREFIX + name[12:]
+    return None
+
+
+def to_publish(name: str, routing_type: str = "") -> str:
+    """The canonical destination for a SEND to *name*. Raises: PeerProtocolError.
+
+    *routing_type*: the value of ``destination-type``; a prefix of *name* goes before it.
+    """
+    destination = _required(name, routing_type)
     try:
         names.check_name(names.name_of(destination))
     except ValueError as error:
@@ -37,9 +57,12 @@ def to_publish(name: str) -> str:
     return destination
 
 
-def to_subscribe(name: str) -> str:
-    """The canonical destination or filter for a SUBSCRIBE to *name*. Raises: PeerProtocolError."""
-    destination = _required(name)
+def to_subscribe(name: str, routing_type: str = "") -> str:
+    """The canonical destination or filter for a SUBSCRIBE to *name*. Raises: PeerProtocolError.
+
+    *routing_type*: as for :func:`to_publish`, of ``subscription-type``.
+    """
+    destination = _required(name, routing_type)
     try:
         names.check_filter(names.name_of(destination))
     except ValueError as error:
@@ -53,8 +76,15 @@ def to_stomp(destination: str) -> str:
     return kind + names.name_of(destination)
 
 
-def _required(name: str) -> str:
+def _required(name: str, routing_type: str) -> str:
     destination = canonical(name)
+    if destination is None and routing_type and not name.startswith("/"):
+        prefix = _ROUTING_TYPES.get(routing_type)
+        if prefix is None:
+            raise PeerProtocolError(
+                f"destination type {routing_type[:40]!r} is not known; write ANYCAST or MULTICAST"
+            )
+        return prefix + name
     if destination is None:
         raise PeerProtocolError(
             f"destination {name!r} names neither a queue nor a topic; "

@@ -93,12 +93,13 @@ class MessageEncoder:
         ack_prefix: goes before the sequence in ``ack``; "": no such header (1.0, 1.1, auto).
     """
 
-    __slots__ = ("_ack", "_destinations", "_lead", "_version")
+    __slots__ = ("_ack", "_destinations", "_lead", "_subscription", "_version")
 
     def __init__(
         self, version: Version, subscription: str | None, message_id_prefix: str, ack_prefix: str
     ) -> None:
         self._version = version
+        self._subscription = subscription
         lead = "MESSAGE\n"
         if subscription is not None:
             lead += f"subscription:{escape_value(subscription, version)}\n"
@@ -148,6 +149,14 @@ class MessageEncoder:
                 _NUL,
             )
         return b"".join(pieces)
+
+    def end_of_browsing(self, message_id: str, destination: str) -> bytes:
+        """The MESSAGE that says that a browsing subscription has shown everything."""
+        headers = {"message-id": message_id, "destination": destination, "browser": "end"}
+        if self._subscription is not None:
+            headers["subscription"] = self._subscription
+        headers["content-length"] = "0"
+        return encode(Frame("MESSAGE", headers), self._version)
 
     def _remember(self, destination: str) -> str:
         if len(self._destinations) >= _DESTINATIONS_REMEMBERED:

@@ -9,7 +9,6 @@ from typing import final
 
 from tidegate.spi import (
     Broker,
-    ConfigError,
     ConnectionEndedError,
     FlowControlError,
     FrontEnd,
@@ -19,18 +18,20 @@ from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._frames import Version
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._session import Session, SessionContext
-from tidegate_protocols.transport import Link, TcpListener
+from tidegate_protocols.stomp._split import PROFILE
+from tidegate_protocols.transport import TRANSPORTS, Link, make_listener
 
 logger = logging.getLogger("tidegate.stomp")
 
 
 @final
 class StompFrontEnd:
-    """A :class:`~tidegate.spi.FrontEnd` for STOMP 1.0, 1.1 and 1.2 over TCP."""
+    """A :class:`~tidegate.spi.FrontEnd` for STOMP 1.0, 1.1 and 1.2 over any transport."""
 
     def __init__(self, config: ListenerConfig, options: StompOptions, broker: Broker) -> None:
         self._options = options
-        self._address = f"stomp://{_host_port(config.host, config.port)}"
+        self._scheme = "stomp" if config.transport == "tcp" else f"stomp+{config.transport}"
+        self._address = f"{self._scheme}://{_host_port(config.host, config.port)}"
         self._sessions: set[Session] = set()
         self._context = SessionContext(
             broker=broker,
@@ -42,18 +43,20 @@ class StompFrontEnd:
         refusal = FlowControlError(
             f"this listener has {options.connections_max} connections, its limit; try again later"
         )
-        self._listener = TcpListener(
-            config.host,
-            config.port,
+        self._listener = make_listener(
+            config,
+            options,
             self._make_handler,
+            profile=PROFILE,
             connections_max=options.connections_max,
             refusal=error_frame(refusal, Version.V1_0, frame=None, receipt=None),
+            refusal_text=str(refusal),
         )
 
     async def start(self) -> str:
-        """Bind and accept. Returns ``stomp://host:port``. Raises: OSError."""
+        """Bind and accept. Returns e.g. ``stomp+tls://host:port`` (TCP: ``stomp``). Raises: OSError."""
         host, port = await self._listener.start()
-        self._address = f"stomp://{_host_port(host, port)}"
+        self._address = f"{self._scheme}://{_host_port(host, port)}"
         logger.info("listening address=%s", self._address)
         return self._address
 
@@ -109,7 +112,7 @@ class StompFrontEndFactory:
 
     @property
     def transports(self) -> Sequence[str]:
-        return ("tcp",)
+        return TRANSPORTS
 
     @property
     def default_port(self) -> int:
@@ -117,11 +120,6 @@ class StompFrontEndFactory:
 
     def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
         """Build a listener; does not bind. Raises: ConfigError."""
-        if config.transport not in self.transports:
-            raise ConfigError(
-                f"STOMP runs over {', '.join(self.transports)}, not {config.transport!r}",
-                key="transport",
-            )
         options = config.options
         if not isinstance(options, StompOptions):
             raise TypeError(f"options of a STOMP listener are StompOptions, not {type(options)}")

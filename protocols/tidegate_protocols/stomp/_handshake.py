@@ -35,15 +35,18 @@ class Handshake(msgspec.Struct, frozen=True):
     heart_beat: tuple[int, int]
 
 
-def read(frame: Frame) -> Handshake:
+def read(frame: Frame, *, bound: Version | None = None) -> Handshake:
     """Check and read a CONNECT or STOMP frame.
 
-    ``host`` is accepted and ignored: there is one virtual host. Raises: PeerProtocolError.
+    ``host`` is accepted and ignored: there is one virtual host.
+
+    Args: bound: the only version allowed, where a WebSocket subprotocol has fixed it.
+    Raises: PeerProtocolError.
     """
     headers = frame.headers
     if frame.body:
         raise PeerProtocolError(f"{frame.command} must not have a body")
-    version = _negotiate(headers.get("accept-version"))
+    version = _negotiate(headers.get("accept-version"), bound)
     passcode = headers.get("passcode")
     return Handshake(
         version=version,
@@ -55,10 +58,16 @@ def read(frame: Frame) -> Handshake:
     )
 
 
-def _negotiate(accepted: str | None) -> Version:
-    if accepted is None:
-        return Version.V1_0  # STOMP 1.2 "Protocol Negotiation": a missing header means only 1.0
-    wanted = {part.strip(" ") for part in accepted.split(",")}
+def _negotiate(accepted: str | None, bound: Version | None) -> Version:
+    # STOMP 1.2 "Protocol Negotiation": a missing header means only 1.0.
+    wanted = {part.strip(" ") for part in ("1.0" if accepted is None else accepted).split(",")}
+    if bound is not None:
+        if bound.value in wanted:
+            return bound
+        raise NoCommonVersionError(
+            f"the WebSocket subprotocol binds this connection to STOMP {bound.value}, "
+            "which accept-version does not have"
+        )
     for version in _VERSIONS:
         if version.value in wanted:
             return version

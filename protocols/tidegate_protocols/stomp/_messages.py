@@ -6,10 +6,11 @@ every other header passes unchanged and in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tidegate.spi import PRIORITY_DEFAULT, Message, PeerProtocolError
-from tidegate_protocols.stomp._destinations import canonical
+from tidegate_protocols.stomp._destinations import canonical, temporary
 from tidegate_protocols.stomp._frames import Frame
 
 T = TypeVar("T")
@@ -40,12 +41,18 @@ _TIME_DIGITS_MAX: Final = 14
 
 
 def message_of(
-    frame: Frame, destination: str, original_name: str, received_at: int, client_id: str
+    frame: Frame,
+    destination: str,
+    original_name: str,
+    received_at: int,
+    client_id: str,
+    make_temporary: Callable[[str], str],
 ) -> Message:
     """The message of a SEND whose envelope was taken off.
 
-    Args: destination: canonical; original_name: as written, when that is not how we would write it.
-    Raises: PeerProtocolError for a value that makes no sense.
+    Args: destination: canonical; original_name: as written, when that is not how we would write it;
+        make_temporary: gives the canonical name of one of the connection's own destinations.
+    Raises: PeerProtocolError for a value that makes no sense; what *make_temporary* raises.
     """
     headers = frame.headers
     # Most clients send no other mapped header than these two, and without any the rest passes as
@@ -55,7 +62,9 @@ def message_of(
     if frame.pairs or persistent != "true" or not _UNUSUAL.isdisjoint(headers):
         headers["content-type"] = content_type
         headers["persistent"] = persistent
-        return _any_message(frame, destination, original_name, received_at, client_id)
+        return _any_message(
+            frame, destination, original_name, received_at, client_id, make_temporary
+        )
     return Message(
         destination,
         frame.body,
@@ -74,11 +83,19 @@ def message_of(
 
 
 def _any_message(
-    frame: Frame, destination: str, original_name: str, received_at: int, client_id: str
+    frame: Frame,
+    destination: str,
+    original_name: str,
+    received_at: int,
+    client_id: str,
+    make_temporary: Callable[[str], str],
 ) -> Message:
     headers = frame.headers
     reply_to = headers.get("reply-to", "")
     reply_to_canonical = canonical(reply_to) or ""
+    own = temporary(reply_to)
+    if own is not None:
+        reply_to_canonical = make_temporary(own)
     user = [(n, v) for n, v in frame.pairs or headers.items() if n not in _NOT_USER]
     if reply_to and not reply_to_canonical:
         user.append(("reply-to", reply_to))  # a name only the client understands: carry it as it is

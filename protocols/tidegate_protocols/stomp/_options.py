@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from tidegate.spi import Kind, option
 from tidegate_protocols.stomp._frames import Limits
+from tidegate_protocols.transport import TransportOptions
 
 
 @dataclass(frozen=True, slots=True)
-class StompOptions:
+class StompOptions(TransportOptions):
     """See docs/stomp.md. Sizes are bytes, times are seconds."""
 
     connect_timeout: float = option(

@@ -42,6 +42,7 @@ from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, Version
 from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
 from tidegate_protocols.stomp._messages import PROTOCOL
 from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp._split import SUBPROTOCOLS
 from tidegate_protocols.stomp._transitions import Input, State, input_of, step
 from tidegate_protocols.transport import Link
 
@@ -258,7 +259,9 @@ class Session:
 
     def _connect(self, frame: Frame) -> None:
         """CONNECT or STOMP. STOMP 1.2 "CONNECT or STOMP Frame"."""
-        self._handshake = handshake = _handshake.read(frame)
+        assert self._link is not None, "a frame came over a link"
+        bound = SUBPROTOCOLS.get(self._link.subprotocol)
+        self._handshake = handshake = _handshake.read(frame, bound=bound)
         self._decoder.version = handshake.version
         context = self._context
         request = ConnectRequest(

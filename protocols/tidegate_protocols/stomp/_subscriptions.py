@@ -26,6 +26,7 @@ class Subscription:
     Attributes:
         key: its name towards the broker: the client's id, or in STOMP 1.0 perhaps the destination.
         number: short name in ``ack`` headers, unique in the session and never used again.
+        destination: as the client wrote it.
         is_individual: an ACK covers its own message only and no books are kept here.
         collected: sequences that were acknowledged in this turn and not passed on yet.
     """
@@ -34,6 +35,7 @@ class Subscription:
         "_in_flight",
         "_ordinal",
         "collected",
+        "destination",
         "durable_name",
         "encoder",
         "is_individual",
@@ -49,6 +51,7 @@ class Subscription:
         mode: AckMode,
         encoder: MessageEncoder,
         *,
+        destination: str = "",
         durable_name: str = "",
         tracked: bool = False,
     ) -> None:
@@ -56,6 +59,7 @@ class Subscription:
         self.number = number
         self.mode = mode
         self.encoder = encoder
+        self.destination = destination
         self.durable_name = durable_name
         self.collected: list[int] = []
         # Sequence to delivery ordinal, in order of delivery: what a cumulative ACK covers is the

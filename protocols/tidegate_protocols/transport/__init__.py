@@ -1,8 +1,21 @@
-"""Transports: how bytes reach a protocol session and leave it. TCP so far."""
+"""Transports: how bytes reach a protocol session and leave it. TCP, TLS, WebSocket, both together."""
 
 from __future__ import annotations
 
 from tidegate_protocols.transport._link import Handler, Link
+from tidegate_protocols.transport._listener import Listener, make_listener
+from tidegate_protocols.transport._options import TRANSPORTS, TransportOptions
 from tidegate_protocols.transport._tcp import TcpLink, TcpListener
+from tidegate_protocols.transport._upgrade import WebSocketProfile
 
-__all__ = ["Handler", "Link", "TcpLink", "TcpListener"]
+__all__ = [
+    "TRANSPORTS",
+    "Handler",
+    "Link",
+    "Listener",
+    "TcpLink",
+    "TcpListener",
+    "TransportOptions",
+    "WebSocketProfile",
+    "make_listener",
+]

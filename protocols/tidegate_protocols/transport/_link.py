@@ -18,6 +18,16 @@ class Link(Protocol):
         ...
 
     @property
+    def subprotocol(self) -> str:
+        """The WebSocket subprotocol agreed upon; "" for none and on other transports."""
+        ...
+
+    @property
+    def tls_subject(self) -> str:
+        """Subject of the client's verified certificate (RFC 4514); "" when it showed none."""
+        ...
+
+    @property
     def is_closing(self) -> bool:
         """True once ``close`` or ``abort`` was called or the connection was lost."""
         ...

@@ -1,4 +1,4 @@
-"""TCP: a listener that gives each connection a handler, and the link that the handler writes to.
+"""TCP and TLS: a listener that gives each connection a handler, and the link it writes to.
 
 Thin on purpose: read, feed, write once a turn. The protocols are elsewhere.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Final, cast, final
 
 from tidegate_protocols.transport._link import Handler
+from tidegate_protocols.transport._tls import subject_of
 
 logger = logging.getLogger("tidegate.transport")
 
@@ -43,18 +45,28 @@ class TcpLink:
         "_reading_paused",
         "_transport",
         "peer",
+        "tls_subject",
     )
 
     def __init__(
-        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, peer: str
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        peer: str,
+        tls_subject: str = "",
     ) -> None:
         self.peer: Final = peer
+        self.tls_subject: Final = tls_subject
         self._transport = transport
         self._loop = loop
         self._pieces: list[bytes] = []
         self._closing = False
         self._reading_paused = False
         self._linger: asyncio.TimerHandle | None = None
+
+    @property
+    def subprotocol(self) -> str:
+        return ""
 
     @property
     def is_closing(self) -> bool:
@@ -83,6 +95,9 @@ class TcpLink:
         if self._transport.is_closing():
             return  # the peer was first; connection_lost is under way
         if not self._transport.can_write_eof():
+            # TLS cannot end one direction only. Its shutdown discards input too, until the peer
+            # has answered close_notify, but only if it may read.
+            self._set_reading(True)
             self._transport.close()
             return
         try:
@@ -134,6 +149,8 @@ class TcpListener:
         make_handler: called once per accepted connection.
         connections_max: 1 or more; one more is told *refusal* and closed.
         refusal: bytes for a connection over the limit; b"" says nothing.
+        tls: the context of a TLS listener; None: plain TCP.
+        tls_handshake_timeout_s: more than 0; a TLS handshake that takes longer is broken off.
     """
 
     def __init__(
@@ -144,7 +161,11 @@ class TcpListener:
         *,
         connections_max: int,
         refusal: bytes = b"",
+        tls: ssl.SSLContext | None = None,
+        tls_handshake_timeout_s: float = 10.0,
     ) -> None:
+        self._tls = tls
+        self._tls_handshake_timeout_s = tls_handshake_timeout_s
         self._host = host
         self._port = port
         self._make_handler = make_handler
@@ -167,8 +188,16 @@ class TcpListener:
         Raises: OSError as it comes (port in use, no such address, not permitted).
         """
         loop = asyncio.get_running_loop()
+        tls = self._tls
         server = await loop.create_server(
-            lambda: _Connection(self, loop), self._host, self._port, backlog=BACKLOG
+            lambda: _Connection(self, loop),
+            self._host,
+            self._port,
+            backlog=BACKLOG,
+            ssl=tls,
+            # asyncio refuses the two times where there is no TLS.
+            ssl_handshake_timeout=None if tls is None else self._tls_handshake_timeout_s,
+            ssl_shutdown_timeout=None if tls is None else CLOSE_LINGER_S,
         )
         self._server = server
         host, port = cast("tuple[str, int]", server.sockets[0].getsockname()[:2])
@@ -244,7 +273,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tcp = cast(asyncio.Transport, transport)
-        link = TcpLink(tcp, self._loop, _peer_name(tcp))
+        certificate = cast("Mapping[str, object] | None", tcp.get_extra_info("peercert"))
+        link = TcpLink(tcp, self._loop, _peer_name(tcp), subject_of(certificate))
         self._link = link
         try:
             handler = self._listener.admit(self)

@@ -204,6 +204,7 @@ class Client:
         failures: (token, error).
         deliveries: (subscription key, message), in order.
         events: all of it as words, for tests about order.
+        browsing: keys of the browsing subscriptions that are not over.
         is_paused: the broker asked to stop reading.
         ended: the error given to ``closed``, if any.
         on_deliver, on_closed: called from within the callback, as a front-end may.
@@ -214,6 +215,7 @@ class Client:
         self.failures: list[tuple[Token, GatewayError]] = []
         self.deliveries: list[tuple[str, StoredMessage]] = []
         self.events: list[object] = []
+        self.browsing: list[str] = []
         self.is_paused = False
         self.ended: GatewayError | None = None
         self.on_deliver: Callable[[str, Sequence[StoredMessage]], None] | None = None
@@ -232,8 +234,11 @@ class Client:
         self.events.append(("failed", token))
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
-        assert messages, "an empty delivery"
         assert self.ended is None, "a delivery after the end"
+        if not messages:
+            assert key in self.browsing, "an empty delivery"
+            self.browsing.remove(key)
+            return
         self.deliveries += [(key, message) for message in messages]
         self.events += [("delivered", message.message.body) for message in messages]
         if self.on_deliver is not None:
@@ -260,6 +265,22 @@ class Client:
         return self.connection.subscribe(
             SubscribeRequest(key=key, destination=destination, **more), token
         )
+
+    async def browse(self, destination: str, key: str = "b", token: Token = None) -> None:
+        """Browse a queue until the broker says that it is over."""
+        self.begin_browsing(destination, key, token)
+        await self.browsed(key)
+
+    def begin_browsing(self, destination: str, key: str = "b", token: Token = None) -> None:
+        assert not self.subscribe(destination, key, token, acknowledge=False, browse=True)
+        self.browsing.append(key)
+
+    async def browsed(self, key: str = "b") -> None:
+        for _ in range(ROUNDS_MAX):
+            if key not in self.browsing:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("browsing does not end")
 
     def bodies(self, key: str | None = None) -> list[bytes]:
         """Bodies delivered so far (to one subscription)."""

@@ -129,4 +129,5 @@ def test_the_codes_are_what_scripts_rely_on() -> None:
         "STORAGE": 5,
         "PLUGIN": 6,
         "STORE_CORRUPT": 7,
+        "BROKER": 8,
     }

@@ -145,3 +145,23 @@ def test_what_no_protocol_can_carry_is_refused(name: str, reason: str) -> None:
 def test_a_wildcard_is_a_whole_level_and_the_open_end_the_last(name: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         names.check_filter(name)
+
+
+@pytest.mark.parametrize(
+    ("destination", "answer"),
+    [
+        ("queue://$temporary.t.a", True),
+        ("topic://$temporary.>", True),
+        ("queue://$temporary", False),
+        ("queue://$temporaryx.a", False),
+        ("topic://a.$temporary.b", False),
+        ("topic://>", False),
+    ],
+)
+def test_temporary_names_have_a_first_level_of_their_own(destination: str, answer: bool) -> None:
+    assert names.is_temporary(destination) is answer
+
+
+@pytest.mark.parametrize("wide", [">", "*.>", "*.*.*"])
+def test_no_wildcard_covers_a_temporary_name(wide: str) -> None:
+    assert not names.matches(wide, f"{names.TEMPORARY_LEVEL}.token.a")

@@ -14,7 +14,7 @@ from tidegate_protocols.mqtt._session import Session, SessionContext
 class FakeLink:
     """Records what is written. Closing reports back when the test says so, as a socket does."""
 
-    peer = "192.0.2.1:5000"
+    peer, subprotocol, tls_subject = "192.0.2.1:5000", "", ""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -179,6 +179,9 @@ class FakeConnection:
 
     def disconnect(self, *, graceful: bool, detached: Any = (), publish_will: bool = False) -> None:
         self._call("disconnect", (graceful, list(detached)))
+
+    def make_temporary(self, destination: str) -> str:
+        raise AssertionError("MQTT has no temporary destinations of its own")
 
     def begin(self, transaction: str) -> None:
         raise AssertionError("MQTT has no transactions")

@@ -102,7 +102,7 @@ class FakeLoop:
 
 class FakeLink:
     def __init__(self):
-        self.peer = "10.0.0.9:5555"
+        self.peer, self.subprotocol, self.tls_subject = "10.0.0.9:5555", "", ""
         self.written, self.is_closing, self.is_aborted, self.is_reading = [], False, False, True
 
     def send(self, data):
@@ -143,6 +143,12 @@ class FakeConnection:
             self.calls.append((name, args, kwargs))
 
         return call
+
+    def make_temporary(self, destination):
+        wanted = self.fail.get("make_temporary")
+        if wanted is not None:
+            raise wanted
+        return f"{destination[:8]}$temporary.T.{destination[8:]}"
 
     def take(self, *skip):
         """The calls since the last time as (name, arguments); keyword arguments as a dict at the end."""

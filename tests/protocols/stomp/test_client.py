@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.spi import Message, RequestError, StoreFullError, SubscribeRequest
+from tidegate.spi import Message, RequestError, StoredMessage, StoreFullError, SubscribeRequest
 from tidegate_protocols.stomp import StompOptions
 
 
@@ -125,7 +125,8 @@ class TestSubscribe:
             ("id:1\ndestination:/queue/a\nack:maybe\n", "auto, client, client-individual"),
             ("id:1\ndestination:/queue/a\nprefetch-count:x\n", "not a number"),
             ("id:1\ndestination:/queue/a\nselector:a = 1\n", "selector is not supported"),
-            ("id:1\ndestination:/queue/a\nbrowser:true\n", "browser is not supported"),
+            ("id:1\ndestination:/queue/a\nbrowser:yes\n", "write true or false"),
+            ("id:1\ndestination:a\nsubscription-type:X\n", "write ANYCAST or MULTICAST"),
             ("id:1\ndestination:/topic/a\ndurable-subscription-name:x\n", "client-id"),
             ("id:0\ndestination:/queue/b\n", "already"),
         ],
@@ -161,6 +162,120 @@ class TestSubscribe:
         assert "subscription" not in message.headers
         harness.feed("UNSUBSCRIBE\ndestination:/queue/a\n\n\0")
         assert harness.connection.take() == [("unsubscribe", "/queue/a", None, {"forget": False})]
+
+
+class TestTemporaryDestinations:
+    def test_send_subscribe_and_reply_to_mean_the_same_one(self, harness):
+        harness.connect()
+        ((_, request, _),) = harness.subscribe("1", "/temp-queue/answers")
+        assert request == SubscribeRequest(key="1", destination="queue://$temporary.T.answers")
+        harness.feed("SEND\ndestination:/queue/ask\nreply-to:/temp-queue/answers\n\n\0")
+        assert harness.connection.take()[0][1].reply_to == "queue://$temporary.T.answers"
+        harness.feed("SEND\ndestination:/temp-queue/answers\n\n\0" * 2)
+        for call in harness.connection.take():
+            assert call[1].destination == "queue://$temporary.T.answers"
+            assert call[1].original_name == "/temp-queue/answers"
+
+    def test_what_the_responder_gets_it_can_send_to(self, harness):
+        harness.connect()
+        harness.subscribe()
+        message = Message("queue://a", b"", reply_to="topic://$temporary.T.x")
+        harness.session.deliver("1", [StoredMessage(1, message)])
+        reply_to = harness.frames()[0].headers["reply-to"]
+        assert reply_to == "/topic/$temporary.T.x"
+        harness.feed(f"SEND\ndestination:{reply_to}\n\n\0")
+        assert harness.connection.take()[0][1].destination == "topic://$temporary.T.x"
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            "SEND\ndestination:/temp-queue/a\n",
+            "SEND\ndestination:/queue/a\nreply-to:/temp-queue/a\n",
+            "SUBSCRIBE\nid:1\ndestination:/temp-topic/a\n",
+        ],
+    )
+    def test_what_the_broker_refuses_is_an_error(self, harness, frame):
+        harness.connect()
+        harness.connection.fail["make_temporary"] = RequestError("that is the limit")
+        harness.feed(f"{frame}receipt:7\n\n\0")
+        error = harness.error()
+        assert error.headers["message"] == "that is the limit"
+        assert error.headers["receipt-id"] == "7"
+
+
+class TestRoutingTypes:
+    def test_choose_queue_or_topic_for_bare_names(self, harness):
+        harness.connect()
+        for kind in ("ANYCAST", "MULTICAST", "ANYCAST"):
+            harness.feed(f"SEND\ndestination:orders\ndestination-type:{kind}\n\n\0")
+        sent = [call[1] for call in harness.connection.take()]
+        assert [m.destination for m in sent] == [
+            "queue://orders",
+            "topic://orders",
+            "queue://orders",
+        ]
+        assert sent[0].original_name == "orders"
+        assert sent[0].headers == (("destination-type", "ANYCAST"),)
+        harness.feed("SEND\ndestination:orders\n\n\0")
+        assert "write /queue/NAME" in harness.error().body.decode()
+
+    @pytest.mark.parametrize("name", ["subscription-type", "destination-type"])
+    def test_of_a_subscription(self, harness, name):
+        harness.connect()
+        ((_, request, _),) = harness.subscribe("1", "orders.*", **{name: "MULTICAST"})
+        assert request.destination == "topic://orders.*"
+
+
+class TestBrowsing:
+    def test_asks_for_copies_and_never_for_acknowledgements(self, harness):
+        harness.connect()
+        calls = harness.subscribe("1", "/queue/a", ack="client", browser="true", receipt="r")
+        request = SubscribeRequest(key="1", destination="queue://a", acknowledge=False, browse=True)
+        assert calls == [("subscribe", request, "r")]
+        (frame,) = harness.deliver("1", 5)
+        assert "ack" not in frame.headers
+
+    @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
+    def test_ends_with_a_message_that_says_so(self, harness, version):
+        harness.connect(version)
+        harness.subscribe("b1", "/queue/a", ack="auto", browser="true")
+        harness.session.deliver("b1", ())
+        (frame,) = harness.frames()
+        assert frame.command == "MESSAGE"
+        assert frame.headers["browser"] == "end"
+        assert frame.headers["subscription"] == "b1"
+        assert frame.headers["destination"] == "/queue/a"
+        assert frame.headers["message-id"].startswith("st0re-end-")
+        assert frame.body == b""
+
+    def test_is_over_then_and_its_id_free(self, harness):
+        harness.connect()
+        harness.subscribe("1", "/queue/a", browser="true")
+        harness.session.deliver("1", ())
+        harness.frames()
+        harness.feed("UNSUBSCRIBE\nid:1\nreceipt:u\n\n\0")  # too late, and no fault
+        assert harness.connection.take() == [("unsubscribe", "1", "u")]
+        harness.subscribe("1", "/queue/b")
+        assert len(harness.deliver("1", 5)) == 1
+        harness.feed("UNSUBSCRIBE\nid:2\n\n\0")
+        assert "there is no subscription '2'" in harness.error().body.decode()
+
+    def test_many_do_not_add_up(self, make_harness):
+        harness = make_harness(StompOptions(subscriptions_max=1))
+        harness.connect()
+        for number in range(200):
+            harness.subscribe(str(number), "/queue/a", browser="true")
+            harness.session.deliver(str(number), ())
+        assert [f.command for f in harness.frames()] == ["MESSAGE"] * 200
+        assert len(harness.session._client._browsed) <= 64
+        assert not harness.session._client._by_number
+
+    def test_that_was_given_up_stays_silent(self, harness):
+        harness.connect()
+        harness.subscribe("1", "/queue/a", browser="true")
+        harness.feed("UNSUBSCRIBE\nid:1\n\n\0")
+        harness.session.deliver("1", ())
+        assert harness.frames() == []
 
 
 class TestUnsubscribe:

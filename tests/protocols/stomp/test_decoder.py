@@ -45,6 +45,8 @@ CASES = [
      [F("SEND", b"x\r\n\r\n", a="1")]),
     ("CRLF blank line before a body with LF LF", V12, b"SEND\na:1\n\r\nx\n\ny\0",
      [F("SEND", b"x\n\ny", a="1")]),
+    ("CRLF blank line before a body that begins with LF", V12, b"SEND\r\na:1\r\n\r\n\nx\0",
+     [F("SEND", b"\nx", a="1")]),
     ("CRLF in CONNECT of any version", None, b"CONNECT\r\naccept-version:1.1\r\n\r\n\0",
      [F("CONNECT", accept_version="1.1")]),
     ("CRLF frame in 1.1", V11, b"SEND\r\na:1\r\n\r\n\0", [F("SEND", a="1")]),

@@ -3,7 +3,13 @@
 import pytest
 
 from tidegate.spi import PeerProtocolError
-from tidegate_protocols.stomp._destinations import canonical, to_publish, to_stomp, to_subscribe
+from tidegate_protocols.stomp._destinations import (
+    canonical,
+    temporary,
+    to_publish,
+    to_stomp,
+    to_subscribe,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,3 +50,42 @@ def test_wildcards_are_for_subscriptions():
         to_publish("/topic/a.*")
     with pytest.raises(PeerProtocolError, match="whole level"):
         to_subscribe("/topic/a*")
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "meant"),
+    [
+        ("a.b", "ANYCAST", "queue://a.b"),
+        ("a.b", "MULTICAST", "topic://a.b"),
+        ("/queue/a", "MULTICAST", "queue://a"),
+        ("topic://a", "ANYCAST", "topic://a"),
+    ],
+)
+def test_a_routing_type_chooses_for_a_bare_name_only(written, kind, meant):
+    assert to_publish(written, kind) == to_subscribe(written, kind) == meant
+
+
+@pytest.mark.parametrize("kind", ["anycast", "QUEUE", "ANYCAST,MULTICAST"])
+def test_an_unknown_routing_type_is_refused(kind):
+    with pytest.raises(PeerProtocolError, match="write ANYCAST or MULTICAST"):
+        to_publish("a", kind)
+
+
+def test_a_routing_type_gives_no_meaning_to_an_unknown_prefix():
+    with pytest.raises(PeerProtocolError, match="write /queue/NAME"):
+        to_publish("/exchange/a", "ANYCAST")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("/temp-queue/a", "queue://a"),
+        ("/temp-topic/a.b", "topic://a.b"),
+        ("/temp-queue/", "queue://"),
+        ("/queue/a", None),
+        ("temp-queue/a", None),
+        ("/temp-queue", None),
+    ],
+)
+def test_temporary_names_are_told_from_others(written, meant):
+    assert temporary(written) == meant

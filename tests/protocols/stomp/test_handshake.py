@@ -31,6 +31,26 @@ def test_no_accept_version_means_1_0_without_heart_beats():
     assert handshake.heart_beat == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("bound", "headers", "is_accepted"),
+    [
+        (Version.V1_2, {"accept-version": "1.0,1.1,1.2"}, True),
+        (Version.V1_1, {"accept-version": "1.0,1.1,1.2"}, True),  # not the highest: the bound one
+        (Version.V1_0, {"accept-version": "1.0,1.1,1.2"}, True),
+        (Version.V1_0, {}, True),  # no accept-version is 1.0
+        (Version.V1_2, {}, False),
+        (Version.V1_1, {"accept-version": "1.2"}, False),
+    ],
+)
+def test_a_websocket_subprotocol_binds_the_version(bound, headers, is_accepted):
+    frame = Frame("CONNECT", headers, b"")
+    if is_accepted:
+        assert read(frame, bound=bound).version is bound
+        return
+    with pytest.raises(NoCommonVersionError, match=f"binds this connection to STOMP {bound.value}"):
+        read(frame, bound=bound)
+
+
 @pytest.mark.parametrize("accepted", ["2.0", "", "1.3,1.4", "12"])
 def test_no_common_version_is_refused_with_what_there_is(accepted):
     with pytest.raises(

@@ -9,14 +9,18 @@ from tidegate_protocols.stomp._messages import message_of
 
 def any_of(pairs=(), **headers):
     frame = Frame("SEND", {k.replace("_", "-"): v for k, v in headers.items()}, b"body", pairs)
-    return message_of(frame, "queue://a", "", 5, "me")
+    return message_of(frame, "queue://a", "", 5, "me", own)
+
+
+def own(destination):
+    return f"{destination[:8]}$temporary.T.{destination[8:]}"
 
 
 def test_a_message_without_anything_unusual_takes_its_headers_as_they_are():
     frame = Frame(
         "SEND", {"x": "1", "content-type": "a/b", "y": "2", "persistent": "true"}, b"body"
     )
-    assert message_of(frame, "queue://a", "a", 5, "me") == Message(
+    assert message_of(frame, "queue://a", "a", 5, "me", own) == Message(
         "queue://a",
         b"body",
         (("x", "1"), ("y", "2")),
@@ -71,9 +75,50 @@ def test_repeated_user_headers_pass_in_order():
 
 
 def test_a_reply_to_that_only_the_client_understands_is_carried():
-    message = any_of(reply_to="/temp-queue/x", b="c")
+    message = any_of(reply_to="/reply-queue/x", b="c")
     assert message.reply_to == ""
-    assert message.headers == (("b", "c"), ("reply-to", "/temp-queue/x"))
+    assert message.headers == (("b", "c"), ("reply-to", "/reply-queue/x"))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("/temp-queue/x", "queue://$temporary.T.x"),
+        ("/temp-topic/x.y", "topic://$temporary.T.x.y"),
+        ("/queue/x", "queue://x"),
+        ("topic://x", "topic://x"),
+    ],
+)
+def test_a_reply_to_becomes_a_destination_that_anyone_can_send_to(written, meant):
+    message = any_of(reply_to=written, b="c")
+    assert (message.reply_to, message.headers) == (meant, (("b", "c"),))
+
+
+#: Headers of other brokers that belong to later issues, or to the SUBSCRIBE frame.
+CARRIED = {
+    "type": "order",
+    "JMSXGroupID": "g",
+    "JMSXGroupSeq": "1",
+    "AMQ_SCHEDULED_DELAY": "5000",
+    "AMQ_SCHEDULED_PERIOD": "1000",
+    "AMQ_SCHEDULED_REPEAT": "3",
+    "AMQ_SCHEDULED_CRON": "0 * * * *",
+    "_AMQ_DUPL_ID": "d-1",
+    "activemq.prefetchSize": "1",
+    "prefetch-count": "1",
+    "selector": "a = 1",
+    "browser": "true",
+    "destination-type": "ANYCAST",
+    "subscription-type": "MULTICAST",
+    "timestamp": "1700000000000",
+}
+
+
+@pytest.mark.parametrize("also", [{}, {"priority": "9"}], ids=["usual", "unusual"])
+def test_what_is_not_acted_upon_is_carried_in_order(also):
+    frame = Frame("SEND", {**CARRIED, **also}, b"body")
+    message = message_of(frame, "queue://a", "", 5, "me", own)
+    assert message.headers == tuple(CARRIED.items())
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,25 @@ import pytest
 
 from tidegate.spi import ConfigError, option_info, parse_options
 from tidegate_protocols.stomp import StompOptions
+from tidegate_protocols.transport import TransportOptions
+
+#: What is STOMP's own; tests/protocols/transport/test_options.py has the others.
+FIELDS = [
+    field
+    for field in dataclasses.fields(StompOptions)
+    if field.name not in TransportOptions.__dataclass_fields__
+]
+
+
+def test_the_options_of_transports_come_with_it():
+    assert issubclass(StompOptions, TransportOptions)
+    assert len(FIELDS) == len(dataclasses.fields(StompOptions)) - len(
+        dataclasses.fields(TransportOptions)
+    )
 
 
 def test_defaults_are_finite_and_explained():
-    for field in dataclasses.fields(StompOptions):
+    for field in FIELDS:
         assert isinstance(field.default, int | float), field.name
         assert field.default > 0, field.name
         assert option_info(field).help, field.name
@@ -18,7 +33,7 @@ def test_defaults_are_finite_and_explained():
 
 def test_every_option_is_documented():
     page = (Path(__file__).parents[3] / "docs" / "stomp.md").read_text()
-    for field in dataclasses.fields(StompOptions):
+    for field in FIELDS:
         assert f"`{field.name}`" in page, field.name
 
 

@@ -14,5 +14,5 @@ def test_it_registers_the_factory():
     factory = plugin.register_front_end()
     assert isinstance(factory, StompFrontEndFactory)
     assert factory.options_type is StompOptions
-    assert list(factory.transports) == ["tcp"]
+    assert list(factory.transports) == ["tcp", "tls", "ws", "wss"]
     assert factory.default_port == 61613

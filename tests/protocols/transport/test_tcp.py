@@ -7,65 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import uvloop
+from link_recorder import TIMEOUT_S, Recorder, hang_up
 
 from tidegate_protocols.transport import TcpLink, TcpListener
 from tidegate_protocols.transport import _tcp as tcp
-
-TIMEOUT_S = 20  # bounds a hanging test, nothing waits for it
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request):
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-    def runner(coroutine):
-        async def bounded():
-            async with asyncio.timeout(TIMEOUT_S):
-                return await coroutine
-
-        with asyncio.Runner(loop_factory=factory) as made:
-            return made.run(bounded())
-
-    return runner
-
-
-class Recorder:
-    """A handler that records what happens and answers with what *reply* returns."""
-
-    def __init__(self, reply=lambda data: None):
-        self.link: Any = None
-        self.reply, self.data, self.events = reply, b"", []
-        self.changed = asyncio.Event()
-
-    def note(self, event):
-        self.events.append(event)
-        self.changed.set()
-
-    async def until(self, check):
-        while not check(self):
-            self.changed.clear()
-            await self.changed.wait()
-
-    def opened(self, link):
-        self.link = link
-        self.note("opened")
-
-    def data_received(self, data):
-        self.data += data
-        self.note("data")
-        answer = self.reply(data)
-        if answer is not None:
-            self.link.send(answer)
-
-    def closed(self, error):
-        self.note(("closed", error))
-
-    def pause_writing(self):
-        self.note("pause")
-
-    def resume_writing(self):
-        self.note("resume")
 
 
 @contextlib.asynccontextmanager
@@ -94,12 +39,6 @@ async def connected(port, handlers):
     while len(handlers) == before or handlers[-1].link is None:
         await asyncio.sleep(0)
     return reader, writer, handlers[-1]
-
-
-async def hang_up(writer):
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
 
 
 def test_bytes_go_both_ways_and_the_peer_has_a_name(run):

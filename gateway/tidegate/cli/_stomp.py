@@ -1,0 +1,453 @@
+"""`tidegate stomp send|receive|browse`: a STOMP client for the terminal, on stomp.py.
+
+It speaks to any STOMP 1.2 broker. stomp.py is an optional dependency and imported only when a
+command runs; it reads in a thread of its own, and everything it hears goes through one queue.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib
+import json
+import logging
+import os
+import queue
+import sys
+import time
+import urllib.parse
+from collections.abc import Generator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, final
+
+import typer
+
+from tidegate.cli._exit import ClientError
+from tidegate.spi import parse_duration
+
+#: Where the password comes from; never from an argument, which every user of the machine can read.
+PASSWORD_VARIABLE: Final = "TIDEGATE_STOMP_PASSWORD"
+_DEFAULT_URL: Final = "stomp://127.0.0.1:61613"
+_DEFAULT_PORT: Final = 61613
+_SUBSCRIPTION: Final = "1"
+#: Frames that may wait to be printed; then stomp.py's thread waits, and TCP holds the broker back.
+_WAITING_MAX: Final = 1000
+#: Seconds after which a full queue is looked at again.
+_FULL_PAUSE_S: Final = 0.1
+#: 30 days, which every wait of the platform can take.
+_TIMEOUT_MAX_S: Final = 30 * 86_400.0
+#: stomp.py's own extra wait is not wanted: one attempt, and our own clock.
+_ATTEMPTS: Final = 1
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="Send, receive and look at messages of any STOMP 1.2 broker.",
+    epilog=f"The password is read from {PASSWORD_VARIABLE}, or asked for. Exit code 8: the broker "
+    "cannot be reached, refused, or did not answer in time.",
+)
+
+
+class AckMode(StrEnum):
+    """When the broker may forget a message that was received."""
+
+    AUTO = "auto"
+    CLIENT = "client"
+    CLIENT_INDIVIDUAL = "client-individual"
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--timeout'") from None
+    if not 0 < seconds <= _TIMEOUT_MAX_S:
+        raise typer.BadParameter("it must be above 0 and at most 30d", param_hint="'--timeout'")
+    return seconds
+
+
+UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="The broker.")]
+UserOption = Annotated[
+    str | None, typer.Option("--user", "-u", metavar="NAME", help="Who to log in as.")
+]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME:VALUE", help="A further header; repeatable."),
+]
+TimeoutOption = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="How long to wait for the broker.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+DestinationArgument = Annotated[
+    str, typer.Argument(metavar="DESTINATION", help="For example /queue/NAME or /topic/NAME.")
+]
+
+
+@app.command()
+def send(
+    destination: DestinationArgument,
+    body: Annotated[
+        str | None, typer.Argument(metavar="BODY", help="The message; else --file or stdin.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Send what is in this file.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Send it so many times.")] = 1,
+    receipt: Annotated[
+        bool,
+        typer.Option(
+            "--receipt/--no-receipt", help="Wait until the broker has taken each message."
+        ),
+    ] = True,
+    url: UrlOption = _DEFAULT_URL,
+    user: UserOption = None,
+    header: HeaderOption = None,
+    timeout: TimeoutOption = "10s",
+    as_json: JsonOption = False,
+) -> None:
+    """Send a message.
+
+    With --receipt, the default, success means that the broker has confirmed it.
+    """
+    headers = _headers(header)
+    if body is not None and file is not None:
+        raise typer.BadParameter("give BODY or --file, not both")
+    host, port = _address(url)
+    seconds = _seconds(timeout)
+    password = _password(user)
+    if file is not None:
+        data = _read(file)
+    elif body is not None:
+        data = body.encode()
+    else:
+        data = sys.stdin.buffer.read()
+    with _connected(host, port, user, password, seconds) as link:
+        for number in range(1, count + 1):
+            token = f"send-{number}" if receipt else None
+            link.send(destination, data, headers, token)
+            if token is not None:
+                link.wait_receipt(token)
+        link.leave()
+    if as_json:
+        typer.echo(json.dumps({"sent": count, "confirmed": receipt, "bytes": len(data)}))
+
+
+@app.command()
+def receive(
+    destination: DestinationArgument,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0: never.")
+    ] = 1,
+    ack: Annotated[
+        AckMode, typer.Option("--ack", help="auto, client, or client-individual.")
+    ] = AckMode.CLIENT_INDIVIDUAL,
+    url: UrlOption = _DEFAULT_URL,
+    user: UserOption = None,
+    header: HeaderOption = None,
+    timeout: TimeoutOption = "10s",
+    as_json: JsonOption = False,
+) -> None:
+    """Receive messages.
+
+    Each is acknowledged after it was printed. When no message comes within --timeout the command
+    ends, with exit code 8 if --count asked for more.
+    """
+    headers = _headers(header)
+    host, port = _address(url)
+    seconds = _seconds(timeout)
+    password = _password(user)
+    with _connected(host, port, user, password, seconds) as link:
+        link.subscribe(destination, ack, headers)
+        received = 0
+        while count == 0 or received < count:
+            frame = link.next_message()
+            if frame is None:
+                break
+            _print(frame, as_json)
+            received += 1
+            if ack is not AckMode.AUTO:
+                link.acknowledge(frame)
+        link.leave()
+    if received < count:
+        raise ClientError(f"{received} of {count} messages came; no more within {timeout}")
+
+
+@app.command()
+def browse(
+    destination: DestinationArgument,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0: all there are.")
+    ] = 0,
+    url: UrlOption = _DEFAULT_URL,
+    user: UserOption = None,
+    header: HeaderOption = None,
+    timeout: TimeoutOption = "2s",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the messages of a queue and leave them there.
+
+    For brokers with queue browsing (the header `browser:true` of SUBSCRIBE). The end is the frame
+    with `browser:end` that such brokers send, or --timeout without a message.
+    """
+    headers = _headers(header)
+    host, port = _address(url)
+    seconds = _seconds(timeout)
+    password = _password(user)
+    with _connected(host, port, user, password, seconds) as link:
+        link.subscribe(destination, AckMode.AUTO, headers | {"browser": "true"})
+        shown = 0
+        while count == 0 or shown < count:
+            frame = link.next_message()
+            if frame is None or frame.headers.get("browser") == "end":
+                break
+            _print(frame, as_json)
+            shown += 1
+        link.leave()
+
+
+# ------------------------------------------------------------------------------------- the client
+
+
+class _Listener:
+    """What stomp.py calls, in its own thread: everything goes into one bounded queue.
+
+    Attributes: heard: kind and frame; is_closed: nobody listens any more.
+    """
+
+    def __init__(self) -> None:
+        self.heard: queue.Queue[tuple[str, Any]] = queue.Queue(_WAITING_MAX)
+        self.is_closed = False
+
+    def on_connected(self, frame: Any) -> None:
+        self._put("CONNECTED", frame)
+
+    def on_message(self, frame: Any) -> None:
+        self._put("MESSAGE", frame)
+
+    def on_receipt(self, frame: Any) -> None:
+        self._put("RECEIPT", frame)
+
+    def on_error(self, frame: Any) -> None:
+        self._put("ERROR", frame)
+
+    def on_disconnected(self) -> None:
+        self._put("LOST", None)
+
+    def _put(self, kind: str, frame: Any) -> None:
+        while not self.is_closed:
+            with contextlib.suppress(queue.Full):
+                self.heard.put((kind, frame), timeout=_FULL_PAUSE_S)
+                return
+
+
+@final
+class _Link:
+    """One connection. All waits end after *seconds* with a ClientError."""
+
+    def __init__(self, stomp: Any, host: str, port: int, seconds: float) -> None:
+        self._stomp = stomp
+        self._seconds = seconds
+        self._broker = f"{host}:{port}"
+        self._listener = _Listener()
+        self._messages: list[Any] = []
+        self.connection: Any = stomp.Connection12(
+            [(host, port)],
+            timeout=seconds,
+            reconnect_attempts_max=_ATTEMPTS,
+            auto_decode=False,
+            vhost=host,
+        )
+        self.connection.set_listener("tidegate", self._listener)
+
+    def connect(self, user: str | None, password: str | None) -> None:
+        try:
+            self.connection.connect(user, password, wait=False)
+        except (self._stomp.exception.StompException, OSError) as error:
+            raise ClientError(f"{self._broker} cannot be reached{_because(error)}") from error
+        self._wait("CONNECTED", "answer to CONNECT")
+
+    def send(
+        self, destination: str, data: bytes, headers: dict[str, str], token: str | None
+    ) -> None:
+        more = dict(headers)
+        if token is not None:
+            more["receipt"] = token
+        self._call(self.connection.send, destination, data, headers=more)
+
+    def subscribe(self, destination: str, ack: AckMode, headers: dict[str, str]) -> None:
+        more = headers | {"receipt": "subscribe"}
+        self._call(self.connection.subscribe, destination, _SUBSCRIPTION, ack.value, headers=more)
+        self.wait_receipt("subscribe")
+
+    def acknowledge(self, frame: Any) -> None:
+        self._call(self.connection.ack, frame.headers["ack"])
+
+    def wait_receipt(self, token: str) -> None:
+        self._wait("RECEIPT", f"RECEIPT for {token}")
+
+    def next_message(self) -> Any | None:
+        """The next MESSAGE; None when none comes in time."""
+        if self._messages:
+            return self._messages.pop(0)
+        try:
+            return self._wait("MESSAGE", "message")
+        except _SilentError:
+            return None
+
+    def leave(self) -> None:
+        """DISCONNECT, and wait for its receipt: everything before it has been taken."""
+        # Not its disconnect(): that tells listeners that the connection is lost before the RECEIPT.
+        self._call(self.connection.send_frame, "DISCONNECT", {"receipt": "leave"})
+        self._wait("RECEIPT", "RECEIPT for DISCONNECT")
+
+    def close(self) -> None:
+        """Let go of the socket, whatever state it is in."""
+        self._listener.is_closed = True  # stomp.py's thread may be waiting for room
+        with contextlib.suppress(Exception):
+            self.connection.transport.disconnect_socket()
+
+    def _call(self, function: Any, /, *arguments: Any, **named: Any) -> None:
+        try:
+            function(*arguments, **named)
+        except (self._stomp.exception.StompException, OSError) as error:
+            self._raise_what_was_said()
+            raise ClientError(f"{self._broker} is gone{_because(error)}") from error
+
+    def _raise_what_was_said(self) -> None:
+        """Of a connection that broke, the ERROR that came before says why."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                kind, frame = self._listener.heard.get(timeout=1.0)
+                if kind == "ERROR":
+                    raise _refused(self._broker, frame)
+
+    def _wait(self, wanted: str, what: str) -> Any:
+        deadline = time.monotonic() + self._seconds
+        while True:
+            try:
+                left = max(0.0, deadline - time.monotonic())
+                kind, frame = self._listener.heard.get(timeout=left)
+            except queue.Empty:
+                raise _SilentError(
+                    f"{self._broker}: no {what} within {self._seconds:g} s"
+                ) from None
+            if kind == wanted:
+                return frame
+            if kind == "ERROR":
+                raise _refused(self._broker, frame)
+            if kind == "LOST":
+                raise ClientError(f"{self._broker} closed the connection")
+            if kind == "MESSAGE":
+                self._messages.append(frame)  # it came before the receipt
+
+
+class _SilentError(ClientError):
+    """Nothing came in time."""
+
+
+@contextlib.contextmanager
+def _connected(
+    host: str, port: int, user: str | None, password: str | None, seconds: float
+) -> Generator[_Link]:
+    link = _Link(_load(), host, port, seconds)
+    try:
+        link.connect(user, password)
+        yield link
+    finally:
+        link.close()
+
+
+def _load() -> Any:
+    """stomp.py. Raises: ClientError that says what to install."""
+    try:
+        stomp = importlib.import_module("stomp")
+        importlib.import_module("stomp.exception")
+    except ImportError as error:
+        raise ClientError(
+            "`tidegate stomp` needs stomp.py: pip install 'tidegate[clients]'"
+        ) from error
+    logging.getLogger("stomp.py").disabled = True  # our one line says it
+    return stomp
+
+
+def _refused(broker: str, frame: Any) -> ClientError:
+    """The broker's own words: the short ones, and the body's first line when it says more."""
+    short = str(frame.headers.get("message", "")).strip()
+    body = frame.body
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body or "")
+    first = text.strip().partition("\n")[0].strip()
+    words = [part for part in (short, first if first not in short else "") if part]
+    return ClientError(f"{broker} refused: {'; '.join(words) or 'it sent ERROR without a reason'}")
+
+
+def _because(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f": {text}" if text else ""
+
+
+# ---------------------------------------------------------------------------------------- helpers
+
+
+def _address(url: str) -> tuple[str, int]:
+    hint = "'--url'"
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}", param_hint=hint) from None
+    if parts.scheme != "stomp" or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise typer.BadParameter(f"{url!r} is not like {_DEFAULT_URL}", param_hint=hint)
+    if parts.username is not None or parts.password is not None:
+        text = f"write no login into the URL; use --user and {PASSWORD_VARIABLE}"
+        raise typer.BadParameter(text, param_hint=hint)
+    return parts.hostname, port if port is not None else _DEFAULT_PORT
+
+
+def _headers(lines: list[str] | None) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in lines or ():
+        name, colon, value = line.partition(":")
+        if not colon or not name:
+            raise typer.BadParameter(f"{line!r} is not NAME:VALUE", param_hint="'--header'")
+        headers.setdefault(name, value)  # the first one counts, as in STOMP
+    return headers
+
+
+def _password(user: str | None) -> str | None:
+    if user is None:
+        return None
+    known = os.environ.get(PASSWORD_VARIABLE)
+    if known is not None:
+        return known
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            f"set {PASSWORD_VARIABLE}: there is no terminal to ask for the password",
+            param_hint="'--user'",
+        )
+    return typer.prompt("Password", hide_input=True, err=True)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{file}: {error.strerror or error}", param_hint="'--file'"
+        ) from None
+
+
+def _print(frame: Any, as_json: bool) -> None:
+    body: bytes = frame.body if isinstance(frame.body, bytes) else str(frame.body).encode()
+    out = sys.stdout
+    if as_json:
+        shown: dict[str, Any] = {"headers": dict(frame.headers)}
+        try:
+            shown["body"] = body.decode()
+        except UnicodeDecodeError:
+            shown["body_base64"] = base64.b64encode(body).decode()
+        out.write(json.dumps(shown, ensure_ascii=False) + "\n")
+        out.flush()
+        return
+    out.flush()
+    out.buffer.write(body + b"\n")
+    out.buffer.flush()

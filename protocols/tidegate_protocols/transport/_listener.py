@@ -1,0 +1,114 @@
+"""From a listener's configuration to the listener: which transport, with which context."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol, final
+
+from tidegate.spi import ListenerConfig
+from tidegate_protocols.transport._link import Handler
+from tidegate_protocols.transport._options import (
+    TransportOptions,
+    check_transport,
+    is_tls,
+    is_websocket,
+)
+from tidegate_protocols.transport._tcp import TcpListener
+from tidegate_protocols.transport._tls import server_context
+from tidegate_protocols.transport._upgrade import (
+    WebSocketProfile,
+    http_refusal,
+)
+from tidegate_protocols.transport._websocket import WebSocketHandler
+
+
+class Listener(Protocol):
+    """What a front-end needs of a listener; see :class:`TcpListener` for each."""
+
+    @property
+    def connection_count(self) -> int: ...
+    async def start(self) -> tuple[str, int]: ...
+    async def stop_accepting(self) -> None: ...
+    async def stop(self, timeout_s: float) -> None: ...
+
+
+def make_listener(
+    config: ListenerConfig,
+    options: TransportOptions,
+    make_handler: Callable[[], Handler],
+    *,
+    profile: WebSocketProfile,
+    connections_max: int,
+    refusal: bytes = b"",
+    refusal_text: str = "too many connections",
+) -> Listener:
+    """Build the listener for ``config.transport``; does not bind, but reads certificates.
+
+    Args:
+        make_handler: called once per connection, for WebSocket after its handshake.
+        profile: what the protocol wants of WebSocket.
+        connections_max: 1 or more; one more is told *refusal* (WebSocket: 503 with
+            *refusal_text*) and closed.
+    Raises: ConfigError with the key.
+    """
+    check_transport(config.transport, options)
+    context = server_context(options) if is_tls(config.transport) else None
+    if not is_websocket(config.transport):
+        return TcpListener(
+            config.host,
+            config.port,
+            make_handler,
+            connections_max=connections_max,
+            refusal=refusal,
+            tls=context,
+            tls_handshake_timeout_s=options.handshake_timeout,
+        )
+    connections: set[WebSocketHandler] = set()
+
+    def make_web_socket() -> Handler:
+        loop = asyncio.get_running_loop()
+        handler = WebSocketHandler(make_handler, profile, options, loop, connections.discard)
+        connections.add(handler)
+        return handler
+
+    tcp = TcpListener(
+        config.host,
+        config.port,
+        make_web_socket,
+        connections_max=connections_max,
+        refusal=http_refusal(HTTPStatus.SERVICE_UNAVAILABLE, refusal_text),
+        tls=context,
+        tls_handshake_timeout_s=options.handshake_timeout,
+    )
+    return WebSocketListener(tcp, connections)
+
+
+@final
+class WebSocketListener:
+    """A TCP or TLS listener whose clients are told 1001 when it stops."""
+
+    def __init__(self, below: TcpListener, connections: set[WebSocketHandler]) -> None:
+        self._below = below
+        self._connections = connections
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open now, also those still in their handshake."""
+        return self._below.connection_count
+
+    async def start(self) -> tuple[str, int]:
+        """See :meth:`TcpListener.start`."""
+        return await self._below.start()
+
+    async def stop_accepting(self) -> None:
+        """See :meth:`TcpListener.stop_accepting`."""
+        await self._below.stop_accepting()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Send Close to every client, then as :meth:`TcpListener.stop`. Idempotent."""
+        await self._below.stop_accepting()
+        for connection in list(self._connections):
+            connection.going_away()
+        await self._below.stop(timeout_s)

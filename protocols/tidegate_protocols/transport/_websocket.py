@@ -1,0 +1,298 @@
+"""WebSocket (RFC 6455) between a byte transport and a protocol session.
+
+To the listener's connection this is a :class:`Handler`; to the session it gives a :class:`Link`. So
+it works over TCP and TLS alike, and sessions see bytes: how they are cut into messages and frames
+does not reach them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, final
+
+from tidegate.spi import format_duration
+from tidegate_protocols.transport._frames import (
+    BINARY,
+    CLOSE_GOING_AWAY,
+    CLOSE_NORMAL,
+    PONG,
+    TEXT,
+    FrameDecoder,
+    WebSocketError,
+    encode_close,
+    encode_frame,
+    encode_header,
+)
+from tidegate_protocols.transport._link import Handler, Link
+from tidegate_protocols.transport._options import TransportOptions
+from tidegate_protocols.transport._tcp import CLOSE_LINGER_S
+from tidegate_protocols.transport._upgrade import Answer, Upgrade, WebSocketProfile, refuse
+
+logger = logging.getLogger("tidegate.transport")
+
+
+@final
+class WebSocketLink:
+    """A :class:`~tidegate_protocols.transport.Link` that writes WebSocket messages.
+
+    Each ``send`` becomes one message, or as many as the profile's ``split`` cuts, of the kind that
+    the client sent last; bytes that are not UTF-8 are always a binary message.
+    """
+
+    __slots__ = ("_below", "_decoder", "_is_closing", "_linger", "_loop", "_split", "subprotocol")
+
+    def __init__(
+        self,
+        below: Link,
+        decoder: FrameDecoder,
+        loop: asyncio.AbstractEventLoop,
+        profile: WebSocketProfile,
+        subprotocol: str,
+    ) -> None:
+        self.subprotocol: Final = subprotocol
+        self._below = below
+        self._decoder = decoder
+        self._loop = loop
+        self._split = profile.split
+        self._is_closing = False
+        self._linger: asyncio.TimerHandle | None = None
+
+    @property
+    def peer(self) -> str:
+        return self._below.peer
+
+    @property
+    def tls_subject(self) -> str:
+        return self._below.tls_subject
+
+    @property
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def send(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        split = self._split
+        out: list[bytes] = []
+        for piece in (data,) if split is None else split(data):
+            opcode = TEXT if self._decoder.is_text and _is_text(piece) else BINARY
+            out.append(encode_header(opcode, len(piece)))
+            out.append(piece)
+        self._below.send(b"".join(out))
+
+    def flush(self) -> None:
+        self._below.flush()
+
+    def close(self) -> None:
+        self.close_with(CLOSE_NORMAL)
+
+    def close_with(self, code: int, reason: str = "") -> None:
+        """Send Close and wait, not for long, for the peer's. RFC 6455 section 7.1.1. Idempotent."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._below.send(encode_close(code, reason))
+        self._below.flush()
+        self._below.resume_reading()  # or its Close would never be seen
+        self._linger = self._loop.call_later(CLOSE_LINGER_S, self._below.abort)
+
+    def finish(self, reply: bytes = b"") -> None:
+        """The closing handshake is over, or there is none to wait for: *reply*, then close."""
+        self._is_closing = True
+        if reply:
+            self._below.send(reply)
+        self.released()
+        self._below.close()
+
+    def released(self) -> None:
+        """Stop the timer."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self._below.abort()
+
+    def pause_reading(self) -> None:
+        if not self._is_closing:
+            self._below.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._is_closing:
+            self._below.resume_reading()
+
+
+@final
+class WebSocketHandler:
+    """One connection: first its HTTP request, then its frames.
+
+    Args:
+        make_inner: the protocol's handler; called when the WebSocket is open, not before.
+        profile: what the protocol wants.
+        options: limits, times, origins.
+        loop: for the two timers.
+        ended: called with this handler when the socket is gone.
+    """
+
+    __slots__ = (
+        "_below",
+        "_decoder",
+        "_ended",
+        "_error",
+        "_inner",
+        "_is_paused",
+        "_link",
+        "_loop",
+        "_make_inner",
+        "_options",
+        "_profile",
+        "_timer",
+        "_upgrade",
+    )
+
+    def __init__(
+        self,
+        make_inner: Callable[[], Handler],
+        profile: WebSocketProfile,
+        options: TransportOptions,
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[[WebSocketHandler], None],
+    ) -> None:
+        self._make_inner = make_inner
+        self._profile = profile
+        self._options = options
+        self._loop = loop
+        self._ended = ended
+        self._upgrade = Upgrade(profile, options.websocket_origins, options.websocket_handshake_max)
+        self._decoder = FrameDecoder(
+            options.websocket_message_max, text_allowed=profile.text_allowed
+        )
+        self._below: Link | None = None
+        self._link: WebSocketLink | None = None
+        self._inner: Handler | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._error: Exception | None = None
+        self._is_paused = False
+
+    # --------------------------------------------------------------------------- as a Handler
+
+    def opened(self, link: Link) -> None:
+        self._below = link
+        self._timer = self._loop.call_later(self._options.handshake_timeout, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        link, inner = self._link, self._inner
+        if link is None or inner is None:
+            self._shake_hands(data)
+            return
+        decoder = self._decoder
+        try:
+            payload = decoder.receive_data(data)
+        except WebSocketError as error:
+            self._fail(link, error)
+            return
+        if payload and not link.is_closing:
+            inner.data_received(payload)
+        if decoder.ping is not None and not self._is_paused:
+            self._pong()
+        if decoder.close is not None:
+            # RFC 6455 section 5.5.1: answer with the code that came, unless ours was first.
+            link.finish(b"" if link.is_closing else encode_close(decoder.close[0]))
+
+    def closed(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ended(self)
+        if self._link is not None:
+            self._link.released()
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.closed(self._error or error)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._decoder.ping is not None:
+            self._pong()
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def going_away(self) -> None:
+        """The listener stops. RFC 6455 section 7.4.1, 1001."""
+        if self._link is not None:
+            self._link.close_with(CLOSE_GOING_AWAY, "the gateway is stopping")
+
+    # ---------------------------------------------------------------------------------- steps
+
+    def _shake_hands(self, data: bytes) -> None:
+        below, upgrade = self._below, self._upgrade
+        if below is None or upgrade is None:
+            return  # the request was refused
+        answer = upgrade.receive_data(data)
+        if answer is None:
+            return
+        self._upgrade = None  # it holds the request
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if answer.refusal:
+            self._refuse(answer)
+            return
+        below.send(answer.response)
+        self._link = link = WebSocketLink(
+            below, self._decoder, self._loop, self._profile, answer.subprotocol
+        )
+        self._inner = inner = self._make_inner()
+        inner.opened(link)
+        if self._is_paused:
+            inner.pause_writing()
+        if answer.rest:
+            self.data_received(answer.rest)
+
+    def _too_slow(self) -> None:
+        self._timer = self._upgrade = None
+        limit = format_duration(self._options.handshake_timeout)
+        text = f"no complete WebSocket request within {limit}"
+        self._refuse(refuse(HTTPStatus.REQUEST_TIMEOUT, text))
+
+    def _refuse(self, answer: Answer) -> None:
+        below = self._below
+        if below is not None:
+            logger.info("websocket refused peer=%s reason=%s", below.peer, answer.refusal)
+            below.send(answer.response)
+            below.close()
+
+    def _fail(self, link: WebSocketLink, error: WebSocketError) -> None:
+        """RFC 6455 section 7.1.7: say why, and do not wait for the peer's Close."""
+        if link.is_closing:
+            link.finish()
+            return
+        logger.info(
+            "websocket failed peer=%s code=%d reason=%s", link.peer, error.code, error.reason
+        )
+        self._error = error
+        link.finish(encode_close(error.code, error.reason))
+
+    def _pong(self) -> None:
+        ping, self._decoder.ping = self._decoder.ping, None
+        if self._below is not None and self._link is not None and not self._link.is_closing:
+            self._below.send(encode_frame(PONG, ping or b""))
+
+
+def _is_text(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""A transport's handler that records what happens, for tests over real sockets."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+TIMEOUT_S = 20  # bounds a hanging test, nothing waits for it
+
+
+class Recorder:
+    """A handler that records what happens and answers with what *reply* returns."""
+
+    def __init__(self, reply=lambda data: None):
+        self.link: Any = None
+        self.reply, self.data, self.events = reply, b"", []
+        self.changed = asyncio.Event()
+
+    def note(self, event):
+        self.events.append(event)
+        self.changed.set()
+
+    async def until(self, check):
+        while not check(self):
+            self.changed.clear()
+            await self.changed.wait()
+
+    def opened(self, link):
+        self.link = link
+        self.note("opened")
+
+    def data_received(self, data):
+        self.data += data
+        self.note("data")
+        answer = self.reply(data)
+        if answer is not None:
+            self.link.send(answer)
+
+    def closed(self, error):
+        self.note(("closed", error))
+
+    def pause_writing(self):
+        self.note("pause")
+
+    def resume_writing(self):
+        self.note("resume")
+
+
+async def hang_up(writer):
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
