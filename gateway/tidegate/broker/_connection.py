@@ -10,6 +10,7 @@ import msgspec
 
 from tidegate.broker._browser import Browser
 from tidegate.broker._consumer import AUTOMATIC_TURN_COUNT, Consumer, InFlight
+from tidegate.broker._selector import compile_selector
 from tidegate.broker._transactions import Outcome, Published, Settled, Transaction
 from tidegate.spi import (
     Acknowledge,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tidegate.broker._core import BrokerCore
     from tidegate.broker._pending_list import PendingList
     from tidegate.broker._router import Route
+    from tidegate.broker._selector import Matcher
     from tidegate.broker._sessions import SessionState
 
 _log = logging.getLogger("tidegate.broker.connection")
@@ -187,8 +189,8 @@ class Connection:
             route = route.without_storing()
             if route.ids:
                 message = at_least_once(message)
-        if route.has_no_local:
-            route = route.without_local(self.client_id)
+        if route.is_picky:
+            route = route.narrowed(message, self.client_id)
         sequence = core.next_sequence
         core.next_sequence = sequence + 1
         turn = writer.turn
@@ -274,8 +276,8 @@ class Connection:
             route = route.without_storing()
             if route.ids:
                 message = at_least_once(message)
-        if route.has_no_local:
-            route = route.without_local(self.client_id)
+        if route.is_picky:
+            route = route.narrowed(message, self.client_id)
         core.add_message(message, route)
         return route
 
@@ -309,6 +311,7 @@ class Connection:
         if self._writer.error is not None:
             self._writer.check_writable()
         core.check_subscribe(self, request)
+        matches = compile_selector(request.selector)  # a bad one must change nothing
         existing = self._consumers.get(request.key)
         if existing is not None and (
             self.protocol == "stomp"
@@ -321,7 +324,7 @@ class Connection:
                 " unsubscribe it first or use another id"
             )
         if request.browse:
-            self._browse(request, token)
+            self._browse(request, token, matches)
             return False
         if existing is not None and self._is_kept(existing, request):
             consumer, taken_up, is_new = existing, names.is_topic(existing.destination), False
@@ -346,14 +349,14 @@ class Connection:
             core.mark_ready(pending_list)
         return taken_up
 
-    def _browse(self, request: SubscribeRequest, token: Token) -> None:
+    def _browse(self, request: SubscribeRequest, token: Token, matches: Matcher | None) -> None:
         """Begin to show a queue; it begins when everything asked for before is durable."""
         destination = request.destination
         if not names.is_queue(destination) or names.is_filter(destination):
             raise RequestError(f"{destination!r} cannot be browsed; only one queue at a time can")
         if names.is_temporary(destination):
             raise RequestError(f"{destination!r} is a temporary queue, which cannot be browsed")
-        browser = Browser(self, self._core, request.key, destination)
+        browser = Browser(self, self._core, request.key, destination, matches)
         self._consumers[request.key] = browser
         if token is not None:
             self._wait_for_turn(token)
@@ -375,9 +378,12 @@ class Connection:
     def _is_kept(self, consumer: Consumer, request: SubscribeRequest) -> bool:
         """A repeated subscription keeps its list, what is pending and what is in flight
         [MQTT-3.8.4-3]; only one that begins or ceases to be stored starts anew."""
+        matches = compile_selector(request.selector)
         if names.is_queue(consumer.destination):
-            return True
+            return consumer.matches is matches
         pending_list = consumer.lists[0]
+        if pending_list.matches is not matches:
+            return False
         is_durable = bool(request.durable_name and self.client_id)
         subscription = pending_list.subscription
         if subscription is None:
@@ -405,6 +411,7 @@ class Connection:
             acknowledge=acknowledge,
             prefetch_count=request.prefetch_count or default,
             prefetch_bytes=request.prefetch_bytes or policy.prefetch_bytes,
+            matches=compile_selector(request.selector),
         )
 
     def _subscribe_queue(self, request: SubscribeRequest) -> Consumer:
@@ -429,15 +436,23 @@ class Connection:
                         f"durable subscription {request.durable_name!r} of client"
                         f" {self.client_id!r} is in use by another connection"
                     )
-                if found.destination == request.destination:
+                if found.subscription is not None and (
+                    (found.subscription.filter, found.subscription.selector)
+                    == (request.destination, request.selector)
+                ):
                     core.update_subscription(found, request)
                     found.attach(consumer)
                     return consumer, True, False
-                # Another filter under the same name: the old subscription ends (JMS 2.0, 8.3.3).
+                # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
                 core.remove_subscription(found)
         elif request.share_group:
             found = core.shared.get((request.share_group, request.destination))
             if found is not None:
+                if found.matches is not consumer.matches:
+                    raise RequestError(
+                        f"share group {request.share_group!r} has another selector for"
+                        f" {request.destination!r}"
+                    )
                 found.attach(consumer)
                 return consumer, True, False
         is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
@@ -515,6 +530,8 @@ class Connection:
                     acknowledged[consumer, pending_list] = group
                 else:
                     group = ([], [])
+                if pending_list.selecting is not None:
+                    pending_list.selecting.leaving(group[0])
             group[0].append(message.sequence)
             group[1].append(delivered_at)
         if inflight is not None and self.session is not None:
@@ -679,6 +696,8 @@ class Connection:
         for entry in step.entries:
             by_list.setdefault(entry[1], []).append(entry)
         for pending_list, entries in by_list.items():
+            if pending_list.selecting is not None:
+                pending_list.selecting.leaving([entry[0].sequence for entry in entries])
             if pending_list.is_removed or not pending_list.is_stored:
                 continue
             self._writer.turn.operations.append(
@@ -797,6 +816,7 @@ class Connection:
                     destination=pending_list.destination,
                     durable_name=name,
                     prefetch_count=self._request.prefetch_count,
+                    selector=subscription.selector,
                 ),
                 acknowledge=subscription.qos > 0,
             )
@@ -825,6 +845,7 @@ def subscription_of(
         protocol=connection.protocol,
         share_group=request.share_group,
         options=request.options,
+        selector=request.selector,
     )
 
 

@@ -27,6 +27,7 @@ from tidegate.broker._connection import (
 from tidegate.broker._pending_list import NoCursor, PendingList
 from tidegate.broker._retained import RetainedMessages
 from tidegate.broker._router import Route, Router
+from tidegate.broker._selector import compile_selector
 from tidegate.broker._sessions import Sessions, SessionState
 from tidegate.broker._temporary import TemporaryDestinations
 from tidegate.broker._writer import TurnWriter
@@ -71,6 +72,7 @@ from tidegate.spi import (
 
 if TYPE_CHECKING:
     from tidegate.broker._consumer import Consumer
+    from tidegate.broker._selector import Matcher
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -578,6 +580,7 @@ class BrokerCore:
             no_local=request.no_local,
             client_id=connection.client_id,
             overlap_key=_overlap_key(connection.protocol, connection.client_id, request),
+            matches=compile_selector(request.selector),
         )
         if request.share_group:
             self.shared[request.share_group, request.destination] = made
@@ -601,6 +604,7 @@ class BrokerCore:
             no_local=subscription.no_local,
             client_id=subscription.client_id,
             overlap_key=_overlap_key(subscription.protocol, subscription.client_id, subscription),
+            matches=_selector_of(subscription),
         )
         if subscription.share_group:
             self.shared[subscription.share_group, subscription.filter] = made
@@ -736,6 +740,8 @@ class BrokerCore:
         for message in found:
             if 0 < message.expires_at <= now:
                 continue
+            if pending_list.matches is not None and not pending_list.matches(message):
+                continue
             stored = is_kept and message.qos > 0
             route = Route((pending_list,), ()) if stored else Route((), (pending_list,))
             turn = self.writer.turn
@@ -763,6 +769,8 @@ class BrokerCore:
                 route = route.without_storing()
                 if route.ids:
                     will = at_least_once(will)
+            if route.is_picky:
+                route = route.narrowed(will, connection.client_id)
             self.add_message(will, route)
             count = len(turn.operations) - first
             turn.units.append((first, count, connection, None, undo_all(undo)))
@@ -813,6 +821,8 @@ class BrokerCore:
         self.next_sequence = sequence + 1
         turn = self.writer.turn
         turn.operations.append(Move(pending_list.id, stored.sequence, target.id, sequence, moved))
+        if pending_list.selecting is not None:
+            pending_list.selecting.leaving([stored.sequence])
         turn.added.setdefault(self.resolve(target.destination), []).append(
             StoredMessage(sequence, moved)
         )
@@ -836,6 +846,15 @@ class BrokerCore:
             self.sessions.remove(session)
         else:
             self.sessions.end_connection(session, self.now())
+
+
+def _selector_of(subscription: Subscription) -> Matcher | None:
+    """Its selector; one that cannot be read any more selects everything: nothing may be lost."""
+    try:
+        return compile_selector(subscription.selector)
+    except RequestError as error:
+        _log.error("subscription=%r selector=ignored: %s", subscription.name, error)
+        return None
 
 
 def _overlap_key(

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from tidegate.broker._selecting import Selecting
 from tidegate.spi import (
     Discard,
     DiscardReason,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tidegate.broker._connection import Connection
     from tidegate.broker._consumer import Consumer
     from tidegate.broker._core import BrokerCore
+    from tidegate.broker._selector import Matcher
 
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
@@ -38,7 +40,10 @@ class PendingList:
         id: the store's name for it; a negative number when it is not stored.
         destination: queue, or topic filter.
         subscription: what the store keeps of a stored topic subscription, else None.
+        matches: what a topic subscription with a selector wants; None: everything.
         consumers: being served, in order of subscription.
+        selecting: the consumers of a queue that have a selector, which are not among the others;
+            None when there are none.
         blocked: producers whose sockets wait for room here.
     """
 
@@ -56,9 +61,11 @@ class PendingList:
         "is_queue",
         "is_removed",
         "is_stored",
+        "matches",
         "no_local",
         "overlap_key",
         "qos",
+        "selecting",
         "subscription",
     )
 
@@ -77,6 +84,7 @@ class PendingList:
         client_id: str = "",
         overlap_key: tuple[str, str] | None = None,
         is_removed: bool = False,
+        matches: Matcher | None = None,
     ) -> None:
         self._broker = broker
         self.id = list_id
@@ -89,6 +97,8 @@ class PendingList:
         self.no_local = no_local
         self.client_id = client_id
         self.overlap_key = overlap_key
+        self.matches = matches
+        self.selecting: Selecting | None = None
         self.consumers: list[Consumer] = []
         self.blocked: set[Connection] = set()
         self.is_removed = is_removed
@@ -97,12 +107,19 @@ class PendingList:
         self._dispatching = False
 
     def attach(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        if self.is_queue and consumer.matches is not None:
+            if self.selecting is None:
+                self.selecting = Selecting(self._broker, self)
+            self.selecting.attach(consumer, consumer.matches)
+        else:
+            self.consumers.append(consumer)
         consumer.lists.append(self)
 
     def detach(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            consumer.lists.remove(self)
+        elif self.selecting is not None and self.selecting.detach(consumer):
             consumer.lists.remove(self)
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
@@ -110,6 +127,8 @@ class PendingList:
         if self.is_removed:
             return
         self.cursor.offer(messages)
+        if self.selecting is not None:
+            self.selecting.offer(messages)
         if self.consumers:
             self.dispatch()
         if self.cursor.is_full:
@@ -129,6 +148,8 @@ class PendingList:
             dropped = self.cursor.offer(messages)
             if dropped:
                 self._broker.count_dropped(self, len(dropped))
+            if self.selecting is not None:
+                self.selecting.offer(messages)
             if self.consumers:
                 self.dispatch()
             if self.cursor.is_full:
@@ -151,6 +172,8 @@ class PendingList:
         """Messages that were out return to their place."""
         if messages and not self.is_removed:
             self.cursor.put_back(messages)
+            if self.selecting is not None:
+                self.selecting.returned(messages)
             self._broker.mark_ready(self)
 
     def dispatch(self) -> None:
@@ -159,6 +182,8 @@ class PendingList:
             return  # a front-end that unsubscribed from within deliver()
         self._dispatching = True
         try:
+            if self.selecting is not None:
+                self.selecting.dispatch()
             self._dispatch()
         finally:
             self._dispatching = False
@@ -194,10 +219,10 @@ class PendingList:
             now = self._broker.now()
             for message in messages:
                 if message.message.expires_at:
-                    messages = self._without_expired(messages, now)
+                    messages = self.without_expired(messages, now)
                     break
             if messages:
-                self._hand_over(consumer, messages, now)
+                self.hand_over(consumer, messages, now)
 
     def _index_with_room(self) -> int:
         """The consumer whose turn it is, or the next one that has room; -1 when none has."""
@@ -210,7 +235,7 @@ class PendingList:
                 return index
         return -1
 
-    def _hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
+    def hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
         if consumer.acknowledge:
             in_flight = consumer.in_flight
             size = 0
@@ -230,7 +255,7 @@ class PendingList:
             # turn, which deliver() has scheduled: rest until behind that.
             self._broker.rest(consumer)
 
-    def _without_expired(
+    def without_expired(
         self, messages: Sequence[StoredMessage], now: int
     ) -> Sequence[StoredMessage]:
         expired = [m.sequence for m in messages if 0 < m.message.expires_at <= now]
@@ -291,6 +316,9 @@ class NoCursor(PendingCursor):
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         pass
+
+    def claim(self, sequences: Sequence[int]) -> Sequence[int]:
+        return ()
 
     def remove(self, sequences: Sequence[int]) -> int:
         return 0

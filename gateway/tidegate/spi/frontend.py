@@ -88,6 +88,11 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
             subscription begins, also of what is in flight to consumers, are delivered in order;
             nothing is to be acknowledged. Then ``deliver`` is called once without messages and
             the subscription is over. Prefetch limits do not apply, ``writable`` does.
+        selector: only messages that it selects (JMS 2.0 section 3.8.1: SQL-92 over headers); ""
+            selects all. On a queue the others stay for other consumers; on a topic they are not
+            for this subscription and never stored for it. A durable subscription that is taken
+            up with another selector ends, and a new one begins. Not to be used by protocols
+            whose subscriptions of one client overlap (MQTT).
     """
 
     key: str
@@ -102,6 +107,7 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_bytes: int = 0
     options: dict[str, str] = {}
     browse: bool = False
+    selector: str = ""
 
 
 class ClientPeer(Protocol):
@@ -174,7 +180,8 @@ class BrokerConnection(Protocol):
         """Begin to consume. Deliveries may come before the confirmation.
 
         Returns: True when a stored subscription with messages of its own was taken up again.
-        Raises: AccessError, RequestError (bad name, already in use, limit), StoreError.
+        Raises: AccessError, RequestError (bad name, bad selector, already in use, limit),
+            StoreError.
         """
         ...
 

@@ -121,6 +121,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
         protocol: front-end that made it.
         share_group: name of the group of a shared subscription, else "".
         options: what the front-end wants to remember; opaque to broker and store.
+        selector: only messages that it selects are stored for the subscription; "" for all.
     """
 
     pending_list: PendingListId
@@ -133,6 +134,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
     protocol: str = ""
     share_group: str = ""
     options: dict[str, str] = {}
+    selector: str = ""
 
 
 class PutSubscription(msgspec.Struct, frozen=True, gc=False):

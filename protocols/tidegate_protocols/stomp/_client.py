@@ -44,9 +44,6 @@ _DURABLE_NAMES: Final = (
 )
 _PREFETCH_NAMES: Final = ("prefetch-count", "activemq.prefetchSize")
 _PREFETCH_DIGITS_MAX: Final = 9
-#: Headers of SUBSCRIBE that change *which* messages come. Ignoring them would consume messages that
-#: the client did not want, so until they are supported they are refused.
-_NOT_YET: Final = ("selector",)
 #: Browsing subscriptions that are over and whose UNSUBSCRIBE may still come: their ids.
 _BROWSED_REMEMBERED: Final = 64
 
@@ -233,11 +230,6 @@ class Client:
             raise RequestError(
                 f"this connection has {len(self._by_key)} subscriptions, the listener's limit"
             )
-        for name in _NOT_YET:
-            if headers.get(name, "false") != "false":
-                raise RequestError(
-                    f"the header {name} is not supported; without it other messages would come"
-                )
         browse = _browses(headers.get("browser", "false"))
         mode = _ack_mode(headers.get("ack", "auto"))
         if browse:
@@ -280,6 +272,7 @@ class Client:
                 durable_name=durable_name,
                 prefetch_count=_prefetch(frame),
                 browse=browse,
+                selector=headers.get("selector", ""),
             ),
             headers.get("receipt"),
         )

@@ -423,7 +423,9 @@ class Broker:
             await asyncio.sleep(0)
             is_writing = writer._in_flight is not None and not store.waiting
             is_full = writer.full_until > asyncio.get_running_loop().time()
-            pages = [task for task in core._tasks if task.get_name().startswith("page-in")]
+            pages = [
+                task for task in core._tasks if task.get_name().startswith(("page-in", "select"))
+            ]
             work_waits = not writer.turn.is_empty() and writer._in_flight is None
             busy = (is_writing and not is_full) or pages or work_waits
             if busy or writer.scheduled or core._resting or core._closers:

@@ -46,7 +46,10 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 
-GOLDEN = Path(__file__).parent / "golden" / "version-1.hex"
+GOLDEN = Path(__file__).parent / "golden"
+#: Files of format version 1: the first one, and today's, whose values have the fields that were
+#: appended since.
+FIRST, NEWEST = "version-1.hex", "version-1-spi-1.1.hex"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SALT = 0x0123_4567_89AB_CDEF
 MESSAGE = Message(
@@ -109,17 +112,19 @@ def golden_bytes() -> bytes:
     return file_header + batch_header + encoded.payload
 
 
-def golden_file() -> bytes:
-    text = "".join(line.partition("#")[0].strip() for line in GOLDEN.read_text().splitlines())
+def golden_file(name: str) -> bytes:
+    lines = (GOLDEN / name).read_text().splitlines()
+    text = "".join(line.partition("#")[0].strip() for line in lines)
     return bytes.fromhex(text)
 
 
 def test_bytes_of_version_1_have_not_changed() -> None:
-    assert golden_bytes() == golden_file()
+    assert golden_bytes() == golden_file(NEWEST)
 
 
-def test_the_golden_file_is_what_the_document_says() -> None:
-    data = golden_file()
+@pytest.mark.parametrize("name", [FIRST, NEWEST])
+def test_the_golden_file_is_what_the_document_says(name: str) -> None:
+    data = golden_file(name)
     # File header, docs/journal-format.md section 2.
     assert data[0:8] == b"TGJOURNL"
     assert data[8:10] == b"\x01\x00"
@@ -159,8 +164,9 @@ def test_the_golden_file_is_what_the_document_says() -> None:
     assert msgspec.msgpack.decode(value)[0:2] == ["queue://orders", b"body"]
 
 
-def test_the_golden_file_decodes_into_its_operations() -> None:
-    data = golden_file()
+@pytest.mark.parametrize("name", [FIRST, NEWEST])
+def test_the_golden_file_decodes_into_its_operations(name: str) -> None:
+    data = golden_file(name)
     seed = _format.decode_file_header(data).seed
     header = _format.decode_batch_header(seed, data[64:128])
     assert header is not None

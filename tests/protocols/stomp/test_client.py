@@ -124,7 +124,6 @@ class TestSubscribe:
             ("id:1\ndestination:a\n", "write /queue/NAME"),
             ("id:1\ndestination:/queue/a\nack:maybe\n", "auto, client, client-individual"),
             ("id:1\ndestination:/queue/a\nprefetch-count:x\n", "not a number"),
-            ("id:1\ndestination:/queue/a\nselector:a = 1\n", "selector is not supported"),
             ("id:1\ndestination:/queue/a\nbrowser:yes\n", "write true or false"),
             ("id:1\ndestination:a\nsubscription-type:X\n", "write ANYCAST or MULTICAST"),
             ("id:1\ndestination:/topic/a\ndurable-subscription-name:x\n", "client-id"),
