@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidegate.broker._selecting import Selecting
+from tidegate.broker._subscription_limit import SubscriptionLimit
+from tidegate.broker._succession import Succession, as_granted
 from tidegate.spi import (
     Discard,
     DiscardReason,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tidegate.broker._connection import Connection
     from tidegate.broker._consumer import Consumer
     from tidegate.broker._core import BrokerCore
+    from tidegate.broker._retained_delivery import RetainedDelivery
     from tidegate.broker._selector import Matcher
 
 #: With several consumers on one list, how many messages one gets before the next one's turn.
@@ -45,6 +48,9 @@ class PendingList:
         selecting: the consumers of a queue that have a selector, which are not among the others;
             None when there are none.
         blocked: producers whose sockets wait for room here.
+        limit: of a durable subscription that has one.
+        succession: when this list replaces another one, or is replaced.
+        retained: the retained messages that are on their way to this subscription.
     """
 
     __slots__ = (
@@ -61,12 +67,15 @@ class PendingList:
         "is_queue",
         "is_removed",
         "is_stored",
+        "limit",
         "matches",
         "no_local",
         "overlap_key",
         "qos",
+        "retained",
         "selecting",
         "subscription",
+        "succession",
     )
 
     def __init__(
@@ -101,6 +110,9 @@ class PendingList:
         self.selecting: Selecting | None = None
         self.consumers: list[Consumer] = []
         self.blocked: set[Connection] = set()
+        self.limit: SubscriptionLimit | None = None
+        self.succession: Succession | None = None
+        self.retained: RetainedDelivery | None = None
         self.is_removed = is_removed
         self._next_consumer = 0
         self._paging = False
@@ -131,6 +143,8 @@ class PendingList:
             self.selecting.offer(messages)
         if self.consumers:
             self.dispatch()
+        if self.limit is not None:
+            self.limit.update()
         if self.cursor.is_full:
             self._broker.full_lists.add(self)
 
@@ -144,6 +158,10 @@ class PendingList:
         """
         if self.is_removed:
             return
+        succession = self.succession
+        if succession is not None and succession.new is self:
+            succession.old.offer_direct(messages)  # behind what waits there
+            return
         if not self.is_stored:
             dropped = self.cursor.offer(messages)
             if dropped:
@@ -155,7 +173,12 @@ class PendingList:
             if self.cursor.is_full:
                 self._broker.full_lists.add(self)
             return
-        for consumer in self.consumers[:1]:
+        consumers = self.consumers
+        if len(consumers) > 1:  # a shared subscription: each turn another member
+            first = self._next_consumer % len(consumers)
+            self._next_consumer = first + 1
+            consumers = consumers[first:]
+        for consumer in consumers[:1]:
             room = len(messages) if consumer.connection.is_writable else 0
             if room and consumer.acknowledges_all:
                 room = max(0, min(room, consumer.room()))
@@ -164,6 +187,7 @@ class PendingList:
                     consumer.in_flight[message.sequence] = (message, self._broker.nowhere, now)
                     consumer.in_flight_bytes += len(message.message.body)
             if room:
+                self._broker.sent += room
                 consumer.connection.deliver(consumer, messages[:room])
             if room < len(messages):
                 self._broker.count_dropped(self, len(messages) - room)
@@ -180,6 +204,9 @@ class PendingList:
         """Hand out messages while consumers have room."""
         if self._dispatching or self.is_removed:
             return  # a front-end that unsubscribed from within deliver()
+        succession = self.succession
+        if succession is not None and succession.new is self and not succession.is_over():
+            return
         self._dispatching = True
         try:
             if self.selecting is not None:
@@ -189,6 +216,27 @@ class PendingList:
             self._dispatching = False
         if self in self._broker.full_lists and not self.cursor.is_full:
             self._unblock()
+        if self.limit is not None:
+            self.limit.update()
+        if self.retained is not None:
+            self.retained.step()
+        if self.succession is not None:
+            self.succession.old_dispatched()
+
+    def set_limit(self, count_max: int, overflow: str) -> None:
+        """Let at most *count_max* messages (0: any number) wait here; see SubscriptionLimit."""
+        if count_max:
+            self.limit = SubscriptionLimit(self._broker, self, count_max, overflow)
+            self.limit.update()
+
+    def end(self) -> None:
+        """The list takes and hands out nothing any more."""
+        self.is_removed = True
+        if self.succession is not None and self.succession.new is self:
+            self.succession.end()
+        self._broker.retained_deliveries.end(self)
+        if self.limit is not None:
+            self.limit.end()
 
     def _dispatch(self) -> None:
         cursor = self.cursor
@@ -210,9 +258,7 @@ class PendingList:
                 room = min(consumer.room(), share)
             messages = cursor.take(room, consumer.room_bytes())
             if not messages:
-                if cursor.needs_page and not self._paging:
-                    self._paging = True
-                    self._broker.spawn(self._page_in(), f"page-in {self.destination}")
+                self.request_page()
                 return
             if count > 1:  # only who was given something has had its turn
                 self._next_consumer = (index + 1) % count
@@ -223,6 +269,15 @@ class PendingList:
                     break
             if messages:
                 self.hand_over(consumer, messages, now)
+
+    def request_page(self, *, anyway: bool = False) -> None:
+        """Have messages read that are only in the store, if there are any; then dispatch.
+
+        Args: anyway: also when some are in memory.
+        """
+        if (anyway or self.cursor.needs_page) and not self._paging:
+            self._paging = True
+            self._broker.spawn(self._page_in(), f"page-in {self.destination}")
 
     def _index_with_room(self) -> int:
         """The consumer whose turn it is, or the next one that has room; -1 when none has."""
@@ -236,6 +291,7 @@ class PendingList:
         return -1
 
     def hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
+        """Give *consumer* messages that are not in the cursor, whatever its room."""
         if consumer.acknowledge:
             in_flight = consumer.in_flight
             size = 0
@@ -249,6 +305,9 @@ class PendingList:
             if self.is_stored:
                 self._broker.acknowledge_automatically(consumer, self, messages, now)
             consumer.resting = True
+        self._broker.sent += len(messages)
+        if self.succession is not None and self.succession.old is self:
+            messages = as_granted(messages)
         consumer.connection.deliver(consumer, messages)
         if consumer.resting:
             # The socket's flow control acts only when its buffer is written at the end of the
@@ -258,12 +317,15 @@ class PendingList:
     def without_expired(
         self, messages: Sequence[StoredMessage], now: int
     ) -> Sequence[StoredMessage]:
-        expired = [m.sequence for m in messages if 0 < m.message.expires_at <= now]
+        expired = {m.sequence for m in messages if 0 < m.message.expires_at <= now}
+        if expired and self.subscription is not None:
+            expired -= self._broker.sessions.half_sent(self.subscription, messages)
         if not expired:
             return messages
         if self.is_stored:
-            self._broker.add_operation(Discard(self.id, tuple(expired), DiscardReason.EXPIRED))
-        return [m for m in messages if not 0 < m.message.expires_at <= now]
+            sequences = tuple(sorted(expired))
+            self._broker.add_operation(Discard(self.id, sequences, DiscardReason.EXPIRED))
+        return [m for m in messages if m.sequence not in expired]
 
     async def _page_in(self) -> None:
         try:

@@ -199,15 +199,19 @@ class Router:
             queue = self._queue_list(destination)
             route = Route((queue,), ()) if queue.is_stored else Route((), (queue,))
         else:
-            lists = _one_per_client(self._filters.match(names.name_of(destination)))
-            route = Route(
-                (item for item in lists if item.is_stored and item.qos > 0),
-                (item for item in lists if not (item.is_stored and item.qos > 0)),
-            )
+            route = self.topic_route(destination)
         if len(self.routes) >= ROUTES_CACHED_MAX:
             self.routes.clear()
         self.routes[destination] = route
         return route
+
+    def topic_route(self, topic: str) -> Route:
+        """The route of a canonical topic, not from ``routes`` and not put there."""
+        lists = _one_per_client(self._filters.match(names.name_of(topic)))
+        return Route(
+            (item for item in lists if item.is_stored and item.qos > 0),
+            (item for item in lists if not (item.is_stored and item.qos > 0)),
+        )
 
     def add_filter(self, pending_list: PendingList) -> None:
         self._filters.add(names.name_of(pending_list.destination), pending_list)

@@ -255,7 +255,7 @@ def test_a_message_is_read_only_from_its_own_record() -> None:
         (record, 6),
         (record[:-1], 5),
         (record[:20], 5),
-        (record[:-1] + b"\0", 5),
+        (record[:-1] + b"\1", 5),
         (_format.encode_record(_format.SET_RETAINED, _format.encode(message(5)), sequence=5), 5),
         (_format.encode_record(_format.ADD, b"\xc1", sequence=5), 5),
     ):
