@@ -1,0 +1,569 @@
+"""The SQL store: :class:`tidegate.spi.MessageStore` over a database adapter.
+
+One batch is one transaction, whose first statement checks the fencing token, counts the batch and
+writes the store's numbers. When the connection breaks during a COMMIT, that count tells afterwards
+whether the batch is there: it is then not written twice, and never forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from tidegate.spi import (
+    AcknowledgedPage,
+    ConfigError,
+    CorruptRecordError,
+    Durability,
+    RecoveredState,
+    RecoveryReport,
+    RemoveSubscription,
+    RequestError,
+    StoreCapabilities,
+    StoreClosedError,
+    StoreContext,
+    StoredMessage,
+    StoreError,
+    StoreFullError,
+    StoreIOError,
+    StoreStatistics,
+    WriteBatch,
+)
+from tidegate_store_jdbc import _codec, _recovery
+from tidegate_store_jdbc._adapter import (
+    Adapter,
+    AdapterContext,
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseUnavailableError,
+    FenceError,
+    Row,
+    Step,
+    StepResult,
+    adapter_factory,
+    register_adapter,
+)
+from tidegate_store_jdbc._batch import Plan, plan, steps
+from tidegate_store_jdbc._codec import Columns
+from tidegate_store_jdbc._connection import Reachability
+from tidegate_store_jdbc._lock import FAIL_SECONDS, Lease, make_owner, read_lock
+from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
+from tidegate_store_jdbc._recovery import Counters, Found
+from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
+from tidegate_store_jdbc._secrets import credentials
+from tidegate_store_jdbc._sqlite import SqliteAdapter
+from tidegate_store_jdbc._statements import resolve
+from tidegate_store_jdbc._url import parse_url
+
+logger = logging.getLogger("tidegate.store.jdbc")
+
+T = TypeVar("T")
+
+#: Time between looks at how much room the tables take, in seconds.
+_MEASURE_SECONDS: Final = 10.0
+#: Statements that must work before the schema's version is known to be right.
+_FIRST: Final = (
+    "find_lock_statement",
+    "add_lock_statement",
+    "lock_create_statement",
+    "lock_update_statement",
+    "lock_release_statement",
+    "find_version_statement",
+    "add_version_statement",
+)
+
+
+def _postgres(context: AdapterContext) -> Adapter:
+    from tidegate_store_jdbc._postgres import PostgresAdapter  # its driver is not small
+
+    return PostgresAdapter(context)
+
+
+register_adapter("sqlite", SqliteAdapter, ("sqlite", "sqlite3"))
+register_adapter("postgresql", _postgres, ("postgresql", "postgres"))
+
+
+class JdbcStore:
+    """See the module and the contract. One instance is opened once."""
+
+    def __init__(self, context: StoreContext, options: JdbcOptions) -> None:
+        """Touches no disk and no network. Raises: ConfigError."""
+        check(options)
+        self._context = context
+        self._options = options
+        self._adapter = self._make_adapter()
+        known = words(options, self._adapter.dialect)
+        self._words = known
+        self._statements = resolve(self._adapter.dialect.statements, options.statements, known)
+        self._columns = Columns(known)
+        self._is_open = False
+        self._is_opened_once = False
+        self._is_closing = False
+        self._failure: StoreError | None = None
+        self._writing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._maintenance: asyncio.Task[None] | None = None
+        self._lease: Lease | None = None
+        self._counters = Counters()
+        self._removed: set[int] = set()
+        self._disk_bytes = 0
+
+    def _make_adapter(self) -> Adapter:
+        options, context = self._options, self._context
+        url = parse_url(options.url)
+        made = AdapterContext(
+            url=url,
+            credentials=credentials(options, url, context.data_directory, os.environ),
+            directory=context.data_directory,
+            network_timeout=options.network_timeout,
+            connections_max=options.connections_max,
+        )
+        if not context.persistent:
+            return SqliteAdapter(made, in_memory=True)
+        return adapter_factory(options.adapter, url.scheme)(made)
+
+    # ------------------------------------------------------------------------------- contract
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """See MessageStore."""
+        return StoreCapabilities(durable=self._context.persistent, acknowledged_log=True)
+
+    async def open(self) -> RecoveredState:
+        """See MessageStore. As a standby it returns when this gateway is the master.
+
+        Raises: ConfigError for a statement that the database does not accept.
+        """
+        if self._is_opened_once:
+            raise StoreClosedError("an SQL store is opened only once; make a new one")
+        self._is_opened_once = True
+        try:
+            return await self._open()
+        except DatabaseError as error:
+            await self._let_go()
+            raise self._open_error(error) from error
+        except BaseException:
+            await self._let_go()
+            raise
+
+    async def write(self, batch: WriteBatch) -> None:
+        """See MessageStore."""
+        self._require_open()
+        await self._in_task(self._write(batch))
+
+    async def page_in(
+        self, pending_list: int, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        """See MessageStore. While the database is away it waits."""
+        self._require_open()
+        if pending_list in self._removed:
+            return ()
+        rows = await self._fetch(
+            "find_next_message_statement", (pending_list, after, limit, bytes_max)
+        )
+        return [_codec.stored_message(row) for row in rows]
+
+    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        """See MessageStore."""
+        self._require_open()
+        counters = self._counters
+        if counters.ack_synced < counters.ack_last:
+            # Nobody may see a row whose number could be given to another after a power cut.
+            await self._in_task(self._write(WriteBatch()))
+        last = counters.ack_synced
+        self._require_kept(after)
+        rows = await self._fetch("find_acknowledged_statement", (after, limit, bytes_max))
+        self._require_kept(after)
+        page = [_codec.acknowledged_message(row) for row in rows if row[0] <= last]
+        return AcknowledgedPage(page, last)
+
+    async def release_acknowledged(self, through: int) -> None:
+        """See MessageStore. Deletes in bounded transactions; durable on return."""
+        self._require_open()
+        through = min(through, self._counters.ack_synced)
+        if through > self._counters.ack_released:
+            self._counters.ack_released = through
+            await self._in_task(self._delete_released())
+
+    def statistics(self) -> StoreStatistics:
+        """See MessageStore. Not writable also while the database is away."""
+        counters = self._counters
+        return StoreStatistics(
+            pending_messages=counters.pending_messages,
+            disk_bytes=self._disk_bytes,
+            acknowledged_first=counters.ack_released + 1,
+            acknowledged_last=counters.ack_last,
+            acknowledged_bytes=counters.acknowledged_bytes,
+            acknowledged_oldest_at=counters.acknowledged_oldest_at,
+            writable=self._is_open and self._failure is None and self._reachability.is_reachable,
+        )
+
+    async def close(self) -> None:
+        """See MessageStore."""
+        if not self._is_open:
+            return
+        self._is_closing = True
+        self._reachability.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._unsynced and self._failure is None:
+            try:
+                await self._commit([], synced=True)
+            except StoreError as error:
+                logger.warning("closing: the last batches were not synced: %s", error)
+        self._is_open = False
+        await self._let_go()
+
+    # -------------------------------------------------------------------------------- opening
+
+    async def _open(self) -> RecoveredState:
+        adapter, options, context = self._adapter, self._options, self._context
+        self._reachability = Reachability(lambda: read_lock(adapter), options.reconnect_wait)
+        await self._connect()
+        if options.create_tables_on_startup or not context.persistent:
+            await adapter.create(create_statements(options, adapter.dialect, self._words))
+        await adapter.prepare({name: self._statements[name] for name in _FIRST})
+        identity = secrets.token_hex(16)
+        await adapter.control("add_version_statement", (SCHEMA_VERSION, identity), fetch=False)
+        await adapter.control("add_lock_statement", (), fetch=False)
+        await self._version()
+        waits = options.lock_policy == WAIT or (
+            options.lock_policy == AUTO and not adapter.dialect.is_embedded
+        )
+        is_leased = options.use_database_lock and context.persistent
+        self._lease = Lease(
+            adapter,
+            make_owner(context.gateway_name),
+            waits=waits,
+            duration=options.lock_expiration if is_leased else 0.0,
+            renew_period=options.lock_renew_period,
+            on_lost=self._lost,
+        )
+        lock = await self._lease.acquire(
+            lambda owner: context.progress(f"waiting for the lock of {owner}", 0, 0)
+        )
+        version, store_id = await self._version()
+        await migrate(adapter, self._words, version)
+        await adapter.prepare(self._statements)
+        # Everything that was written before the lock was taken is in this row now.
+        taken = await read_lock(adapter)
+        found = await _recovery.recover(adapter, taken, store_id)
+        return await self._start(found, clean=not lock.expires_at)
+
+    async def _connect(self) -> None:
+        """Connect; wait a while for a database that is being started at the same time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._options.network_timeout
+        while True:
+            try:
+                await self._adapter.connect()
+            except DatabaseUnavailableError as error:
+                if loop.time() + FAIL_SECONDS > end:
+                    raise
+                logger.warning("waiting for the database: %s", error)
+                await asyncio.sleep(FAIL_SECONDS)
+            else:
+                return
+
+    async def _version(self) -> tuple[int, str]:
+        rows = await self._adapter.control("find_version_statement", (), fetch=True)
+        if not rows:
+            raise StoreIOError("the version table has no row; was it emptied by hand?")
+        version = int(rows[0][0])
+        if version > SCHEMA_VERSION:
+            await migrate(self._adapter, self._words, version)  # refuses
+        return version, str(rows[0][1])
+
+    async def _start(self, found: Found, *, clean: bool) -> RecoveredState:
+        self._counters = found.counters
+        self._unsynced = False
+        self._is_open = True
+        temporary = [known for known in found.subscriptions if not known.durable]
+        if temporary:
+            # A killed gateway could not remove those of its connections: they end here.
+            gone = [RemoveSubscription(known.pending_list) for known in temporary]
+            await self._write(WriteBatch([*gone]))
+            found.subscriptions = [known for known in found.subscriptions if known.durable]
+            for known in temporary:
+                found.pending.pop(known.pending_list, None)
+        self._removed |= set(found.removed)
+        await self._clean(chunks=1)
+        if not self._context.keep_acknowledged and found.counters.ack_last:
+            found.counters.ack_released = found.counters.ack_last
+            await self._delete_released()
+        await self._measure()
+        self._maintenance = asyncio.get_running_loop().create_task(
+            self._maintain(), name="jdbc-maintenance"
+        )
+        return await found.state(self._adapter, RecoveryReport(clean=clean))
+
+    def _open_error(self, error: DatabaseError) -> Exception:
+        where = str(parse_url(self._options.url))
+        if isinstance(error, DatabaseCorruptError):
+            return CorruptRecordError(error.problem, location=where)
+        if error.statement and not isinstance(error, (DatabaseUnavailableError, DatabaseFullError)):
+            name = error.statement
+            is_create = name.startswith("create_statements.")
+            hint = "" if is_create else "; is a table missing (create_tables_on_startup)?"
+            key = name if "." in name else f"statements.{name}"
+            return ConfigError(f"the database refuses it: {error.problem}{hint}", key=key)
+        return StoreIOError(f"cannot open the store in {where}: {error}")
+
+    # -------------------------------------------------------------------------------- writing
+
+    async def _in_task(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* to its end even when the caller is cancelled: numbers were given out in it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # a caller that was cancelled does not ask for it
+
+    async def _write(self, batch: WriteBatch) -> None:
+        synced = batch.durability is Durability.SYNCED
+        async with self._writing:
+            if not batch.operations:
+                if synced and self._unsynced:
+                    await self._commit([], synced=True)
+                return
+            counters = self._counters
+            keep = self._context.keep_acknowledged
+            made = plan(batch.operations, counters.ack_last, keep_acknowledged=keep)
+            await self._carry_out(made, synced=synced)
+            if not made.removed_lists:
+                return
+            self._removed.update(made.removed_lists)
+        await self._clean(chunks=1)
+
+    async def _carry_out(self, made: Plan, *, synced: bool, also: Sequence[Step] = ()) -> None:
+        """Write a plan and count what it changed. The caller holds ``_writing``."""
+        counters = self._counters
+        written = steps(made, self._columns, keep_acknowledged=self._context.keep_acknowledged)
+        before = (counters.last_sequence, counters.last_list, counters.ack_last)
+        counters.last_sequence = max(counters.last_sequence, made.last_sequence)
+        counters.last_list = max(counters.last_list, made.last_list)
+        counters.ack_last += len(made.log)
+        try:
+            results = await self._commit([*written.steps, *also], synced=synced)
+        except BaseException:
+            counters.last_sequence, counters.last_list, counters.ack_last = before
+            raise
+        if results is None:
+            await self._recount()
+            return
+        counters.pending_messages += written.added
+        if written.removed_at >= 0:
+            counters.pending_messages -= results[written.removed_at]
+        elif written.counted_at >= 0:
+            for messages, body_bytes in results[written.counted_at]:
+                counters.pending_messages -= int(messages)
+                counters.acknowledged_bytes += int(body_bytes)
+        if made.log and before[2] == counters.ack_released:
+            counters.acknowledged_oldest_at = made.log[0][4]
+
+    async def _commit(self, made: Sequence[Step], *, synced: bool) -> list[StepResult] | None:
+        """Run steps in one transaction, as often as it takes. The caller holds ``_writing``.
+
+        Returns: their results; None when a transaction whose answer was lost had succeeded.
+        Raises: StoreFullError (nothing was written), StoreIOError.
+        """
+        counters = self._counters
+        lease = self._lease
+        assert lease is not None
+        batch = counters.batch + 1
+        numbers = (batch, counters.last_sequence, counters.last_list, counters.ack_last)
+        row = (*numbers, counters.ack_released, lease.token, counters.batch)
+        all_steps = [Step("update_batch_statement", [row]), *made]
+        in_doubt = False
+        while True:
+            self._require_writable()
+            results: list[StepResult] | None = None
+            try:
+                await self._reachability.until(in_doubt=in_doubt)
+                results = await self._adapter.transaction(all_steps, synced=synced)
+            except DatabaseUnavailableError as error:
+                in_doubt = in_doubt or error.in_doubt
+                self._reachability.lost(str(error))
+                continue
+            except FenceError:
+                if not in_doubt or not await self._is_written(batch):
+                    raise self._fail("another gateway owns the store now") from None
+            except DatabaseFullError as error:
+                raise StoreFullError(f"the database has no room: {error}") from error
+            except StoreError:
+                raise
+            except Exception as error:
+                raise self._fail(f"the database refused a batch: {error}") from error
+            self._reachability.worked()
+            counters.batch = batch
+            self._unsynced = not synced
+            if synced:
+                counters.ack_synced = counters.ack_last
+            return None if results is None else results[1:]
+
+    async def _is_written(self, batch: int) -> bool:
+        """Whether the batch whose COMMIT was not answered is there."""
+        rows = await self._fetch("find_lock_statement", ())
+        assert self._lease is not None
+        return int(rows[0][1]) == self._lease.token and int(rows[0][4]) == batch
+
+    async def _recount(self) -> None:
+        found = Found("", self._counters, removed=list(self._removed))
+        while True:
+            try:
+                await _recovery.count(self._adapter, found)
+            except DatabaseUnavailableError as error:
+                self._reachability.lost(str(error))
+                await self._reachability.until(in_doubt=True)
+            else:
+                return
+
+    def _fail(self, problem: str) -> StoreIOError:
+        """The store is read-only from here on."""
+        error = StoreIOError(f"{problem}; the store is read-only until the gateway is restarted")
+        if self._failure is None:
+            self._failure = error
+            self._reachability.close()
+            logger.critical("store=read-only error=%r", problem)
+        return error
+
+    def _lost(self, problem: str) -> None:
+        self._fail(problem)
+
+    # --------------------------------------------------------------------------------- reading
+
+    async def _fetch(self, statement: str, row: Row) -> Sequence[Row]:
+        """Run a query; wait for the database as long as it takes."""
+        while True:
+            self._require_open()
+            await self._reachability.until(in_doubt=True)
+            try:
+                return await self._adapter.fetch(statement, row)
+            except DatabaseUnavailableError as error:
+                self._require_open()  # closed under a reader's feet: say that
+                self._reachability.lost(str(error))
+            except DatabaseCorruptError as error:
+                raise CorruptRecordError(error.problem, location=statement) from error
+            except DatabaseError as error:
+                raise StoreIOError(f"reading failed: {error}") from error
+
+    def _require_open(self) -> None:
+        if not self._is_open or self._is_closing:
+            raise StoreClosedError("the store is not open")
+        if self._failure is not None:
+            raise self._failure
+
+    def _require_writable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._is_open:
+            raise StoreClosedError("the store is not open")
+
+    def _require_kept(self, after: int) -> None:
+        released = self._counters.ack_released
+        if after < released:
+            raise RequestError(
+                f"acknowledged rows up to {released} were released; asked for those behind {after}"
+            )
+
+    # ---------------------------------------------------------------------------- cleaning up
+
+    async def _delete_released(self) -> None:
+        """Delete released rows of the log, and messages that nobody else holds."""
+        counters, limit = self._counters, self._options.cleanup_limit
+        while True:
+            async with self._writing:
+                through = counters.ack_released
+                rows = await self._fetch_now("find_released_statement", (through, limit))
+                if rows:
+                    left = [(sequence,) for sequence in sorted({row[1] for row in rows})]
+                    results = await self._commit(
+                        [
+                            Step("delete_acknowledged_statement", [(rows[-1][0],)]),
+                            Step("count_released_messages_statement", left, fetch=True),
+                            Step("delete_old_messages_statement", left),
+                        ],
+                        synced=False,
+                    )
+                    if results is None:
+                        await self._recount()
+                    else:
+                        counters.acknowledged_bytes -= sum(int(row[1]) for row in results[1])
+                if len(rows) < limit:
+                    if counters.ack_released == counters.ack_last:
+                        counters.acknowledged_oldest_at = 0
+                    else:
+                        await _recovery.find_oldest(self._adapter, counters)
+                    return
+
+    async def _clean(self, *, chunks: int | None = None) -> None:
+        """Delete what is left of removed lists; *chunks*: at most so many transactions a list."""
+        limit = self._options.cleanup_limit
+        for pending_list in sorted(self._removed):
+            done = 0
+            while chunks is None or done < chunks:
+                done += 1
+                async with self._writing:
+                    rows = await self._fetch_now(
+                        "find_removed_messages_statement", (pending_list, limit)
+                    )
+                    made = Plan()
+                    made.removed = [(pending_list, row[0]) for row in rows]
+                    made.left = made.discarded = {row[0] for row in rows}
+                    is_last = len(rows) < limit
+                    also = [Step("delete_removed_statement", [(pending_list,)])] if is_last else []
+                    await self._carry_out(made, synced=False, also=also)
+                    if is_last:
+                        self._removed.discard(pending_list)
+                        break
+
+    async def _fetch_now(self, statement: str, row: Row) -> Sequence[Row]:
+        """A query of our own work, which goes on while the store is being closed."""
+        while True:
+            self._require_writable()
+            await self._reachability.until(in_doubt=True)
+            try:
+                return await self._adapter.fetch(statement, row)
+            except DatabaseUnavailableError as error:
+                self._reachability.lost(str(error))
+            except DatabaseError as error:
+                raise StoreIOError(f"reading failed: {error}") from error
+
+    async def _maintain(self) -> None:
+        loop = asyncio.get_running_loop()
+        period = self._options.cleanup_period
+        next_cleanup = loop.time() + period
+        while True:
+            await asyncio.sleep(min(period, _MEASURE_SECONDS))
+            try:
+                await self._measure()
+                if loop.time() >= next_cleanup:
+                    next_cleanup = loop.time() + period
+                    await self._in_task(self._clean())
+            except (StoreError, DatabaseError) as error:
+                logger.warning("clean-up goes on later: %s", error)
+
+    async def _measure(self) -> None:
+        rows = await self._adapter.fetch("database_size_statement", ())
+        self._disk_bytes = int(rows[0][0])
+
+    # --------------------------------------------------------------------------------- closing
+
+    async def _let_go(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+            await asyncio.wait([self._maintenance])
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._lease is not None:
+            await self._lease.release()
+        await self._adapter.close()
