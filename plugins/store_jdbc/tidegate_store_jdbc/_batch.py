@@ -95,7 +95,9 @@ class Plan:
         self.retained: dict[str, Message | None] = {}
 
 
-def plan(operations: Iterable[Operation], ack_last: int, *, keep_acknowledged: bool) -> Plan:
+def plan(
+    operations: Iterable[Operation], columns: Columns, ack_last: int, *, keep_acknowledged: bool
+) -> Plan:
     """Carry *operations* out on themselves.
 
     Args: ack_last: the highest number of the acknowledged log so far.
@@ -111,7 +113,7 @@ def plan(operations: Iterable[Operation], ack_last: int, *, keep_acknowledged: b
             assert isinstance(operation, Acknowledge)
             _leave(made, operation.pending_list, operation.sequences)
             if keep_acknowledged:
-                _log(made, operation, ack_last)
+                _log(made, operation, columns, ack_last)
         else:
             _plan_rare(made, operation)
     return made
@@ -135,9 +137,10 @@ def _leave(made: Plan, pending_list: int, sequences: Sequence[int]) -> None:
             made.removed.append((pending_list, sequence))
 
 
-def _log(made: Plan, operation: Acknowledge, ack_last: int) -> None:
+def _log(made: Plan, operation: Acknowledge, columns: Columns, ack_last: int) -> None:
     number = ack_last + len(made.log)
-    rest = (operation.client_id, operation.subscription, operation.protocol)
+    text = columns.text
+    rest = (text(operation.client_id), text(operation.subscription), operation.protocol)
     pending_list, acked_at = operation.pending_list, operation.acked_at
     times: Iterable[int] = operation.delivered_at or _ZERO
     for sequence, delivered_at in zip(operation.sequences, times, strict=False):

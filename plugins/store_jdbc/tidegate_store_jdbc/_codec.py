@@ -29,6 +29,9 @@ from tidegate_store_jdbc._adapter import Row
 
 T = TypeVar("T")
 
+#: What a column of 64 bits holds; a producer may ask for an expiry beyond it.
+_LONG_MAX: Final = 2**63 - 1
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _encode_json: Final = msgspec.json.Encoder().encode
 _decode_message: Final = msgspec.msgpack.Decoder(Message).decode
@@ -59,8 +62,8 @@ class Columns:
             sequence,
             self.name(message.destination),
             message.priority,
-            message.received_at,
-            message.expires_at,
+            min(message.received_at, _LONG_MAX),
+            min(message.expires_at, _LONG_MAX),
             text(message.client_id) if message.client_id else "",
             message.protocol,
             text(message.content_type) if message.content_type else "",
@@ -81,7 +84,7 @@ class Columns:
 
     def destination(self, name: str, pending_list: int) -> Row:
         """Parameters of ``add_destination_statement``."""
-        return (key(name), name, pending_list)
+        return (key(name), self.name(name), pending_list, name.encode())
 
     def subscription(self, value: Subscription) -> Row:
         """Parameters of ``create_durable_sub_statement``."""
@@ -162,6 +165,14 @@ def message(body: bytes, rest: bytes, sequence: int = 0) -> Message:
         raise CorruptRecordError(str(error), location=f"message {sequence}") from error
     _set(value, "body", body)  # nobody else has seen this value yet
     return value
+
+
+def name(value: bytes, table: str) -> str:
+    """A name of any length with any character. Raises: CorruptRecordError."""
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(str(error), location=table) from error
 
 
 def decoded(kind: type[T], value: bytes, table: str) -> T:

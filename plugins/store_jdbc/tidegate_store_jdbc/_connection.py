@@ -48,8 +48,10 @@ class Reachability:
         if self._lost_at is None:
             self._lost_at = loop.time()
             logger.error("database=unreachable error=%r", problem)
+        if self._is_closed:
+            return
         self._event.clear()
-        if self._task is None and not self._is_closed:
+        if self._task is None:
             self._task = loop.create_task(self._ask(), name="jdbc-reconnect")
 
     def worked(self) -> None:
@@ -75,7 +77,7 @@ class Reachability:
                     return
         finally:
             self._task = None
-            self._event.set()
+            self._event.set()  # those who wait try for themselves, or see that it was closed
 
     async def until(self, *, in_doubt: bool) -> None:
         """Wait until the database answers.
@@ -84,6 +86,7 @@ class Reachability:
         Raises: StoreFullError after ``wait_seconds`` of being lost; StoreClosedError.
         """
         if self._event.is_set():
+            self._require_open()
             return
         if in_doubt:
             await self._event.wait()
@@ -97,11 +100,15 @@ class Reachability:
                 raise StoreFullError(
                     f"the database cannot be reached, nothing was written: {self._problem}"
                 ) from None
-        if self._is_closed:
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self._is_closed and self._lost_at is not None:
             raise StoreClosedError(f"closed while the database was away: {self._problem}")
 
     def close(self) -> None:
-        """Everyone who waits is told that the store is closed."""
+        """Everyone who waits is told that the store is closed; nobody waits any more."""
         self._is_closed = True
+        self._event.set()
         if self._task is not None:
             self._task.cancel()

@@ -184,18 +184,18 @@ class Lease:
                 self._on_lost("another gateway has taken the store's lock")
                 return
 
-    async def release(self) -> None:
+    async def release(self, *, is_reachable: bool = True) -> None:
         """Stop renewing, and end the lease when it is still ours. Never raises DatabaseError."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        if self.token:
+        if self.token and is_reachable:
             try:
                 await self._adapter.control("lock_release_statement", (self.token,), fetch=False)
             except DatabaseError as error:
                 logger.warning("the lease was not released, it ends by itself: %s", error)
-            self.token = 0
+        self.token = 0
 
 
 def describe(owner: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
+from tidegate.spi import ConfigError
 from tidegate_store_jdbc._adapter import (
     AdapterContext,
     DatabaseCorruptError,
@@ -201,6 +202,9 @@ class PostgresAdapter:
     """See Adapter. One connection writes, one keeps the lease, and a few read."""
 
     def __init__(self, context: AdapterContext) -> None:
+        """Raises: ConfigError for options of the URL that are not known."""
+        context.url.require_options("sslmode", "sslrootcert")
+        self._ssl = _ssl(context.url.options)
         self._context = context
         self._statements: Mapping[str, str] = {}
         self._idle: dict[str, list[_Connection]] = {"read": [], "write": [], "control": []}
@@ -216,7 +220,7 @@ class PostgresAdapter:
 
     async def connect(self) -> None:
         """See Adapter."""
-        self._put("write", await self._take("write"))
+        self._put("write", await self._connect())
 
     async def _connect(self) -> _Connection:
         if self._is_closed:
@@ -227,18 +231,18 @@ class PostgresAdapter:
         try:
             async with asyncio.timeout(timeout):
                 connection: _Connection = await connect(
-                    host=url.options.get("host") or url.host or None,
+                    host=url.host or None,
                     port=url.port or None,
                     database=url.path,
                     user=context.credentials.user or None,
                     password=context.credentials.password or None,
-                    ssl=_ssl(url.options),
+                    ssl=self._ssl,
                     timeout=timeout,
                     command_timeout=timeout,
                     server_settings=_settings(timeout),
                 )
         except Exception as error:
-            raise _translated(error, is_connecting=True) from error
+            raise _translated(error) from error
         self._all.add(connection)
         return connection
 
@@ -249,7 +253,11 @@ class PostgresAdapter:
             if not connection.is_closed():
                 return connection
             self._all.discard(connection)
-        return await self._connect()
+        try:
+            return await self._connect()
+        except DatabaseError as error:
+            # It worked before: also a refused password may be mended without a restart.
+            raise DatabaseUnavailableError(str(error)) from error
 
     def _put(self, kind: str, connection: _Connection) -> None:
         if self._is_closed:
@@ -271,7 +279,8 @@ class PostgresAdapter:
                 await connection.execute("BEGIN")
                 await connection.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
                 await connection.execute("SET LOCAL client_min_messages = warning")
-                for name, text in statements:
+                for own, text in statements:
+                    name = own
                     await connection.execute(text)
                 name = ""
                 await connection.execute("COMMIT")
@@ -405,12 +414,25 @@ def _settings(timeout: float) -> dict[str, str]:
     }
 
 
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
 def _ssl(options: Mapping[str, str]) -> object:
+    """What asyncpg wants to know. Raises: ConfigError."""
     mode = options.get("sslmode", "")
     certificates = options.get("sslrootcert", "")
-    if certificates and mode in ("", "verify-full"):
-        return ssl.create_default_context(cafile=certificates)
-    return mode or None
+    if mode and mode not in _SSL_MODES:
+        raise ConfigError(f"sslmode is one of {', '.join(_SSL_MODES)}", key="url")
+    if not certificates:
+        return mode or None
+    if mode not in ("verify-ca", "verify-full"):
+        raise ConfigError("sslrootcert needs sslmode=verify-ca or verify-full", key="url")
+    try:
+        context = ssl.create_default_context(cafile=certificates)
+    except OSError as error:
+        raise ConfigError(f"sslrootcert: {error}", key="url") from error
+    context.check_hostname = mode == "verify-full"
+    return context
 
 
 async def _run(connection: _Connection, text: str, step: Step) -> StepResult:
@@ -442,9 +464,12 @@ def _check_shape(name: str, parameters: int, attributes: Sequence[object]) -> No
 _PASSING: Final = re.compile(r"08...|53300|57P0[1-5]|25006|25P0[34]|40001|40P01|55P03|57014")
 
 
-def _translated(
-    error: Exception, statement: str = "", *, in_doubt: bool = False, is_connecting: bool = False
-) -> DatabaseError:
+def _driver_errors() -> tuple[type[Exception], ...]:
+    driver = cast(Any, asyncpg)
+    return (driver.InterfaceError, driver.InternalClientError)
+
+
+def _translated(error: Exception, statement: str = "", *, in_doubt: bool = False) -> DatabaseError:
     state: Any = getattr(error, "sqlstate", None)
     text = f"{type(error).__name__}: {error}" if state is None else f"{error} ({state})"
     if isinstance(state, str):
@@ -455,10 +480,10 @@ def _translated(
         if state in ("XX001", "XX002"):
             return DatabaseCorruptError(text, statement)
         return DatabaseError(text, statement)
-    interface = cast("type[Exception]", cast(Any, asyncpg).InterfaceError)
-    if isinstance(error, (OSError, TimeoutError)) or (
-        isinstance(error, interface) and not is_connecting
-    ):
+    if isinstance(error, (OSError, TimeoutError)):
+        return DatabaseUnavailableError(text, in_doubt=in_doubt)
+    # What asyncpg says when a connection breaks in the middle; ValueErrors are about parameters.
+    if isinstance(error, _driver_errors()) and not isinstance(error, ValueError):
         return DatabaseUnavailableError(text, in_doubt=in_doubt)
     return DatabaseError(text, statement)
 

@@ -76,8 +76,9 @@ class Found:
 async def recover(adapter: Adapter, lock: LockRow, store_id: str) -> Found:
     """Read the bindings and count what is pending. Raises: DatabaseError, CorruptRecordError."""
     found = Found(store_id, Counters(batch=lock.batch, ack_released=lock.ack_released))
-    for name, number in await adapter.fetch("find_all_destinations_statement", ()):
-        found.destinations.append(RecoveredDestination(str(name), int(number)))
+    for number, name in await adapter.fetch("find_all_destinations_statement", ()):
+        known = _codec.name(name, "destination table")
+        found.destinations.append(RecoveredDestination(known, int(number)))
     for row in await adapter.fetch("find_all_durable_subs_statement", ()):
         found.subscriptions.append(_codec.decoded(Subscription, row[0], "subscription table"))
     removed = await adapter.fetch("find_all_removed_statement", ())
@@ -109,11 +110,6 @@ async def count(adapter: Adapter, found: Found) -> None:
     counters.pending_messages = single + _number(shared)
     held = await adapter.fetch("acknowledged_bytes_statement", ())
     counters.acknowledged_bytes = _number(held)
-    await find_oldest(adapter, counters)
-
-
-async def find_oldest(adapter: Adapter, counters: Counters) -> None:
-    """When the oldest row of the log that was not released was acknowledged."""
     rows = await adapter.fetch("find_oldest_acknowledged_statement", (counters.ack_released,))
     counters.acknowledged_oldest_at = _number(rows)
 

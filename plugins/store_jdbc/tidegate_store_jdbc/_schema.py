@@ -67,7 +67,8 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
     "destination_table": (
         (
             "CREATE TABLE IF NOT EXISTS {destination_table} (id {key} NOT NULL PRIMARY KEY,"
-            " destination {text} NOT NULL, pending_list {long} NOT NULL)"
+            " destination {container_name} NOT NULL, pending_list {long} NOT NULL,"
+            " value {binary} NOT NULL)"
         ),
     ),
     "subscription_table": (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -161,6 +162,8 @@ class SqliteAdapter:
     """See Adapter. Without a *file* the database is in memory and has one connection."""
 
     def __init__(self, context: AdapterContext, *, in_memory: bool = False) -> None:
+        if not in_memory:
+            context.url.require_options()
         self._context = context
         self._file = None if in_memory else context.url.file(context.directory)
         self._connections: list[_Connection] = []
@@ -198,6 +201,8 @@ class SqliteAdapter:
         def connector() -> sqlite3.Connection:
             if file is not None and is_first:
                 file.parent.mkdir(parents=True, exist_ok=True)
+                # Messages are nobody else's business; SQLite gives its other files the same mode.
+                os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(
                 ":memory:" if file is None else file,
                 timeout=timeout,

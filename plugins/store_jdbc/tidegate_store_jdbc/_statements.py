@@ -78,7 +78,7 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "find_oldest_acknowledged_statement": _info("after", columns=1),
     "delete_acknowledged_statement": _info("through"),
     # ---- bindings
-    "add_destination_statement": _info("id destination pending_list", many=True),
+    "add_destination_statement": _info("id destination pending_list value", many=True),
     "remove_destination_statement": _info("id", many=True),
     "create_durable_sub_statement": _info(_SUBSCRIPTION_COLUMNS, many=True),
     "delete_subscription_statement": _info("pending_list", many=True),
@@ -189,7 +189,7 @@ COMMON: Final[Mapping[str, str]] = {
     "find_removed_messages_statement": (
         "SELECT sequence FROM {acks_table} WHERE pending_list = ? ORDER BY sequence LIMIT ?"
     ),
-    "find_all_destinations_statement": "SELECT destination, pending_list FROM {destination_table}",
+    "find_all_destinations_statement": "SELECT pending_list, value FROM {destination_table}",
     "find_all_durable_subs_statement": (
         "SELECT value FROM {subscription_table} ORDER BY pending_list"
     ),

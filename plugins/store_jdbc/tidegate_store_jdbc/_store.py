@@ -337,12 +337,15 @@ class JdbcStore:
                 return
             counters = self._counters
             keep = self._context.keep_acknowledged
-            made = plan(batch.operations, counters.ack_last, keep_acknowledged=keep)
+            made = plan(batch.operations, self._columns, counters.ack_last, keep_acknowledged=keep)
             await self._carry_out(made, synced=synced)
             if not made.removed_lists:
                 return
             self._removed.update(made.removed_lists)
-        await self._clean(chunks=1)
+        try:
+            await self._clean(chunks=1)
+        except StoreError as error:  # the batch itself is written, and must not be repeated
+            logger.warning("clean-up goes on later: %s", error)
 
     async def _carry_out(self, made: Plan, *, synced: bool, also: Sequence[Step] = ()) -> None:
         """Write a plan and count what it changed. The caller holds ``_writing``."""
@@ -400,6 +403,7 @@ class JdbcStore:
             except DatabaseFullError as error:
                 raise StoreFullError(f"the database has no room: {error}") from error
             except StoreError:
+                self._require_writable()  # it failed for good while this waited: say that
                 raise
             except Exception as error:
                 raise self._fail(f"the database refused a batch: {error}") from error
@@ -412,7 +416,7 @@ class JdbcStore:
 
     async def _is_written(self, batch: int) -> bool:
         """Whether the batch whose COMMIT was not answered is there."""
-        rows = await self._fetch("find_lock_statement", ())
+        rows = await self._fetch_now("find_lock_statement", ())
         assert self._lease is not None
         return int(rows[0][1]) == self._lease.token and int(rows[0][4]) == batch
 
@@ -499,10 +503,12 @@ class JdbcStore:
                     else:
                         counters.acknowledged_bytes -= sum(int(row[1]) for row in results[1])
                 if len(rows) < limit:
-                    if counters.ack_released == counters.ack_last:
-                        counters.acknowledged_oldest_at = 0
-                    else:
-                        await _recovery.find_oldest(self._adapter, counters)
+                    counters.acknowledged_oldest_at = 0
+                    if counters.ack_released < counters.ack_last:
+                        rows = await self._fetch_now(
+                            "find_oldest_acknowledged_statement", (through,)
+                        )
+                        counters.acknowledged_oldest_at = rows[0][0] if rows else 0
                     return
 
     async def _clean(self, *, chunks: int | None = None) -> None:
@@ -565,5 +571,6 @@ class JdbcStore:
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._lease is not None:
-            await self._lease.release()
+            # Gone already when the database is away: the lease then ends by itself.
+            await self._lease.release(is_reachable=self._reachability.is_reachable)
         await self._adapter.close()

@@ -38,6 +38,13 @@ class DatabaseUrl:
         user = f"{self.user}@" if self.user else ""
         return f"{self.scheme}://{user}{self.host}{port}/{self.path}"
 
+    def require_options(self, *known: str) -> None:
+        """Refuse options that the adapter does not know. Raises: ConfigError."""
+        for name in self.options:
+            if name not in known:
+                hint = f"known: {', '.join(known)}" if known else "there are none"
+                raise ConfigError(f"unknown option {name!r}; {hint}", key="url")
+
     def file(self, directory: Path) -> Path:
         """The file of an embedded database; relative ones are below *directory*."""
         return directory / self.path

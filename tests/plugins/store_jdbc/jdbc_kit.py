@@ -24,7 +24,7 @@ from tidegate.spi import (
     WriteBatch,
 )
 from tidegate.testing._harness import run_scenario
-from tidegate_store_jdbc import JdbcOptions, JdbcStore
+from tidegate_store_jdbc import STATEMENTS, JdbcOptions, JdbcStore
 
 T = TypeVar("T")
 ANY_SIZE = 1 << 40
@@ -105,3 +105,51 @@ def sqlite_rows(where: Path, query: str) -> Sequence[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
     finally:
         connection.close()
+
+
+#: Statements of the start, which read tables from end to end on purpose: none holds bodies that are
+#: pending, except for the few retained ones.
+WHOLE_TABLES = {
+    "find_all_destinations_statement",
+    "find_all_durable_subs_statement",
+    "find_all_sessions_statement",
+    "find_all_inflight_statement",
+    "find_all_retained_statement",
+    "find_all_removed_statement",
+    "destination_message_count_statement",
+    "shared_message_count_statement",
+    "acknowledged_bytes_statement",
+    "database_size_statement",
+}
+
+
+def sample_rows(statement: str, count: int) -> list[tuple[Any, ...]]:
+    """Parameters that a statement may be run with."""
+    info = STATEMENTS[statement]
+    if not info.many:
+        count = 1
+    return [
+        tuple(_sample(name, number) for name in info.parameters) for number in range(1, count + 1)
+    ]
+
+
+def _sample(name: str, number: int) -> object:
+    if name in ("id", "value", "body", "message", "correlation_data"):
+        return b"%016d" % number
+    if name in (
+        "destination", "client_id", "protocol", "content_type", "reply_to", "headers", "owner",
+        "subscription", "name", "filter", "selector", "store_id",
+    ):  # fmt: skip
+        return f"{name} {number}"
+    if name in ("durable", "qos", "shared", "direction", "state", "priority"):
+        return 1
+    return number
+
+
+async def filled(store: MessageStore, count: int = 2000) -> None:
+    """Many messages in two lists, some of them shared and some acknowledged."""
+    await write(store, QUEUE, AddDestination("queue://r", 2))
+    for first in range(1, count, 500):
+        numbers = range(first, first + 500)
+        await write(store, *[add(n, 1, 2) if n % 5 == 0 else add(n, 1) for n in numbers])
+    await write(store, ack(*range(1, count // 2)))
