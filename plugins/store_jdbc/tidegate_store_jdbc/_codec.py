@@ -184,7 +184,7 @@ def decoded(kind: type[T], value: bytes, table: str) -> T:
 
 
 def _cutter(column_type: str) -> Callable[[str], str]:
-    limit = re.search(r"CHAR[A-Z]*\s*\(\s*(\d+)", column_type, re.IGNORECASE)
+    limit = re.search(r"CHAR[A-Z0-9]*\s*\(\s*(\d+)", column_type, re.IGNORECASE)
     length: Any = int(limit[1]) if limit else None
 
     def cut(value: str) -> str:

@@ -106,7 +106,13 @@ def _numbered(text: str) -> str:
     return "".join(f"{part}${n}" for n, part in enumerate(parts[:-1], 1)) + parts[-1]
 
 
-_OLD: Final = f"m.sequence = ANY($1::bigint[]) AND {UNPENDING}"
+def _by_key(text: str) -> str:
+    """Keep the server from reading the whole inner table once, into a hash, instead of by key."""
+    return re.sub(r"EXISTS \((SELECT 1 [^()]*)\)", r"EXISTS (\1 OFFSET 0)", text)
+
+
+_OLD: Final = _by_key(f"m.sequence = ANY($1::bigint[]) AND {UNPENDING}")
+_UNLOGGED: Final = _by_key(UNLOGGED)
 
 _STATEMENTS: Final[dict[str, str]] = {
     **{name: _numbered(text) for name, text in COMMON.items()},
@@ -121,10 +127,10 @@ _STATEMENTS: Final[dict[str, str]] = {
     "remove_pending_statement": _delete("acks_table", _parameters("remove_pending_statement")),
     "remove_message_statement": f"DELETE FROM {{message_table}} m WHERE {_OLD}",
     "delete_old_messages_statement": (
-        f"DELETE FROM {{message_table}} m WHERE {_OLD} AND {UNLOGGED}"
+        f"DELETE FROM {{message_table}} m WHERE {_OLD} AND {_UNLOGGED}"
     ),
-    "count_old_messages_statement": f"{COUNT_OLD} WHERE {_OLD}",
-    "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {UNLOGGED}",
+    "count_old_messages_statement": f"{_by_key(COUNT_OLD)} WHERE {_OLD}",
+    "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {_UNLOGGED}",
     "add_acknowledged_statement": _insert(
         "acknowledged_table", _parameters("add_acknowledged_statement")
     ),

@@ -50,7 +50,7 @@ class PostgresServer:
         self.password = "pg-secret-5eCr3t"
         # Not below pytest's directory: only its owner may enter that, and the server is another.
         self.directory = Path(tempfile.mkdtemp(prefix="tidegate-pg-"))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None
 
     @property
     def password_file(self) -> Path:
@@ -140,7 +140,7 @@ class PostgresServer:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         # A server that was killed leaves its shared memory's lock file; it sees that by itself.
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [str(binaries() / "postgres"), "-D", str(self.directory / "data"), *options],
                 cwd=self.directory,
                 env=self._environment(),
@@ -152,7 +152,7 @@ class PostgresServer:
         end = time.monotonic() + SERVER_SECONDS
         ready = [str(binaries() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(ready, check=False, timeout=SERVER_SECONDS).returncode:
-            if self._process.poll() is not None or time.monotonic() > end:
+            if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError((self.directory / "log").read_text()[-2000:])
             time.sleep(0.05)
 

@@ -7,6 +7,7 @@ import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from child_process import Child
@@ -28,7 +29,7 @@ from tidegate.spi import StoreIOError, StoreLockedError
 from tidegate_store_jdbc import JdbcOptions
 from tidegate_store_jdbc._lock import describe, is_gone, make_owner, process_identity
 
-QUICK = {"lock_renew_period": 0.1, "lock_expiration": 1.0, "network_timeout": 1.0}
+QUICK: dict[str, Any] = {"lock_renew_period": 0.1, "lock_expiration": 1.0, "network_timeout": 1.0}
 
 
 async def bodies(where: Path, options: JdbcOptions) -> dict[int, str]:
