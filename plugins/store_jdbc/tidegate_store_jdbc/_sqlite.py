@@ -157,6 +157,10 @@ class _Connection(aiosqlite.Connection):
         # Not cancelled half-way: the function runs to its end in any case.
         return await self._execute(call)  # pyright: ignore[reportUnknownMemberType]
 
+    async def ended(self) -> None:
+        """Wait for the thread of a connection that could not be made; it still has a say."""
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
 
 class SqliteAdapter:
     """See Adapter. Without a *file* the database is in memory and has one connection."""
@@ -220,6 +224,7 @@ class SqliteAdapter:
         try:
             await connection
         except (sqlite3.Error, OSError) as error:
+            await connection.ended()
             raise _translated(error, f"cannot open {file}") from error
         self._connections.append(connection)
         return connection

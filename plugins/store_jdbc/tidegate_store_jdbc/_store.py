@@ -225,9 +225,10 @@ class JdbcStore:
         adapter, options, context = self._adapter, self._options, self._context
         self._reachability = Reachability(lambda: read_lock(adapter), options.reconnect_wait)
         await self._connect()
-        if options.create_tables_on_startup or not context.persistent:
-            await adapter.create(create_statements(options, adapter.dialect, self._words))
-        await adapter.prepare({name: self._statements[name] for name in _FIRST})
+        if not await self._are_tables_there():
+            if options.create_tables_on_startup or not context.persistent:
+                await adapter.create(create_statements(options, adapter.dialect, self._words))
+            await adapter.prepare({name: self._statements[name] for name in _FIRST})
         identity = secrets.token_hex(16)
         await adapter.control("add_version_statement", (SCHEMA_VERSION, identity), fetch=False)
         await adapter.control("add_lock_statement", (), fetch=False)
@@ -254,6 +255,16 @@ class JdbcStore:
         taken = await read_lock(adapter)
         found = await _recovery.recover(adapter, taken, store_id)
         return await self._start(found, clean=not lock.expires_at)
+
+    async def _are_tables_there(self) -> bool:
+        """Whether nothing needs to be created: that would wait for a master that is writing."""
+        try:
+            await self._adapter.prepare(self._statements)
+        except (DatabaseUnavailableError, DatabaseCorruptError):
+            raise
+        except DatabaseError:
+            return False
+        return True
 
     async def _connect(self) -> None:
         """Connect; wait a while for a database that is being started at the same time."""

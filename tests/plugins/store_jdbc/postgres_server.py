@@ -21,15 +21,21 @@ NEEDED = ("initdb", "postgres", "createdb", "pg_isready")
 
 
 @functools.cache
-def binaries() -> Path:
-    """The folder of initdb and postgres. Raises: RuntimeError that says what to install."""
+def binaries() -> Path | None:
+    """The folder of initdb and postgres; None when there is no server here."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     found = shutil.which("initdb")
     folders += [Path(found).parent] if found else []
     for folder in folders:
         if all((folder / name).exists() for name in NEEDED):
             return folder
-    raise RuntimeError("no PostgreSQL server here; install the package postgresql (15 or newer)")
+    return None
+
+
+def _program(name: str) -> str:
+    folder = binaries()
+    assert folder is not None, "no PostgreSQL server here"
+    return str(folder / name)
 
 
 def free_port() -> int:
@@ -99,7 +105,7 @@ class PostgresServer:
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(
-            [str(binaries() / command[0]), *command[1:]],
+            [_program(command[0]), *command[1:]],
             cwd=self.directory,
             env=self._environment(),
             capture_output=True,
@@ -141,7 +147,7 @@ class PostgresServer:
         # A server that was killed leaves its shared memory's lock file; it sees that by itself.
         with (self.directory / "log").open("ab") as log:
             process = self._process = subprocess.Popen(
-                [str(binaries() / "postgres"), "-D", str(self.directory / "data"), *options],
+                [_program("postgres"), "-D", str(self.directory / "data"), *options],
                 cwd=self.directory,
                 env=self._environment(),
                 stdout=log,
@@ -150,7 +156,7 @@ class PostgresServer:
                 **self._as_user(),
             )
         end = time.monotonic() + SERVER_SECONDS
-        ready = [str(binaries() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(ready, check=False, timeout=SERVER_SECONDS).returncode:
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError((self.directory / "log").read_text()[-2000:])

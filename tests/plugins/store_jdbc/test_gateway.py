@@ -18,7 +18,7 @@ from postgres_server import PostgresServer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "crash"))
 
-import test_sigkill as crash
+import test_sigkill as crash  # pyright: ignore[reportMissingImports] - on the path above
 
 SQLITE = '[store]\nplugin = "jdbc"\n'
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, opened, pending, postgres_options, run, write
+from jdbc_kit import QUEUE, add, new_store, opened, pending, postgres_options, prefix, run, write
 from postgres_server import PostgresServer
 
-from tidegate.spi import ConfigError, StoreIOError
-from tidegate_store_jdbc import JdbcOptions
+from tidegate.spi import ConfigError, StoreContext, StoreIOError
+from tidegate_store_jdbc import JdbcOptions, JdbcStore
+from tidegate_store_jdbc._postgres import PostgresAdapter
 from tidegate_store_jdbc._schema import CREATE, SCHEMA_VERSION, create_statements, migrate, words
 from tidegate_store_jdbc._sqlite import DIALECT
 
@@ -44,6 +46,35 @@ def test_existing_tables_are_used_when_none_may_be_created(tmp_path: Path) -> No
         store, _ = await opened(tmp_path, create_tables_on_startup=False)
         assert await pending(store) == [1]
         await store.close()
+
+    run(scenario())
+
+
+def test_a_standby_creates_nothing_beside_a_master_that_holds_its_tables(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        options = postgres_options(postgres, tmp_path, lock_policy="wait")
+        master, _ = await opened(tmp_path, options)
+        adapter = master._adapter  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(adapter, PostgresAdapter)
+        writer = await adapter._take("write")  # pyright: ignore[reportPrivateUsage]
+        table = f"{prefix(tmp_path)}TIDEGATE_MSGS"
+        await writer.execute(f"BEGIN; LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+        waiting: list[str] = []
+        context = StoreContext(
+            tmp_path, "standby", progress=lambda what, _done, _total: waiting.append(what)
+        )
+        standby = JdbcStore(context, options)
+        opening = asyncio.create_task(standby.open())
+        async with asyncio.timeout(30):
+            while not waiting:
+                await asyncio.sleep(0.01)
+        await writer.execute("ROLLBACK")
+        adapter._put("write", writer)  # pyright: ignore[reportPrivateUsage]
+        await master.close()
+        await opening
+        await standby.close()
 
     run(scenario())
 

@@ -22,9 +22,9 @@ def statement_table() -> str:
     """What the document says of each statement."""
     lines = ["| Statement | Parameters | Gives |", "| --- | --- | --- |"]
     for name, info in STATEMENTS.items():
-        gives = f"{info.columns} column{'s' * (info.columns > 1)}" if info.columns else "–"
+        gives = f"{info.columns} column{'s' * (info.columns > 1)}" if info.columns else "none"
         many = " (many)" if info.many else ""
-        parameters = ", ".join(info.parameters) or "–"
+        parameters = ", ".join(info.parameters) or "none"
         lines.append(f"| `{name}` | {parameters}{many} | {gives} |")
     return "\n".join(lines) + "\n"
 
@@ -114,7 +114,7 @@ def test_own_statements_and_tables_are_used(tmp_path: Path) -> None:
 
 
 def test_a_create_statement_that_is_refused_is_named(tmp_path: Path) -> None:
-    options = JdbcOptions(create_statements={"message_table_name": "CREATE TABL x"})
+    options = JdbcOptions(create_statements={"message_table_name": "CREATE THING x"})
     with pytest.raises(ConfigError) as caught:
         run(opened(tmp_path, options))
     assert caught.value.key == "create_statements.message_table_name"
