@@ -109,6 +109,24 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "database_size_statement": _info(columns=1),
 }
 
+#: Statements of the JDBC persistence adapter that have no job here, and what does it instead.
+RETIRED: Final[Mapping[str, str]] = {
+    "find_message_sequence_id_statement": "a message is found by its sequence alone",
+    "find_message_statement": "find_next_message_statement reads messages, a page at once",
+    "find_all_messages_statement": "find_next_message_statement reads them in pages",
+    "find_durable_sub_statement": "find_all_durable_subs_statement reads them once, at start",
+    "update_last_ack_of_durable_sub_statement": "remove_pending_statement acknowledges",
+    "find_all_durable_sub_messages_statement": "find_next_message_statement pages every list",
+    "find_durable_sub_messages_statement": "find_next_message_statement pages every list",
+    "next_durable_subscriber_message_statement": "find_next_message_statement pages every list",
+    "durable_subscriber_message_count_statement": "destination_message_count_statement counts all",
+    "last_acked_durable_subscriber_message_statement": "what is left in its list says it",
+    "remove_all_messages_statement": "remove_pending_statement deletes in bounded steps",
+    "remove_all_subscriptions_statement": "delete_subscription_statement takes many at once",
+    "create_schema_statements": "use create_statements, by table",
+    "drop_schema_statements": "drop the tables with the database's own tools",
+}
+
 #: Nothing holds message m any more. One list: whoever took it out of that list knows; the index on
 #: shared references is needed only for messages of several lists.
 UNPENDING: Final = (
@@ -229,6 +247,8 @@ def resolve(
     Raises: ConfigError that names the statement.
     """
     for name in overrides:
+        if name in RETIRED:
+            raise ConfigError(f"has no job here: {RETIRED[name]}", key=f"statements.{name}")
         if name not in STATEMENTS:
             near = difflib.get_close_matches(name, STATEMENTS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "; docs/store-jdbc.md lists them"

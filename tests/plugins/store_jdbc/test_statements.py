@@ -13,7 +13,7 @@ from tidegate.spi import ConfigError
 from tidegate_store_jdbc import STATEMENTS, JdbcOptions
 from tidegate_store_jdbc._postgres import DIALECT as POSTGRES
 from tidegate_store_jdbc._sqlite import DIALECT as SQLITE
-from tidegate_store_jdbc._statements import fill, resolve
+from tidegate_store_jdbc._statements import RETIRED, fill, resolve
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "store-jdbc.md"
 
@@ -48,6 +48,50 @@ def test_an_unknown_statement_is_refused_and_the_nearest_named() -> None:
     with pytest.raises(ConfigError, match="did you mean 'add_message_statement'") as caught:
         resolve(SQLITE.statements, {"add_mesage_statement": ""}, {})
     assert caught.value.key == "statements.add_mesage_statement"
+
+
+SEEDS = [
+    "add_message",
+    "update_message",
+    "remove_message",
+    "find_message_sequence_id",
+    "find_message",
+    "find_all_messages",
+    "find_last_sequence_id_in_msgs",
+    "find_last_sequence_id_in_acks",
+    "create_durable_sub",
+    "find_durable_sub",
+    "find_all_durable_subs",
+    "update_last_ack_of_durable_sub",
+    "delete_subscription",
+    "find_all_durable_sub_messages",
+    "find_durable_sub_messages",
+    "find_all_destinations",
+    "remove_all_messages",
+    "remove_all_subscriptions",
+    "delete_old_messages",
+    "lock_create",
+    "lock_update",
+    "next_durable_subscriber_message",
+    "durable_subscriber_message_count",
+    "last_acked_durable_subscriber_message",
+    "destination_message_count",
+    "find_next_message",
+]
+
+
+def test_every_statement_of_the_jdbc_adapter_is_known() -> None:
+    for seed in SEEDS:
+        name = f"{seed}_statement"
+        assert (name in STATEMENTS) != (name in RETIRED), name
+
+
+def test_a_statement_without_a_job_says_what_does_it() -> None:
+    with pytest.raises(ConfigError, match="remove_pending_statement acknowledges") as caught:
+        resolve(SQLITE.statements, {"update_last_ack_of_durable_sub_statement": "x"}, {})
+    assert caught.value.key == "statements.update_last_ack_of_durable_sub_statement"
+    text = DOCUMENT.read_text()
+    assert all(f"`{name}`" in text for name in RETIRED)
 
 
 def test_placeholders_are_filled_and_unknown_ones_refused() -> None:
