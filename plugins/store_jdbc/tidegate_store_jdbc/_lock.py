@@ -167,22 +167,25 @@ class Lease:
 
     def _start_renewing(self) -> None:
         if self._duration_ms:
-            self._task = asyncio.get_running_loop().create_task(self._renew(), name="jdbc-lease")
+            self._task = asyncio.get_running_loop().create_task(self._keep(), name="jdbc-lease")
 
-    async def _renew(self) -> None:
+    async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self._renew_period)
             try:
-                touched = await self._adapter.control(
-                    "lock_update_statement", (self._duration_ms, self.token), fetch=False
-                )
+                if not await self.renew():
+                    return
             except DatabaseError as error:
                 # Whoever takes the lock meanwhile raises the token, so nothing can go wrong here.
                 logger.warning("the lease was not renewed: %s", error)
-                continue
-            if not touched:
-                self._on_lost("another gateway has taken the store's lock")
-                return
+
+    async def renew(self) -> bool:
+        """Renew it now; False when another gateway has it. Raises: DatabaseError."""
+        row = (self._duration_ms, self.token)
+        touched = await self._adapter.control("lock_update_statement", row, fetch=False)
+        if not touched:
+            self._on_lost("another gateway has taken the store's lock")
+        return bool(touched)
 
     async def release(self, *, is_reachable: bool = True) -> None:
         """Stop renewing, and end the lease when it is still ours. Never raises DatabaseError."""

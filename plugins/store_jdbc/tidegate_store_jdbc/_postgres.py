@@ -197,7 +197,7 @@ class _Connection(Protocol):
     """What is used of asyncpg's connection, which has no type information."""
 
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str: ...
-    async def fetch(self, query: str, *args: object) -> list[Row]: ...
+    async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]: ...
     async def prepare(self, query: str) -> Any: ...
     async def close(self, *, timeout: float | None = None) -> None: ...
     def terminate(self) -> None: ...
@@ -348,19 +348,23 @@ class PostgresAdapter:
 
     async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
         """See Adapter."""
+        timeout = _WHOLE_SECONDS if STATEMENTS[statement].whole else None
+        text = self._statements[statement]
         async with self._slots:
-            return await self._one("read", self._statements[statement], row, fetch=True)
+            return await self._one("read", text, row, fetch=True, timeout=timeout)
 
     async def control(self, statement: str, row: Row, *, fetch: bool) -> StepResult:
         """See Adapter."""
         async with self._locks["control"]:
             return await self._one("control", self._statements[statement], row, fetch=fetch)
 
-    async def _one(self, kind: str, text: str, row: Row, *, fetch: bool) -> StepResult:
+    async def _one(
+        self, kind: str, text: str, row: Row, *, fetch: bool, timeout: float | None = None
+    ) -> StepResult:
         connection = await self._take(kind)
         try:
             if fetch:
-                result: StepResult = await connection.fetch(text, *row)
+                result: StepResult = await connection.fetch(text, *row, timeout=timeout)
             else:
                 result = _touched(await connection.execute(text, *row))
         except BaseException as error:
@@ -393,6 +397,8 @@ class PostgresAdapter:
                 connection.terminate()
 
 
+#: Longest time for a statement that counts a whole table, at start.
+_WHOLE_SECONDS: Final = 3600.0
 #: Longest time to say good-bye to the server on each connection.
 _CLOSE_SECONDS: Final = 1.0
 

@@ -24,15 +24,19 @@ class StatementInfo(msgspec.Struct, frozen=True):
         parameters: their names, in order.
         many: it is run for many rows at once.
         columns: how many columns a query gives, 0 for a statement that changes something.
+        whole: it reads a table from end to end, once, at start: it may take its time.
     """
 
     parameters: tuple[str, ...] = ()
     many: bool = False
     columns: int = 0
+    whole: bool = False
 
 
-def _info(parameters: str = "", *, many: bool = False, columns: int = 0) -> StatementInfo:
-    return StatementInfo(tuple(parameters.split()), many, columns)
+def _info(
+    parameters: str = "", *, many: bool = False, columns: int = 0, whole: bool = False
+) -> StatementInfo:
+    return StatementInfo(tuple(parameters.split()), many, columns, whole)
 
 
 #: Columns of a message, in the order of the parameters of ``add_message_statement``.
@@ -95,17 +99,17 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "delete_removed_statement": _info("pending_list"),
     "find_removed_messages_statement": _info("pending_list limit", columns=1),
     # ---- opening
-    "find_all_destinations_statement": _info(columns=2),
-    "find_all_durable_subs_statement": _info(columns=1),
-    "find_all_sessions_statement": _info(columns=1),
-    "find_all_inflight_statement": _info(columns=1),
-    "find_all_retained_statement": _info(columns=2),
-    "find_all_removed_statement": _info(columns=1),
+    "find_all_destinations_statement": _info(columns=2, whole=True),
+    "find_all_durable_subs_statement": _info(columns=1, whole=True),
+    "find_all_sessions_statement": _info(columns=1, whole=True),
+    "find_all_inflight_statement": _info(columns=1, whole=True),
+    "find_all_retained_statement": _info(columns=2, whole=True),
+    "find_all_removed_statement": _info(columns=1, whole=True),
     "find_last_sequence_id_in_msgs_statement": _info(columns=1),
     "find_last_sequence_id_in_acks_statement": _info(columns=1),
-    "destination_message_count_statement": _info(columns=4),
-    "shared_message_count_statement": _info(columns=1),
-    "acknowledged_bytes_statement": _info(columns=1),
+    "destination_message_count_statement": _info(columns=4, whole=True),
+    "shared_message_count_statement": _info(columns=1, whole=True),
+    "acknowledged_bytes_statement": _info(columns=1, whole=True),
     "database_size_statement": _info(columns=1),
 }
 

@@ -223,7 +223,7 @@ class JdbcStore:
 
     async def _open(self) -> RecoveredState:
         adapter, options, context = self._adapter, self._options, self._context
-        self._reachability = Reachability(lambda: read_lock(adapter), options.reconnect_wait)
+        self._reachability = Reachability(self._probe, options.reconnect_wait)
         await self._connect()
         if not await self._are_tables_there():
             if options.create_tables_on_startup or not context.persistent:
@@ -280,6 +280,11 @@ class JdbcStore:
                 await asyncio.sleep(FAIL_SECONDS)
             else:
                 return
+
+    async def _probe(self) -> None:
+        """A small write that shows whether the database is back. Raises: DatabaseError."""
+        assert self._lease is not None
+        await self._lease.renew()
 
     async def _version(self) -> tuple[int, str]:
         rows = await self._adapter.control("find_version_statement", (), fetch=True)
@@ -398,14 +403,16 @@ class JdbcStore:
         row = (*numbers, counters.ack_released, lease.token, counters.batch)
         all_steps = [Step("update_batch_statement", [row]), *made]
         in_doubt = False
+        since: float | None = None
         while True:
             self._require_writable()
             results: list[StepResult] | None = None
             try:
-                await self._reachability.until(in_doubt=in_doubt)
+                await self._reachability.until(since=since, in_doubt=in_doubt)
                 results = await self._adapter.transaction(all_steps, synced=synced)
             except DatabaseUnavailableError as error:
                 in_doubt = in_doubt or error.in_doubt
+                since = asyncio.get_running_loop().time() if since is None else since
                 self._reachability.lost(str(error))
                 continue
             except FenceError:
@@ -427,9 +434,15 @@ class JdbcStore:
 
     async def _is_written(self, batch: int) -> bool:
         """Whether the batch whose COMMIT was not answered is there."""
-        rows = await self._fetch_now("find_lock_statement", ())
         assert self._lease is not None
-        return int(rows[0][1]) == self._lease.token and int(rows[0][4]) == batch
+        while True:
+            try:
+                row = await read_lock(self._adapter)
+            except DatabaseUnavailableError as error:
+                self._reachability.lost(str(error))
+                await self._reachability.until(in_doubt=True)
+            else:
+                return row.fencing_token == self._lease.token and row.batch == batch
 
     async def _recount(self) -> None:
         found = Found("", self._counters, removed=list(self._removed))

@@ -108,18 +108,9 @@ def sqlite_rows(where: Path, query: str) -> Sequence[tuple[Any, ...]]:
 
 
 #: Statements of the start, which read tables from end to end on purpose: none holds bodies that are
-#: pending, except for the few retained ones.
-WHOLE_TABLES = {
-    "find_all_destinations_statement",
-    "find_all_durable_subs_statement",
-    "find_all_sessions_statement",
-    "find_all_inflight_statement",
-    "find_all_retained_statement",
-    "find_all_removed_statement",
-    "destination_message_count_statement",
-    "shared_message_count_statement",
-    "acknowledged_bytes_statement",
-    "database_size_statement",
+#: pending, except for the few retained ones. And the size, which reads none.
+WHOLE_TABLES = {name for name, info in STATEMENTS.items() if info.whole} | {
+    "database_size_statement"
 }
 
 

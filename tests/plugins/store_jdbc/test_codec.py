@@ -108,14 +108,6 @@ def test_limited_columns_are_cut_and_the_value_stays_whole() -> None:
     assert _codec.message(b"", column(row, "message")) == message
 
 
-class LaterMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message of a contract to come: fields appended, nothing else changed."""
-
-    destination: str
-    body: bytes
-    rest: tuple[()] = ()
-
-
 def test_fields_to_come_need_no_other_columns() -> None:
     values = [*msgspec.structs.astuple(Message("queue://q", b"", client_id="c")), "new", 5]
     later = msgspec.msgpack.encode(values)

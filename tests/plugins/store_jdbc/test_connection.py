@@ -14,7 +14,7 @@ from postgres_server import PostgresServer
 
 from tidegate.spi import StoreClosedError, StoreFullError
 from tidegate_store_jdbc import DatabaseUnavailableError, JdbcOptions
-from tidegate_store_jdbc._connection import Reachability
+from tidegate_store_jdbc._connection import BACK_OFF_FIRST, Reachability
 
 
 def through(proxy: Proxy, server: PostgresServer, where: Path, **changes: object) -> JdbcOptions:
@@ -211,28 +211,78 @@ def test_waiters_go_on_when_the_probe_succeeds() -> None:
     async def scenario() -> None:
         probe = Asked([False, False, True])
         reachability = Reachability(probe, 60)
-        await reachability.until(in_doubt=False)
+        await reachability.until()
         reachability.lost("broken pipe")
         reachability.lost("again")
         assert not reachability.is_reachable
-        await asyncio.gather(reachability.until(in_doubt=False), reachability.until(in_doubt=True))
+        await asyncio.gather(reachability.until(), reachability.until(in_doubt=True))
         assert probe.answers == []
-        assert not reachability.is_reachable  # an answer is not a transaction yet
-        reachability.worked()
         assert reachability.is_reachable
+        reachability.close()
+        await reachability.until(in_doubt=True)
+
+    run(scenario())
+
+
+def test_pauses_grow_until_a_batch_is_written() -> None:
+    async def scenario() -> None:
+        reachability = Reachability(Asked([True] * 10), 60)
+
+        async def lost() -> float:
+            reachability.lost("refused")
+            await reachability.until(in_doubt=True)
+            return reachability._pause  # pyright: ignore[reportPrivateUsage]
+
+        pauses = [await lost() for _ in range(3)]
+        assert pauses == [BACK_OFF_FIRST * 2, BACK_OFF_FIRST * 4, BACK_OFF_FIRST * 8]
+        reachability.worked()
+        assert await lost() == BACK_OFF_FIRST * 2
+
+    run(scenario())
+
+
+def test_a_batch_that_keeps_failing_is_refused_though_the_database_answers() -> None:
+    async def scenario() -> None:
+        reachability = Reachability(Asked([True]), 5)
+        loop = asyncio.get_running_loop()
+        await reachability.until(since=loop.time())
+        with pytest.raises(StoreFullError):
+            await reachability.until(since=loop.time() - 6)
+        await reachability.until(since=loop.time() - 6, in_doubt=True)
 
     run(scenario())
 
 
 def test_a_batch_in_doubt_is_never_refused() -> None:
     async def scenario() -> None:
-        reachability = Reachability(Asked([False, True]), 0)
+        reachability = Reachability(Asked([False, True, False]), 0)
         reachability.lost("broken pipe")
         with pytest.raises(StoreFullError, match="broken pipe"):
-            await reachability.until(in_doubt=False)
+            await reachability.until()
         await reachability.until(in_doubt=True)
+        reachability.lost("again")
         reachability.close()
+        assert not reachability.is_reachable
         with pytest.raises(StoreClosedError):
             await reachability.until(in_doubt=True)
+
+    run(scenario())
+
+
+def test_an_idle_store_is_healthy_again_without_a_batch(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with Proxy(postgres.port) as proxy:
+            store, _ = await opened(tmp_path, through(proxy, postgres, tmp_path))
+            await write(store, QUEUE, add(1), synced=False)
+            proxy.cut()
+            assert await pending(store) == [1]
+            await until(lambda: store.statistics().writable)
+            await store.close()
+            async with asyncio.timeout(30):  # the lease was given back
+                store, state = await opened(tmp_path, through(proxy, postgres, tmp_path))
+            assert state.report.clean
+            await store.close()
 
     run(scenario())
