@@ -225,7 +225,8 @@ class JdbcStore:
         adapter, options, context = self._adapter, self._options, self._context
         self._reachability = Reachability(self._probe, options.reconnect_wait)
         await self._connect()
-        if not await self._are_tables_there():
+        is_ready = await self._are_tables_there()
+        if not is_ready:
             if options.create_tables_on_startup or not context.persistent:
                 await adapter.create(create_statements(options, adapter.dialect, self._words))
             await adapter.prepare({name: self._statements[name] for name in _FIRST})
@@ -249,8 +250,8 @@ class JdbcStore:
             lambda owner: context.progress(f"waiting for the lock of {owner}", 0, 0)
         )
         version, store_id = await self._version()
-        await migrate(adapter, self._words, version)
-        await adapter.prepare(self._statements)
+        if await migrate(adapter, self._words, version) or not is_ready:
+            await adapter.prepare(self._statements)
         # Everything that was written before the lock was taken is in this row now.
         taken = await read_lock(adapter)
         found = await _recovery.recover(adapter, taken, store_id)

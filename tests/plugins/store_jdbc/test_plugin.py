@@ -45,6 +45,7 @@ class TestConformanceOnSqlite(StoreConformance):
         return JdbcOptions(connections_max=2)
 
 
+@pytest.mark.timeout(300)  # the model opens a store some hundred times, over the network
 class TestConformanceOnPostgres(StoreConformance):
     """And on a server."""
 
