@@ -1,8 +1,7 @@
 """The SQL store: :class:`tidegate.spi.MessageStore` over a database adapter.
 
-One batch is one transaction, whose first statement checks the fencing token, counts the batch and
-writes the store's numbers. When the connection breaks during a COMMIT, that count tells afterwards
-whether the batch is there: it is then not written twice, and never forgotten.
+One batch is one transaction. What a batch becomes is in ``_batch``, how transactions survive broken
+connections and lost locks in ``_transactions``; here are the contract, opening, and cleaning up.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from tidegate.spi import (
     StoreContext,
     StoredMessage,
     StoreError,
-    StoreFullError,
     StoreIOError,
     StoreStatistics,
     WriteBatch,
@@ -41,10 +39,8 @@ from tidegate_store_jdbc._adapter import (
     DatabaseError,
     DatabaseFullError,
     DatabaseUnavailableError,
-    FenceError,
     Row,
     Step,
-    StepResult,
     adapter_factory,
     register_adapter,
 )
@@ -58,6 +54,7 @@ from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migra
 from tidegate_store_jdbc._secrets import credentials
 from tidegate_store_jdbc._sqlite import SqliteAdapter
 from tidegate_store_jdbc._statements import resolve
+from tidegate_store_jdbc._transactions import Transactions
 from tidegate_store_jdbc._url import parse_url
 
 logger = logging.getLogger("tidegate.store.jdbc")
@@ -101,15 +98,14 @@ class JdbcStore:
         self._words = known
         self._statements = resolve(self._adapter.dialect.statements, options.statements, known)
         self._columns = Columns(known)
-        self._is_open = False
         self._is_opened_once = False
         self._is_closing = False
-        self._failure: StoreError | None = None
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._maintenance: asyncio.Task[None] | None = None
-        self._lease: Lease | None = None
-        self._counters = Counters()
+        self._reachability = Reachability(self._probe, options.reconnect_wait)
+        self._lease = self._make_lease()
+        self._transactions = Transactions(self._adapter, self._lease, self._reachability)
         self._removed: set[int] = set()
         self._disk_bytes = 0
 
@@ -126,6 +122,25 @@ class JdbcStore:
         if not context.persistent:
             return SqliteAdapter(made, in_memory=True)
         return adapter_factory(options.adapter, url.scheme)(made)
+
+    def _make_lease(self) -> Lease:
+        options, adapter, context = self._options, self._adapter, self._context
+        waits = options.lock_policy == WAIT or (
+            options.lock_policy == AUTO and not adapter.dialect.is_embedded
+        )
+        is_leased = options.use_database_lock and context.persistent
+        return Lease(
+            adapter,
+            make_owner(context.gateway_name),
+            waits=waits,
+            duration=options.lock_expiration if is_leased else 0.0,
+            renew_period=options.lock_renew_period,
+            on_lost=self._lost,
+        )
+
+    @property
+    def _counters(self) -> Counters:
+        return self._transactions.counters
 
     # ------------------------------------------------------------------------------- contract
 
@@ -183,7 +198,7 @@ class JdbcStore:
         return AcknowledgedPage(page, last)
 
     async def release_acknowledged(self, through: int) -> None:
-        """See MessageStore. Deletes in bounded transactions; durable on return."""
+        """See MessageStore. Deletes in bounded transactions; durable with the next synced batch."""
         self._require_open()
         through = min(through, self._counters.ack_synced)
         if through > self._counters.ack_released:
@@ -200,30 +215,30 @@ class JdbcStore:
             acknowledged_last=counters.ack_last,
             acknowledged_bytes=counters.acknowledged_bytes,
             acknowledged_oldest_at=counters.acknowledged_oldest_at,
-            writable=self._is_open and self._failure is None and self._reachability.is_reachable,
+            writable=self._transactions.is_open
+            and self._transactions.failure is None
+            and self._reachability.is_reachable,
         )
 
     async def close(self) -> None:
         """See MessageStore."""
-        if not self._is_open:
+        if not self._transactions.is_open:
             return
         self._is_closing = True
         self._reachability.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._unsynced and self._failure is None:
+        if self._transactions.has_unsynced and self._transactions.failure is None:
             try:
-                await self._commit([], synced=True)
+                await self._transactions.commit([], synced=True)
             except StoreError as error:
                 logger.warning("closing: the last batches were not synced: %s", error)
-        self._is_open = False
         await self._let_go()
 
     # -------------------------------------------------------------------------------- opening
 
     async def _open(self) -> RecoveredState:
         adapter, options, context = self._adapter, self._options, self._context
-        self._reachability = Reachability(self._probe, options.reconnect_wait)
         await self._connect()
         is_ready = await self._are_tables_there()
         if not is_ready:
@@ -234,18 +249,6 @@ class JdbcStore:
         await adapter.control("add_version_statement", (SCHEMA_VERSION, identity), fetch=False)
         await adapter.control("add_lock_statement", (), fetch=False)
         await self._version()
-        waits = options.lock_policy == WAIT or (
-            options.lock_policy == AUTO and not adapter.dialect.is_embedded
-        )
-        is_leased = options.use_database_lock and context.persistent
-        self._lease = Lease(
-            adapter,
-            make_owner(context.gateway_name),
-            waits=waits,
-            duration=options.lock_expiration if is_leased else 0.0,
-            renew_period=options.lock_renew_period,
-            on_lost=self._lost,
-        )
         lock = await self._lease.acquire(
             lambda owner: context.progress(f"waiting for the lock of {owner}", 0, 0)
         )
@@ -284,7 +287,6 @@ class JdbcStore:
 
     async def _probe(self) -> None:
         """A small write that shows whether the database is back. Raises: DatabaseError."""
-        assert self._lease is not None
         await self._lease.renew()
 
     async def _version(self) -> tuple[int, str]:
@@ -297,9 +299,8 @@ class JdbcStore:
         return version, str(rows[0][1])
 
     async def _start(self, found: Found, *, clean: bool) -> RecoveredState:
-        self._counters = found.counters
-        self._unsynced = False
-        self._is_open = True
+        self._transactions.counters = found.counters
+        self._transactions.is_open = True
         temporary = [known for known in found.subscriptions if not known.durable]
         if temporary:
             # A killed gateway could not remove those of its connections: they end here.
@@ -349,8 +350,8 @@ class JdbcStore:
         synced = batch.durability is Durability.SYNCED
         async with self._writing:
             if not batch.operations:
-                if synced and self._unsynced:
-                    await self._commit([], synced=True)
+                if synced and self._transactions.has_unsynced:
+                    await self._transactions.commit([], synced=True)
                 return
             counters = self._counters
             keep = self._context.keep_acknowledged
@@ -373,12 +374,12 @@ class JdbcStore:
         counters.last_list = max(counters.last_list, made.last_list)
         counters.ack_last += len(made.log)
         try:
-            results = await self._commit([*written.steps, *also], synced=synced)
+            results = await self._transactions.commit([*written.steps, *also], synced=synced)
         except BaseException:
             counters.last_sequence, counters.last_list, counters.ack_last = before
             raise
         if results is None:
-            await self._recount()
+            await self._transactions.recount()
             return
         counters.pending_messages += written.added
         if written.removed_at >= 0:
@@ -390,112 +391,23 @@ class JdbcStore:
         if made.log and before[2] == counters.ack_released:
             counters.acknowledged_oldest_at = made.log[0][4]
 
-    async def _commit(self, made: Sequence[Step], *, synced: bool) -> list[StepResult] | None:
-        """Run steps in one transaction, as often as it takes. The caller holds ``_writing``.
-
-        Returns: their results; None when a transaction whose answer was lost had succeeded.
-        Raises: StoreFullError (nothing was written), StoreIOError.
-        """
-        counters = self._counters
-        lease = self._lease
-        assert lease is not None
-        batch = counters.batch + 1
-        numbers = (batch, counters.last_sequence, counters.last_list, counters.ack_last)
-        row = (*numbers, counters.ack_released, lease.token, counters.batch)
-        all_steps = [Step("update_batch_statement", [row]), *made]
-        in_doubt = False
-        since: float | None = None
-        while True:
-            self._require_writable()
-            results: list[StepResult] | None = None
-            try:
-                await self._reachability.until(since=since, in_doubt=in_doubt)
-                results = await self._adapter.transaction(all_steps, synced=synced)
-            except DatabaseUnavailableError as error:
-                in_doubt = in_doubt or error.in_doubt
-                since = asyncio.get_running_loop().time() if since is None else since
-                self._reachability.lost(str(error))
-                continue
-            except FenceError:
-                if not in_doubt or not await self._is_written(batch):
-                    raise self._fail("another gateway owns the store now") from None
-            except DatabaseFullError as error:
-                raise StoreFullError(f"the database has no room: {error}") from error
-            except StoreError:
-                self._require_writable()  # it failed for good while this waited: say that
-                raise
-            except Exception as error:
-                raise self._fail(f"the database refused a batch: {error}") from error
-            self._reachability.worked()
-            counters.batch = batch
-            self._unsynced = not synced
-            if synced:
-                counters.ack_synced = counters.ack_last
-            return None if results is None else results[1:]
-
-    async def _is_written(self, batch: int) -> bool:
-        """Whether the batch whose COMMIT was not answered is there."""
-        assert self._lease is not None
-        while True:
-            try:
-                row = await read_lock(self._adapter)
-            except DatabaseUnavailableError as error:
-                self._reachability.lost(str(error))
-                await self._reachability.until(in_doubt=True)
-            else:
-                return row.fencing_token == self._lease.token and row.batch == batch
-
-    async def _recount(self) -> None:
-        found = Found("", self._counters, removed=list(self._removed))
-        while True:
-            try:
-                await _recovery.count(self._adapter, found)
-            except DatabaseUnavailableError as error:
-                self._reachability.lost(str(error))
-                await self._reachability.until(in_doubt=True)
-            else:
-                return
-
-    def _fail(self, problem: str) -> StoreIOError:
-        """The store is read-only from here on."""
-        error = StoreIOError(f"{problem}; the store is read-only until the gateway is restarted")
-        if self._failure is None:
-            self._failure = error
-            self._reachability.close()
-            logger.critical("store=read-only error=%r", problem)
-        return error
-
     def _lost(self, problem: str) -> None:
-        self._fail(problem)
+        self._transactions.fail(problem)
 
     # --------------------------------------------------------------------------------- reading
 
     async def _fetch(self, statement: str, row: Row) -> Sequence[Row]:
-        """Run a query; wait for the database as long as it takes."""
-        while True:
-            self._require_open()
-            await self._reachability.until(in_doubt=True)
-            try:
-                return await self._adapter.fetch(statement, row)
-            except DatabaseUnavailableError as error:
-                self._require_open()  # closed under a reader's feet: say that
-                self._reachability.lost(str(error))
-            except DatabaseCorruptError as error:
-                raise CorruptRecordError(error.problem, location=statement) from error
-            except DatabaseError as error:
-                raise StoreIOError(f"reading failed: {error}") from error
+        """A query of a caller, who is told when the store is being closed."""
+        try:
+            return await self._transactions.fetch(statement, row)
+        except StoreError:
+            self._require_open()  # closed under the caller's feet: say that
+            raise
 
     def _require_open(self) -> None:
-        if not self._is_open or self._is_closing:
+        if self._is_closing:
             raise StoreClosedError("the store is not open")
-        if self._failure is not None:
-            raise self._failure
-
-    def _require_writable(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if not self._is_open:
-            raise StoreClosedError("the store is not open")
+        self._transactions.require_open()
 
     def _require_kept(self, after: int) -> None:
         released = self._counters.ack_released
@@ -512,10 +424,10 @@ class JdbcStore:
         while True:
             async with self._writing:
                 through = counters.ack_released
-                rows = await self._fetch_now("find_released_statement", (through, limit))
+                rows = await self._transactions.fetch("find_released_statement", (through, limit))
                 if rows:
                     left = [(sequence,) for sequence in sorted({row[1] for row in rows})]
-                    results = await self._commit(
+                    results = await self._transactions.commit(
                         [
                             Step("delete_acknowledged_statement", [(rows[-1][0],)]),
                             Step("count_released_messages_statement", left, fetch=True),
@@ -524,13 +436,13 @@ class JdbcStore:
                         synced=False,
                     )
                     if results is None:
-                        await self._recount()
+                        await self._transactions.recount()
                     else:
                         counters.acknowledged_bytes -= sum(int(row[1]) for row in results[1])
                 if len(rows) < limit:
                     counters.acknowledged_oldest_at = 0
                     if counters.ack_released < counters.ack_last:
-                        rows = await self._fetch_now(
+                        rows = await self._transactions.fetch(
                             "find_oldest_acknowledged_statement", (through,)
                         )
                         counters.acknowledged_oldest_at = rows[0][0] if rows else 0
@@ -544,7 +456,7 @@ class JdbcStore:
             while chunks is None or done < chunks:
                 done += 1
                 async with self._writing:
-                    rows = await self._fetch_now(
+                    rows = await self._transactions.fetch(
                         "find_removed_messages_statement", (pending_list, limit)
                     )
                     made = Plan()
@@ -556,18 +468,6 @@ class JdbcStore:
                     if is_last:
                         self._removed.discard(pending_list)
                         break
-
-    async def _fetch_now(self, statement: str, row: Row) -> Sequence[Row]:
-        """A query of our own work, which goes on while the store is being closed."""
-        while True:
-            self._require_writable()
-            await self._reachability.until(in_doubt=True)
-            try:
-                return await self._adapter.fetch(statement, row)
-            except DatabaseUnavailableError as error:
-                self._reachability.lost(str(error))
-            except DatabaseError as error:
-                raise StoreIOError(f"reading failed: {error}") from error
 
     async def _maintain(self) -> None:
         loop = asyncio.get_running_loop()
@@ -595,7 +495,7 @@ class JdbcStore:
             await asyncio.wait([self._maintenance])
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._lease is not None:
-            # Gone already when the database is away: the lease then ends by itself.
-            await self._lease.release(is_reachable=self._reachability.is_reachable)
+        self._transactions.is_open = False
+        # When the database is away the lease ends by itself.
+        await self._lease.release(is_reachable=self._reachability.is_reachable)
         await self._adapter.close()
