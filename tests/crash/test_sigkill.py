@@ -245,10 +245,25 @@ def check(oracle: Oracle, context: str) -> None:
     assert not twice, f"{context}: QoS 2 delivered twice: {twice[:5]}"
 
 
-async def run_kills(directory: Path, seed: int, kills: int, load_s: tuple[float, float]) -> Oracle:
+def restart(gateway: GatewayProcess) -> None:
+    """What happens to the gateway at each of the random moments."""
+    gateway.kill()
+    gateway.start()
+
+
+async def run_kills(
+    directory: Path,
+    seed: int,
+    kills: int,
+    load_s: tuple[float, float],
+    *,
+    extra: str = "",
+    strike: Callable[[GatewayProcess], None] = restart,
+) -> Oracle:
+    """Load a gateway, with *extra* configuration, that *strike* hits *kills* times."""
     chance = random.Random(seed)
     oracle = Oracle()
-    with GatewayProcess(directory) as gateway:
+    with GatewayProcess(directory, extra=extra) as gateway:
         stomp, mqtt = gateway.stomp_port, gateway.mqtt_port
         # Topics keep nothing for those who come later: let the sessions exist first.
         for name, topic, qos in (("sub-one", TOPIC1, 1), ("sub-two", TOPIC2, 2)):
@@ -278,8 +293,7 @@ async def run_kills(directory: Path, seed: int, kills: int, load_s: tuple[float,
             ]
             for _ in range(kills):
                 await asyncio.sleep(chance.uniform(*load_s))
-                await asyncio.to_thread(gateway.kill)
-                await asyncio.to_thread(gateway.start)
+                await asyncio.to_thread(strike, gateway)
             await asyncio.sleep(chance.uniform(*load_s))
             oracle.stop = True
             async with asyncio.timeout(60):

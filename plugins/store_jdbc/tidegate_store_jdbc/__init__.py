@@ -1,0 +1,49 @@
+"""The SQL message store: SQLite through aiosqlite, PostgreSQL through asyncpg.
+
+A third party adds a database with :func:`register_adapter`; what an adapter must do is
+:class:`Adapter`, and the SQL it must know is listed in :data:`STATEMENTS`.
+"""
+
+from __future__ import annotations
+
+from tidegate_store_jdbc._adapter import (
+    Adapter,
+    AdapterContext,
+    AdapterFactory,
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseUnavailableError,
+    Dialect,
+    FenceError,
+    Row,
+    Step,
+    StepResult,
+    register_adapter,
+)
+from tidegate_store_jdbc._options import JdbcOptions
+from tidegate_store_jdbc._secrets import Credentials
+from tidegate_store_jdbc._statements import STATEMENTS
+from tidegate_store_jdbc._store import JdbcStore
+from tidegate_store_jdbc._url import DatabaseUrl
+
+__all__ = [
+    "STATEMENTS",
+    "Adapter",
+    "AdapterContext",
+    "AdapterFactory",
+    "Credentials",
+    "DatabaseCorruptError",
+    "DatabaseError",
+    "DatabaseFullError",
+    "DatabaseUnavailableError",
+    "DatabaseUrl",
+    "Dialect",
+    "FenceError",
+    "JdbcOptions",
+    "JdbcStore",
+    "Row",
+    "Step",
+    "StepResult",
+    "register_adapter",
+]

@@ -1,0 +1,330 @@
+"""A batch becomes the rows of one transaction.
+
+Operations of one batch see those before them, but a database is asked once for all rows of a kind.
+So the batch is carried out on itself first: a message that is added and acknowledged in one batch is
+never written, of several values for one key the last one counts, and what is left is free of order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddMessage,
+    ClearRetained,
+    Discard,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    Move,
+    Operation,
+    PluginContractError,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    Session,
+    SetRetained,
+    Subscription,
+)
+from tidegate_store_jdbc import _codec
+from tidegate_store_jdbc._adapter import Row, Step
+from tidegate_store_jdbc._codec import Columns
+
+_ZERO: Final = itertools.repeat(0)
+InflightKey = tuple[str, InflightDirection, int]
+
+
+class Plan:
+    """What a batch leaves to be done.
+
+    Attributes:
+        last_sequence, last_list: highest numbers seen, 0 when none.
+        messages: sequence -> (message, number of lists it was added to).
+        pending: (list, sequence) that the batch adds -> delivery count.
+        removed: (list, sequence) that left a list and were there before.
+        left: every sequence that left a list: perhaps nobody holds its message any more.
+        discarded: those of *left* that left it without an acknowledgement.
+        log: rows of the acknowledged log.
+        removed_lists: lists that are gone with all that is in them.
+    """
+
+    __slots__ = (
+        "cleared_clients",
+        "deliveries",
+        "destinations",
+        "discarded",
+        "inflight",
+        "last_list",
+        "last_sequence",
+        "left",
+        "log",
+        "messages",
+        "pending",
+        "removed",
+        "removed_lists",
+        "retained",
+        "sessions",
+        "subscriptions",
+    )
+
+    def __init__(self) -> None:
+        self.last_sequence = 0
+        self.last_list = 0
+        self.messages: dict[int, tuple[Message, int]] = {}
+        self.pending: dict[tuple[int, int], int] = {}
+        self.removed: list[tuple[int, int]] = []
+        self.left: set[int] = set()
+        self.discarded: set[int] = set()
+        self.log: list[Row] = []
+        self.deliveries: dict[tuple[int, int], int] = {}
+        self.removed_lists: list[int] = []
+        self.destinations: dict[str, int | None] = {}
+        self.subscriptions: dict[int, Subscription | None] = {}
+        self.sessions: dict[str, Session | None] = {}
+        self.cleared_clients: set[str] = set()
+        self.inflight: dict[InflightKey, InflightRecord | None] = {}
+        self.retained: dict[str, Message | None] = {}
+
+
+def plan(
+    operations: Iterable[Operation], columns: Columns, ack_last: int, *, keep_acknowledged: bool
+) -> Plan:
+    """Carry *operations* out on themselves.
+
+    Args: ack_last: the highest number of the acknowledged log so far.
+    Raises: PluginContractError for an operation that this store does not know.
+    """
+    made = Plan()
+    for operation in operations:
+        kind = type(operation)
+        if kind is AddMessage:
+            assert isinstance(operation, AddMessage)
+            _add(made, operation.sequence, operation.message, operation.pending_lists)
+        elif kind is Acknowledge:
+            assert isinstance(operation, Acknowledge)
+            _leave(made, operation.pending_list, operation.sequences)
+            if keep_acknowledged:
+                _log(made, operation, columns, ack_last)
+        else:
+            _plan_rare(made, operation)
+    return made
+
+
+def _add(made: Plan, sequence: int, message: Message, lists: Sequence[int]) -> None:
+    made.messages[sequence] = (message, len(lists))
+    made.last_sequence = max(made.last_sequence, sequence)
+    for pending_list in lists:
+        made.pending[pending_list, sequence] = 0
+
+
+def _leave(made: Plan, pending_list: int, sequences: Sequence[int]) -> None:
+    made.left.update(sequences)
+    if not made.pending:
+        made.removed += [(pending_list, sequence) for sequence in sequences]
+        return
+    take = made.pending.pop
+    for sequence in sequences:
+        if take((pending_list, sequence), None) is None:
+            made.removed.append((pending_list, sequence))
+
+
+def _log(made: Plan, operation: Acknowledge, columns: Columns, ack_last: int) -> None:
+    number = ack_last + len(made.log)
+    text = columns.text
+    rest = (text(operation.client_id), text(operation.subscription), operation.protocol)
+    pending_list, acked_at = operation.pending_list, operation.acked_at
+    times: Iterable[int] = operation.delivered_at or _ZERO
+    for sequence, delivered_at in zip(operation.sequences, times, strict=False):
+        number += 1
+        made.log.append((number, sequence, pending_list, delivered_at, acked_at, *rest))
+
+
+def _plan_rare(made: Plan, operation: Operation) -> None:
+    match operation:
+        case Discard(pending_list, sequences):
+            _leave(made, pending_list, sequences)
+            made.discarded.update(sequences)
+        case Move(pending_list, sequence, target_list, target_sequence, message):
+            _leave(made, pending_list, (sequence,))
+            made.discarded.add(sequence)
+            _add(made, target_sequence, message, (target_list,))
+        case RecordDelivery(pending_list, sequences, counts):
+            for sequence, count in zip(sequences, counts, strict=True):
+                place = (pending_list, sequence)
+                into = made.pending if place in made.pending else made.deliveries
+                into[place] = count
+        case AddDestination(name, pending_list):
+            made.destinations[name] = pending_list
+            made.last_list = max(made.last_list, pending_list)
+        case RemoveDestination(name, pending_list):
+            made.destinations[name] = None
+            if pending_list:
+                made.removed_lists.append(pending_list)
+        case PutSubscription(subscription):
+            made.subscriptions[subscription.pending_list] = subscription
+            made.last_list = max(made.last_list, subscription.pending_list)
+        case RemoveSubscription(pending_list):
+            made.subscriptions[pending_list] = None
+            made.removed_lists.append(pending_list)
+        case _:
+            _plan_session(made, operation)
+
+
+def _plan_session(made: Plan, operation: Operation) -> None:
+    match operation:
+        case PutInflight(record):
+            made.inflight[record.client_id, record.direction, record.packet_id] = record
+        case RemoveInflight(client_id, direction, packet_id):
+            made.inflight[client_id, direction, packet_id] = None
+        case SetRetained(message):
+            made.retained[message.destination] = message
+        case ClearRetained(destination):
+            made.retained[destination] = None
+        case PutSession(session):
+            made.sessions[session.client_id] = session
+        case RemoveSession(client_id):
+            made.sessions[client_id] = None
+            made.cleared_clients.add(client_id)
+            for place in [place for place in made.inflight if place[0] == client_id]:
+                del made.inflight[place]
+        case _:
+            raise PluginContractError("store-jdbc", f"unknown operation {type(operation).__name__}")
+
+
+class Written:
+    """The steps of a plan, and where the results that change the counters are.
+
+    Attributes:
+        added: messages that the batch stores.
+        removed_at: place in the results of the number of messages that were deleted, or -1.
+        counted_at: place of the rows of ``count_old_messages_statement``, or -1.
+    """
+
+    __slots__ = ("added", "counted_at", "removed_at", "steps")
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.added = 0
+        self.removed_at = -1
+        self.counted_at = -1
+
+
+def steps(made: Plan, columns: Columns, *, keep_acknowledged: bool) -> Written:
+    """The statements that carry a plan out, in an order that needs no look back."""
+    written = Written()
+    result = written.steps
+    _message_steps(made, columns, written, keep_acknowledged=keep_acknowledged)
+    if made.removed:
+        result.append(Step("remove_pending_statement", made.removed))
+    if made.deliveries:
+        rows = [(count, *place) for place, count in made.deliveries.items()]
+        result.append(Step("update_message_statement", rows))
+    if made.log:
+        result.append(Step("add_acknowledged_statement", made.log))
+    if made.left:
+        left = [(sequence,) for sequence in sorted(made.left)]
+        if not keep_acknowledged:
+            written.removed_at = len(result)
+            result.append(Step("remove_message_statement", left))
+        else:
+            written.counted_at = len(result)
+            result.append(Step("count_old_messages_statement", left, fetch=True))
+            if made.discarded:
+                rows = [(sequence,) for sequence in sorted(made.discarded)]
+                result.append(Step("delete_old_messages_statement", rows))
+    _binding_steps(made, columns, result)
+    return written
+
+
+def _message_steps(
+    made: Plan, columns: Columns, written: Written, *, keep_acknowledged: bool
+) -> None:
+    """Messages that nobody holds at the end of the batch, not even the log, are not written."""
+    if not made.messages:
+        return
+    messages = made.messages
+    held = {sequence for _, sequence in made.pending} if made.left else messages.keys()
+    if keep_acknowledged and made.log:
+        held = held | {row[1] for row in made.log}
+    rows = [
+        columns.message(sequence, message, lists)
+        for sequence, (message, lists) in messages.items()
+        if sequence in held
+    ]
+    if rows:
+        written.added = len(rows)
+        written.steps.append(Step("add_message_statement", rows))
+    pending: list[Row] = []
+    for (pending_list, sequence), count in made.pending.items():
+        message, lists = messages[sequence]
+        pending.append((pending_list, sequence, count, len(message.body), int(lists > 1)))
+    if pending:
+        written.steps.append(Step("add_pending_statement", pending))
+
+
+def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
+    def put(add: str, remove: str, added: list[Row], removed: list[Row]) -> None:
+        if removed:
+            result.append(Step(remove, removed))
+        if added:
+            result.append(Step(add, added))
+
+    def split(values: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+        gone = [name for name, value in values.items() if value is None]
+        return [value for value in values.values() if value is not None], gone
+
+    if made.destinations:
+        there = [
+            columns.destination(name, number)
+            for name, number in made.destinations.items()
+            if number is not None
+        ]
+        gone = [(_codec.key(name),) for name, number in made.destinations.items() if number is None]
+        put("add_destination_statement", "remove_destination_statement", there, list(gone))
+    if made.subscriptions:
+        added, removed = split(made.subscriptions)
+        put(
+            "create_durable_sub_statement",
+            "delete_subscription_statement",
+            [columns.subscription(value) for value in added],
+            [(number,) for number in removed],
+        )
+    if made.cleared_clients:
+        clients: list[Row] = [(_codec.key(name),) for name in made.cleared_clients]
+        result.append(Step("remove_all_inflight_statement", clients))
+    if made.sessions:
+        added, removed = split(made.sessions)
+        put(
+            "add_session_statement",
+            "remove_session_statement",
+            [columns.session(value) for value in added],
+            [(_codec.key(name),) for name in removed],
+        )
+    if made.inflight:
+        added, removed = split(made.inflight)
+        put(
+            "add_inflight_statement",
+            "remove_inflight_statement",
+            [columns.inflight(value) for value in added],
+            [_codec.inflight_key(*place) for place in removed],
+        )
+    if made.retained:
+        added, removed = split(made.retained)
+        put(
+            "add_retained_statement",
+            "remove_retained_statement",
+            [columns.retained(value) for value in added],
+            [(_codec.key(name),) for name in removed],
+        )
+    if made.removed_lists:
+        lists: list[Row] = [(number,) for number in sorted(set(made.removed_lists))]
+        result.append(Step("add_removed_statement", lists))

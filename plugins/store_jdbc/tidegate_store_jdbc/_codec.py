@@ -1,0 +1,195 @@
+"""Values to columns and back.
+
+Each table has columns for what people look for, and one that holds the complete value in
+MessagePack, which is what the store reads. Fields that the contract appends later need no change of
+the schema, and what a column cannot hold (a NUL in PostgreSQL, more than its VARCHAR) is lost to
+queries only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tidegate.spi import (
+    AcknowledgedMessage,
+    CorruptRecordError,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    Session,
+    StoredMessage,
+    Subscription,
+)
+from tidegate_store_jdbc._adapter import Row
+
+T = TypeVar("T")
+
+#: What a column of 64 bits holds; a producer may ask for an expiry beyond it.
+_LONG_MAX: Final = 2**63 - 1
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_encode_json: Final = msgspec.json.Encoder().encode
+_decode_message: Final = msgspec.msgpack.Decoder(Message).decode
+_replace: Final = msgspec.structs.replace
+_set: Final = msgspec.structs.force_setattr
+
+
+def key(name: str) -> bytes:
+    """What a name of any length is found by: 16 bytes (indexes have limits, MQTT names do not)."""
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class Columns:
+    """How text is put into columns.
+
+    Args: types: the dialect's types; ``VARCHAR(n)`` limits what is put into the columns.
+    """
+
+    def __init__(self, types: dict[str, str]) -> None:
+        self.name = _cutter(types["container_name"])
+        self.text = _cutter(types["string_id"])
+
+    def message(self, sequence: int, message: Message, lists: int) -> Row:
+        """Parameters of ``add_message_statement``."""
+        text = self.text
+        body = message.body
+        return (
+            sequence,
+            self.name(message.destination),
+            message.priority,
+            min(message.received_at, _LONG_MAX),
+            min(message.expires_at, _LONG_MAX),
+            text(message.client_id) if message.client_id else "",
+            message.protocol,
+            text(message.content_type) if message.content_type else "",
+            self.name(message.reply_to) if message.reply_to else "",
+            message.correlation_data or None,
+            headers_text(message),
+            lists,
+            len(body),
+            body,
+            _encode(_replace(message, body=b"")),
+        )
+
+    def retained(self, message: Message) -> Row:
+        """Parameters of ``add_retained_statement``."""
+        name = message.destination
+        rest = _encode(_replace(message, body=b""))
+        return (key(name), self.name(name), headers_text(message), message.body, rest)
+
+    def destination(self, name: str, pending_list: int) -> Row:
+        """Parameters of ``add_destination_statement``."""
+        return (key(name), self.name(name), pending_list, name.encode())
+
+    def subscription(self, value: Subscription) -> Row:
+        """Parameters of ``create_durable_sub_statement``."""
+        return (
+            value.pending_list,
+            self.text(value.client_id),
+            self.text(value.name),
+            self.name(value.filter),
+            int(value.durable),
+            value.qos,
+            value.selector.replace("\0", "\ufffd"),
+            _encode(value),
+        )
+
+    def session(self, value: Session) -> Row:
+        """Parameters of ``add_session_statement``."""
+        return (
+            key(value.client_id),
+            self.text(value.client_id),
+            value.expiry_interval,
+            value.disconnected_at,
+            _encode(value),
+        )
+
+    def inflight(self, value: InflightRecord) -> Row:
+        """Parameters of ``add_inflight_statement``."""
+        return (
+            key(value.client_id),
+            int(value.direction),
+            value.packet_id,
+            self.text(value.client_id),
+            int(value.state),
+            value.sequence,
+            _encode(value),
+        )
+
+
+def inflight_key(client_id: str, direction: InflightDirection, packet_id: int) -> Row:
+    """Parameters of ``remove_inflight_statement``."""
+    return (key(client_id), int(direction), packet_id)
+
+
+def headers_text(message: Message) -> str | None:
+    """Headers as a JSON object; of a name that repeats the first counts, as in STOMP."""
+    headers = message.headers
+    if not headers:
+        return None
+    return _encode_json(dict(reversed(headers))).decode()
+
+
+def stored_message(row: Row) -> StoredMessage:
+    """One row of ``find_next_message_statement``. Raises: CorruptRecordError."""
+    sequence, count, body, rest = row
+    return StoredMessage(sequence, message(body, rest, sequence), count)
+
+
+def acknowledged_message(row: Row) -> AcknowledgedMessage:
+    """One row of ``find_acknowledged_statement``. Raises: CorruptRecordError."""
+    ack, sequence, pending_list, delivered_at, acked_at, client_id, subscription, protocol = row[:8]
+    return AcknowledgedMessage(
+        ack,
+        sequence,
+        message(row[8], row[9], sequence),
+        pending_list,
+        delivered_at,
+        acked_at,
+        client_id,
+        subscription,
+        protocol,
+    )
+
+
+def message(body: bytes, rest: bytes, sequence: int = 0) -> Message:
+    """Put a message together again. Raises: CorruptRecordError."""
+    try:
+        value = _decode_message(rest)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecordError(str(error), location=f"message {sequence}") from error
+    _set(value, "body", body)  # nobody else has seen this value yet
+    return value
+
+
+def name(value: bytes, table: str) -> str:
+    """A name of any length with any character. Raises: CorruptRecordError."""
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(str(error), location=table) from error
+
+
+def decoded(kind: type[T], value: bytes, table: str) -> T:
+    """A complete value of a table. Raises: CorruptRecordError."""
+    try:
+        return msgspec.msgpack.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecordError(str(error), location=table) from error
+
+
+def _cutter(column_type: str) -> Callable[[str], str]:
+    limit = re.search(r"CHAR[A-Z0-9]*\s*\(\s*(\d+)", column_type, re.IGNORECASE)
+    length: Any = int(limit[1]) if limit else None
+
+    def cut(value: str) -> str:
+        if "\0" in value:
+            value = value.replace("\0", "\ufffd")
+        return value if length is None else value[:length]
+
+    return cut

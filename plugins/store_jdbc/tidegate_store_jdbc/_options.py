@@ -1,0 +1,259 @@
+"""The options of ``[store] plugin = "jdbc"``.
+
+Names, units and defaults are those of the JDBC stores of ActiveMQ, Artemis and Open Message Queue in
+snake_case, wherever they have one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Final
+
+from tidegate.spi import ConfigError, Kind, option
+
+#: What to do at start when another gateway holds the lock.
+AUTO: Final = "auto"
+WAIT: Final = "wait"
+FAIL: Final = "fail"
+
+#: Longest table name with prefix and suffix: PostgreSQL cuts longer names silently.
+TABLE_NAME_MAX: Final = 48
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PREFIX: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\.)?([A-Za-z_][A-Za-z0-9_]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class JdbcOptions:
+    """Options of the SQL store."""
+
+    url: str = option(
+        "",
+        help="The database: 'sqlite:///relative.db' (below the data directory), "
+        "'sqlite:////absolute.db' or 'postgresql://host:5432/database'. Left empty: "
+        "'sqlite:///tidegate.db', created at the first start.",
+    )
+    adapter: str = option(
+        "",
+        help="Name of the adapter that talks to the database. Left empty: the one registered for "
+        "the scheme of the url. Name it to use an adapter of your own for a known scheme.",
+    )
+    user: str = option(
+        "",
+        help="Database user. Left empty: from password_file, from the environment variable "
+        "TIDEGATE_STORE_USER, or from the url.",
+    )
+    password: str = option(
+        "",
+        help="Database password in clear: readable by everyone who can read this file, so the log "
+        "warns of it. Use password_file or the environment variable TIDEGATE_STORE_PASSWORD.",
+    )
+    password_file: str = option(
+        "",
+        help="File with 'user=' and 'password=' lines (or just the password), below the data "
+        "directory unless absolute. Refused when anyone but its owner can read it.",
+    )
+    create_tables_on_startup: bool = option(
+        True,
+        help="Create the tables that are missing; existing ones are used. With false a missing "
+        "table is an error: for databases where the gateway's user may not create any.",
+    )
+    table_prefix: str = option(
+        "",
+        help="Put before every table name, so that several gateways can share a database; may "
+        "begin with a schema ('mq.A_').",
+    )
+    brokerid: str = option(
+        "",
+        help="Put behind every table name (letters and digits): the other way for several gateways "
+        "to share a database.",
+    )
+    message_table_name: str = option("TIDEGATE_MSGS", help="Table of the messages.")
+    durable_sub_acks_table_name: str = option(
+        "TIDEGATE_ACKS",
+        help="Table of what is not acknowledged yet: one row for each message and each queue or "
+        "stored subscription that still holds it.",
+    )
+    lock_table_name: str = option(
+        "TIDEGATE_LOCK", help="Table of the lease row: who owns the store, until when."
+    )
+    acknowledged_table_name: str = option(
+        "TIDEGATE_ACKLOG", help="Table of the acknowledged log that sinks read."
+    )
+    destination_table_name: str = option("TIDEGATE_DESTS", help="Table of queues and topics.")
+    subscription_table_name: str = option("TIDEGATE_SUBS", help="Table of stored subscriptions.")
+    session_table_name: str = option("TIDEGATE_SESSIONS", help="Table of MQTT sessions.")
+    inflight_table_name: str = option("TIDEGATE_INFLIGHT", help="Table of packet ids in flight.")
+    retained_table_name: str = option("TIDEGATE_RETAINED", help="Table of retained messages.")
+    removed_table_name: str = option(
+        "TIDEGATE_REMOVED", help="Table of lists that are gone and not yet cleaned up."
+    )
+    version_table_name: str = option(
+        "TIDEGATE_VERSION", help="Table of the schema's version and the store's identity."
+    )
+    binary_data_type: str = option(
+        "",
+        help="Column type of bodies and encoded values. Left empty: the adapter's (BLOB, BYTEA).",
+    )
+    container_name_data_type: str = option(
+        "",
+        help="Column type of destination names. Left empty: the adapter's (TEXT). Longer values "
+        "are cut to the n of a VARCHAR(n); the complete ones are kept elsewhere.",
+    )
+    string_id_data_type: str = option(
+        "", help="Column type of client ids and other names; see container_name_data_type."
+    )
+    sequence_data_type: str = option(
+        "", help="Column type of sequences (64 bits). Left empty: the adapter's."
+    )
+    long_data_type: str = option(
+        "", help="Column type of times and sizes (64 bits). Left empty: the adapter's."
+    )
+    statements: dict[str, str] = option(
+        {},
+        help="SQL that replaces the adapter's own, by the statement's name; checked at start. "
+        "docs/store-jdbc.md lists the names.",
+    )
+    create_statements: dict[str, str] = option(
+        {},
+        help="SQL that creates a table, by the option that names the table, for example "
+        "message_table_name = 'CREATE TABLE {message_table} (…)'.",
+    )
+    use_database_lock: bool = option(
+        True,
+        help="Own the store by a lease that is renewed, so that a second gateway waits or refuses. "
+        "With false the gateway that opened last owns the store; the one before can no longer write.",
+    )
+    lock_renew_period: float = option(
+        2.0,
+        help="Time between renewals of the lease.",
+        kind=Kind.DURATION,
+        minimum=0.01,
+        maximum=3600,
+    )
+    lock_expiration: float = option(
+        20.0,
+        help="Time after which a lease that was not renewed is free, on the database's clock: how "
+        "long a standby waits after its master died.",
+        kind=Kind.DURATION,
+        minimum=0.05,
+        maximum=86400,
+    )
+    lock_policy: str = option(
+        AUTO,
+        help="When another gateway holds the lock at start: 'wait' as its standby, 'fail' at once, "
+        "'auto': wait on a database server, fail on an embedded database.",
+        choices=(AUTO, WAIT, FAIL),
+    )
+    network_timeout: float = option(
+        20.0,
+        help="Limit of one exchange with the database, also of connecting; above it the connection "
+        "is given up and made anew. At most lock_expiration.",
+        kind=Kind.DURATION,
+        minimum=0.05,
+        maximum=3600,
+    )
+    reconnect_wait: float = option(
+        30.0,
+        help="How long confirmations wait for a database that is gone. After that publishes are "
+        "refused until it is back; acknowledgements are kept and written then.",
+        kind=Kind.DURATION,
+        maximum=86400,
+        minimum=0.0,
+        zero="refuse at once",
+    )
+    connections_max: int = option(
+        4,
+        help="Connections that read pages side by side; the store has two more for writing and for "
+        "the lease.",
+        minimum=1,
+        maximum=100,
+    )
+    cleanup_period: float = option(
+        300.0,
+        help="Time between deletions of what is left of removed destinations and subscriptions.",
+        kind=Kind.DURATION,
+        minimum=0.01,
+        maximum=86400,
+    )
+    cleanup_limit: int = option(
+        1000,
+        help="Rows that one transaction of a clean-up deletes at most, so that it never keeps "
+        "clients waiting for long.",
+        minimum=1,
+        maximum=100_000,
+    )
+
+
+#: The options that name a table, and the placeholder that stands for it in SQL.
+TABLES: Final = {
+    "message_table_name": "message_table",
+    "durable_sub_acks_table_name": "acks_table",
+    "lock_table_name": "lock_table",
+    "acknowledged_table_name": "acknowledged_table",
+    "destination_table_name": "destination_table",
+    "subscription_table_name": "subscription_table",
+    "session_table_name": "session_table",
+    "inflight_table_name": "inflight_table",
+    "retained_table_name": "retained_table",
+    "removed_table_name": "removed_table",
+    "version_table_name": "version_table",
+}
+
+
+def table_names(options: JdbcOptions) -> dict[str, str]:
+    """Each table's full name by its placeholder. Raises: ConfigError."""
+    if not _PREFIX.fullmatch(options.table_prefix):
+        raise ConfigError(
+            "may hold letters, digits and '_', after an optional schema and a dot",
+            key="table_prefix",
+        )
+    if not re.fullmatch(r"[A-Za-z0-9]*", options.brokerid):
+        raise ConfigError("may hold letters and digits only", key="brokerid")
+    suffix = f"_{options.brokerid}" if options.brokerid else ""
+    names: dict[str, str] = {}
+    for key, placeholder in TABLES.items():
+        own: str = getattr(options, key)
+        if not _NAME.fullmatch(own):
+            raise ConfigError(f"{own!r} is not a table name (letters, digits, '_')", key=key)
+        name = f"{options.table_prefix}{own}{suffix}"
+        if len(name.rpartition(".")[2]) > TABLE_NAME_MAX:
+            raise ConfigError(f"{name!r} is longer than {TABLE_NAME_MAX} characters", key=key)
+        if name.lower() in {other.lower() for other in names.values()}:
+            raise ConfigError(f"{name!r} is the name of another table, too", key=key)
+        names[placeholder] = name
+    return names
+
+
+def check(options: JdbcOptions) -> None:
+    """Refuse values that cannot work together. Raises: ConfigError."""
+    table_names(options)
+    if options.lock_renew_period * 2 > options.lock_expiration:
+        raise ConfigError(
+            f"{options.lock_renew_period:g} s is more than half of lock_expiration "
+            f"({options.lock_expiration:g} s): one slow renewal would lose the lock",
+            key="lock_renew_period",
+        )
+    if options.network_timeout > options.lock_expiration:
+        raise ConfigError(
+            f"{options.network_timeout:g} s is longer than lock_expiration "
+            f"({options.lock_expiration:g} s): the lease would end during one exchange",
+            key="network_timeout",
+        )
+    for key in options.create_statements:
+        if key not in TABLES:
+            known = ", ".join(sorted(TABLES))
+            raise ConfigError(f"no such table; known: {known}", key=f"create_statements.{key}")
+
+
+def data_types(options: JdbcOptions) -> dict[str, str]:
+    """The column types that the options set, by placeholder (``binary``, ``string`` …)."""
+    suffix = "_data_type"
+    found: dict[str, str] = {}
+    for field in fields(options):
+        if field.name.endswith(suffix):
+            value: str = getattr(options, field.name)
+            if value:
+                found[field.name.removesuffix(suffix)] = value
+    return found

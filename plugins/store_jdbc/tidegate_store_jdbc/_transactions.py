@@ -1,0 +1,156 @@
+"""Transactions of one store: fenced, counted, repeated when the connection breaks.
+
+The first statement of each checks the fencing token, counts the transaction and writes the store's
+numbers, all in the lock row. When the connection breaks during a COMMIT, that count tells afterwards
+whether the transaction is there: it is then not made twice, and never forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from tidegate.spi import (
+    CorruptRecordError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreIOError,
+)
+from tidegate_store_jdbc import _recovery
+from tidegate_store_jdbc._adapter import (
+    Adapter,
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseUnavailableError,
+    FenceError,
+    Row,
+    Step,
+    StepResult,
+)
+from tidegate_store_jdbc._connection import Reachability
+from tidegate_store_jdbc._lock import Lease, read_lock
+from tidegate_store_jdbc._recovery import Counters, Found
+
+logger = logging.getLogger("tidegate.store.jdbc")
+
+
+class Transactions:
+    """What a store writes and reads with.
+
+    Attributes:
+        counters: the store's numbers; ``commit`` writes them as they are.
+        is_open: queries and transactions are allowed.
+        failure: why the store is read-only, if it is.
+        has_unsynced: something was committed that a power cut may still lose.
+    """
+
+    def __init__(self, adapter: Adapter, lease: Lease, reachability: Reachability) -> None:
+        self._adapter = adapter
+        self._lease = lease
+        self._reachability = reachability
+        self.counters = Counters()
+        self.is_open = False
+        self.failure: StoreError | None = None
+        self.has_unsynced = False
+
+    async def commit(self, made: Sequence[Step], *, synced: bool) -> list[StepResult] | None:
+        """Run steps in one transaction, as often as it takes; one call at a time.
+
+        Returns: their results; None when a transaction whose answer was lost had succeeded.
+        Raises: StoreFullError (nothing was written), StoreIOError, StoreClosedError.
+        """
+        counters = self.counters
+        batch = counters.batch + 1
+        numbers = (batch, counters.last_sequence, counters.last_list, counters.ack_last)
+        row = (*numbers, counters.ack_released, self._lease.token, counters.batch)
+        steps = [Step("update_batch_statement", [row]), *made]
+        in_doubt = False
+        since: float | None = None
+        while True:
+            self.require_open()
+            results: list[StepResult] | None = None
+            try:
+                await self._reachability.until(since=since, in_doubt=in_doubt)
+                results = await self._adapter.transaction(steps, synced=synced)
+            except DatabaseUnavailableError as error:
+                in_doubt = in_doubt or error.in_doubt
+                since = asyncio.get_running_loop().time() if since is None else since
+                self._reachability.lost(str(error))
+                continue
+            except FenceError:
+                if not in_doubt or not await self._is_written(batch):
+                    raise self.fail("another gateway owns the store now") from None
+            except DatabaseFullError as error:
+                raise StoreFullError(f"the database has no room: {error}") from error
+            except StoreError:
+                self.require_open()  # it failed for good while this waited: say that
+                raise
+            except Exception as error:
+                raise self.fail(f"the database refused a batch: {error}") from error
+            self._reachability.worked()
+            counters.batch = batch
+            self.has_unsynced = not synced
+            if synced:
+                counters.ack_synced = counters.ack_last
+            return None if results is None else results[1:]
+
+    async def _is_written(self, batch: int) -> bool:
+        """Whether the transaction whose COMMIT was not answered is there."""
+        while True:
+            try:
+                row = await read_lock(self._adapter)
+            except DatabaseUnavailableError as error:
+                await self._lost(error)
+            else:
+                return row.fencing_token == self._lease.token and row.batch == batch
+
+    async def recount(self) -> None:
+        """Count anew what a transaction changed whose results were lost."""
+        while True:
+            try:
+                await _recovery.count(self._adapter, Found("", self.counters))
+            except DatabaseUnavailableError as error:
+                await self._lost(error)
+            else:
+                return
+
+    async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
+        """Run a query; wait for the database as long as it takes.
+
+        Raises: CorruptRecordError, StoreIOError, StoreClosedError.
+        """
+        while True:
+            self.require_open()
+            await self._reachability.until(in_doubt=True)
+            try:
+                return await self._adapter.fetch(statement, row)
+            except DatabaseUnavailableError as error:
+                self.require_open()  # closed under a reader's feet: say that
+                self._reachability.lost(str(error))
+            except DatabaseCorruptError as error:
+                raise CorruptRecordError(error.problem, location=statement) from error
+            except DatabaseError as error:
+                raise StoreIOError(f"reading failed: {error}") from error
+
+    async def _lost(self, error: DatabaseError) -> None:
+        self._reachability.lost(str(error))
+        await self._reachability.until(in_doubt=True)
+
+    def fail(self, problem: str) -> StoreIOError:
+        """The store is read-only from here on."""
+        error = StoreIOError(f"{problem}; the store is read-only until the gateway is restarted")
+        if self.failure is None:
+            self.failure = error
+            self._reachability.close()
+            logger.critical("store=read-only error=%r", problem)
+        return error
+
+    def require_open(self) -> None:
+        """Raises: StoreClosedError; what made the store read-only."""
+        if not self.is_open:
+            raise StoreClosedError("the store is not open")
+        if self.failure is not None:
+            raise self.failure

@@ -1,0 +1,130 @@
+"""The whole gateway on the SQL store: gateway and database are killed under load, by seed.
+
+The clients and the oracle are those of ``tests/crash/test_sigkill.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from gateway_process import GatewayProcess
+from jdbc_kit import prefix
+from postgres_server import PostgresServer
+from wire import StompClient
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "crash"))
+
+import test_sigkill as crash  # pyright: ignore[reportMissingImports] - on the path above
+
+SQLITE = '[store]\nplugin = "jdbc"\n'
+
+
+def on_postgres(server: PostgresServer, where: Path) -> str:
+    return f"""
+[store]
+plugin = "jdbc"
+url = "{server.url}"
+user = "tidegate"
+password_file = "{server.password_file}"
+table_prefix = "{prefix(where)}"
+"""
+
+
+def accounted_for(oracle: crash.Oracle, context: str) -> None:
+    crash.check(oracle, context)
+    assert len(oracle.confirmed) > 500, "the load was too small to prove anything"
+
+
+@pytest.mark.timeout(300)
+def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(tmp_path: Path) -> None:
+    oracle = asyncio.run(
+        crash.run_kills(tmp_path, seed=7, kills=6, load_s=(0.15, 0.9), extra=SQLITE)
+    )
+    accounted_for(oracle, "sqlite")
+
+
+@pytest.mark.timeout(300)
+def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    turns = itertools.count()
+
+    def strike(gateway: GatewayProcess) -> None:
+        if next(turns) % 2:
+            crash.restart(gateway)
+        else:
+            postgres.stop(signal.SIGKILL)
+            postgres.start()
+
+    extra = on_postgres(postgres, tmp_path)
+    oracle = asyncio.run(
+        crash.run_kills(tmp_path, seed=8, kills=6, load_s=(0.15, 0.9), extra=extra, strike=strike)
+    )
+    accounted_for(oracle, "postgres")
+    log = (tmp_path / "gateway.log").read_text()
+    assert "database=unreachable" in log
+    assert "database=reachable" in log
+    assert postgres.password not in log
+
+
+@pytest.mark.timeout(300)
+def test_a_standby_gateway_takes_over_with_every_message(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    extra = on_postgres(postgres, tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    second = GatewayProcess(tmp_path / "two", extra=extra)
+
+    async def send(port: int) -> None:
+        client = await StompClient.connect(port)
+        for number in range(50):
+            client.send("SEND", b"%d" % number, destination="/queue/q", receipt=str(number))
+        for number in range(50):
+            await client.receipt(str(number))
+        await client.aclose()
+
+    async def receive(port: int) -> list[bytes]:
+        client = await StompClient.connect(port)
+        client.send("SUBSCRIBE", destination="/queue/q", id="1", ack="auto")
+        frames = [await client.receive() for _ in range(50)]
+        await client.aclose()
+        return [frame.body for frame in frames]
+
+    def standby_waits() -> bool:
+        return second.log.exists() and "standby: waiting for the lock" in second.log.read_text()
+
+    with GatewayProcess(tmp_path / "one", extra=extra) as first:
+        starting = threading.Thread(target=second.start)
+        starting.start()
+        try:
+            end = time.monotonic() + 60
+            while not standby_waits():
+                assert time.monotonic() < end, "no standby"
+                time.sleep(0.02)
+            asyncio.run(send(first.stomp_port))
+            first.kill()
+            starting.join(60)
+            assert not starting.is_alive()
+            assert asyncio.run(receive(second.stomp_port)) == [b"%d" % n for n in range(50)]
+            assert second.stop() == 0
+        finally:
+            second.__exit__()
+            starting.join(60)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_confirmed_is_lost_over_many_kills_on_sqlite(tmp_path: Path, seed: int) -> None:
+    oracle = asyncio.run(
+        crash.run_kills(tmp_path, seed=seed, kills=30, load_s=(0.02, 1.2), extra=SQLITE)
+    )
+    accounted_for(oracle, f"sqlite, seed {seed}")

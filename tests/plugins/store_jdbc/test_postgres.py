@@ -1,0 +1,267 @@
+"""PostgreSQL: every statement finds its rows by an index; errors; what a session is told."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+from typing import Any, cast
+
+import asyncpg
+import pytest
+from jdbc_kit import (
+    QUEUE,
+    WHOLE_TABLES,
+    add,
+    filled,
+    new_store,
+    opened,
+    pending,
+    postgres_options,
+    prefix,
+    run,
+    sample_rows,
+    write,
+)
+from postgres_server import PostgresServer
+
+from tidegate.spi import ConfigError, Message, StoreIOError
+from tidegate_store_jdbc import (
+    STATEMENTS,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseUnavailableError,
+    JdbcStore,
+)
+from tidegate_store_jdbc._postgres import PostgresAdapter, _ssl, _translated  # pyright: ignore[reportPrivateUsage]
+
+
+def adapter(store: JdbcStore) -> PostgresAdapter:
+    found = store._adapter  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(found, PostgresAdapter)
+    return found
+
+
+async def ask(server: PostgresServer, query: str) -> list[Any]:
+    """What another session sees."""
+    connection = await asyncpg.connect(f"{server.url}", user="tidegate", password=server.password)
+    try:
+        return [tuple(row) for row in await connection.fetch(query)]
+    finally:
+        await connection.close()
+
+
+def test_every_statement_finds_its_rows_by_an_index(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+        plans = await explain_all(store)
+        await filled(store)
+        await ask(postgres, "SELECT 1")
+        plans += await explain_all(store)  # with rows, before the server has looked at them
+        await ask(postgres, f"ANALYZE {prefix(tmp_path)}TIDEGATE_MSGS")
+        await ask(postgres, f"ANALYZE {prefix(tmp_path)}TIDEGATE_ACKS")
+        plans += await explain_all(store)
+        for statement, plan in plans:
+            assert reads_too_much(plan) == "" or "_last_sequence_" in statement, (
+                f"{statement}: {reads_too_much(plan)}\n{plan}"
+            )
+        await store.close()
+
+    run(scenario())
+
+
+def reads_too_much(plan: str) -> str:
+    """The part of a plan that reads more of a table than the rows it is asked for, or ""."""
+    for node in re.split(r"^\s*->", plan, flags=re.MULTILINE):
+        if "Seq Scan" in node:
+            return node
+        index = re.search(r"(?:using|Index Scan on) (\S+)", node)
+        if index and "Index Cond: (" not in node:
+            return node
+        # The index of (list, sequence) finds a sequence only within a list.
+        if index and index[1].endswith("acks_pkey") and "(pending_list =" not in node:
+            return node
+    return ""
+
+
+async def explain_all(store: JdbcStore) -> list[tuple[str, str]]:
+    return [
+        (name, await adapter(store).explain(name, sample_rows(name, 300) or [()]))
+        for name in sorted(STATEMENTS.keys() - WHOLE_TABLES)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "dropped"),
+    [
+        ("remove_message_statement", "TIDEGATE_ACKS_SEQ"),
+        ("delete_old_messages_statement", "TIDEGATE_ACKLOG_SEQ"),
+    ],
+)
+def test_the_check_notices_a_missing_index(
+    postgres: PostgresServer, tmp_path: Path, statement: str, dropped: str
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+        await filled(store)
+        await adapter(store).create([("test", f"DROP INDEX {prefix(tmp_path)}{dropped}")])
+        plan = await adapter(store).explain(statement, sample_rows(statement, 300))
+        assert reads_too_much(plan)
+        await store.close()
+
+    run(scenario())
+
+
+def test_values_that_postgres_cannot_hold_do_not_stop_the_store(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+        strange = Message(
+            "topic://" + "x" * 60_000,
+            b"\0",
+            (("nul\0", "a\0b"),),
+            expires_at=2**63 + 5,
+            client_id="nul\0",
+            content_type="\0",
+            reply_to="queue://\0",
+        )
+        await write(store, QUEUE, add(1))
+        from tidegate.spi import AddDestination, AddMessage, SetRetained
+
+        await write(store, AddDestination(strange.destination, 0), AddMessage(2, strange, (1,)))
+        await write(store, SetRetained(strange))
+        page = await store.page_in(1, 1, 1, 1)
+        assert page[0].message == strange
+        await store.close()
+        store, state = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+        assert list(state.retained) == [strange]
+        assert strange.destination in [known.destination for known in state.destinations]
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_wrong_password_is_an_error_that_does_not_show_it(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    options = postgres_options(postgres, tmp_path, password_file="", password="wr0ng-pass")
+    with pytest.raises(StoreIOError) as caught:
+        run(opened(tmp_path, options))
+    assert "password authentication failed" in str(caught.value)
+    assert "wr0ng-pass" not in str(caught.value)
+
+
+def test_a_server_that_never_answers_is_given_up_at_start(tmp_path: Path) -> None:
+    from postgres_server import free_port
+
+    url = f"postgresql://127.0.0.1:{free_port()}/nothing"
+    with pytest.raises(StoreIOError, match="cannot open the store in postgresql://127"):
+        run(opened(tmp_path, url=url, network_timeout=0.3))
+
+
+def test_sessions_end_transactions_that_nobody_ends(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        options = postgres_options(postgres, tmp_path, network_timeout=7.5)
+        store, _ = await opened(tmp_path, options)
+        writer = await adapter(store)._take("write")  # pyright: ignore[reportPrivateUsage]
+        found = await writer.fetch("SHOW idle_in_transaction_session_timeout")
+        assert found[0][0] == "7500ms"
+        adapter(store)._put("write", writer)  # pyright: ignore[reportPrivateUsage]
+        query = "SELECT DISTINCT application_name, state FROM pg_stat_activity WHERE usename = 'tidegate' AND application_name = 'tidegate' AND state LIKE 'idle in%'"
+        assert await ask(postgres, query) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_the_size_is_that_of_all_tables(postgres: PostgresServer, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
+        before = store.statistics().disk_bytes
+        assert before > 0
+        await write(store, QUEUE, add(1, size=1_000_000))
+        await store._measure()  # pyright: ignore[reportPrivateUsage]
+        assert store.statistics().disk_bytes > before + 900_000
+        assert await pending(store) == [1]
+        await store.close()
+
+    run(scenario())
+
+
+def test_tables_may_live_in_a_schema(postgres: PostgresServer, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await ask(postgres, "CREATE SCHEMA IF NOT EXISTS mq")
+        options = postgres_options(
+            postgres, tmp_path, table_prefix=f"mq.{prefix(tmp_path)}", brokerid="b7"
+        )
+        store, _ = await opened(tmp_path, options)
+        await write(store, QUEUE, add(1))
+        table = f"mq.{prefix(tmp_path)}TIDEGATE_MSGS_b7"
+        assert await ask(postgres, f"SELECT sequence FROM {table}") == [(1,)]
+        await store.close()
+
+    run(scenario())
+
+
+class RefusedError(Exception):
+    """An error with a state, as asyncpg has them."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("refused")
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RefusedError("08006"), DatabaseUnavailableError),
+        (RefusedError("57P01"), DatabaseUnavailableError),
+        (RefusedError("57P03"), DatabaseUnavailableError),
+        (RefusedError("40P01"), DatabaseUnavailableError),
+        (RefusedError("25006"), DatabaseUnavailableError),
+        (RefusedError("25P03"), DatabaseUnavailableError),
+        (RefusedError("53300"), DatabaseUnavailableError),
+        (ConnectionResetError(), DatabaseUnavailableError),
+        (TimeoutError(), DatabaseUnavailableError),
+        (cast(Any, asyncpg).InterfaceError("closed"), DatabaseUnavailableError),
+        (cast(Any, asyncpg).InternalClientError("state"), DatabaseUnavailableError),
+        (RefusedError("53100"), DatabaseFullError),
+        (RefusedError("23505"), DatabaseError),
+        (RefusedError("28P01"), DatabaseError),
+        (cast(Any, asyncpg).DataError("invalid input"), DatabaseError),
+        (KeyError("a bug"), DatabaseError),
+    ],
+)
+def test_errors_say_whether_to_try_again(error: Exception, kind: type[DatabaseError]) -> None:
+    assert type(_translated(error)) is kind
+
+
+def test_urls_say_how_to_encrypt(tmp_path: Path) -> None:
+    assert _ssl({}) is None
+    assert _ssl({"sslmode": "require"}) == "require"
+    with pytest.raises(ConfigError, match="sslmode is one of"):
+        _ssl({"sslmode": "sometimes"})
+    with pytest.raises(ConfigError, match="needs sslmode"):
+        _ssl({"sslmode": "require", "sslrootcert": "x"})
+    with pytest.raises(ConfigError, match="sslrootcert"):
+        _ssl({"sslmode": "verify-full", "sslrootcert": str(tmp_path / "none")})
+    import trustme
+
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = _ssl({"sslmode": "verify-ca", "sslrootcert": str(tmp_path / "ca.pem")})
+    assert isinstance(context, ssl.SSLContext)
+    assert not context.check_hostname
+    with pytest.raises(ConfigError, match="unknown option 'sslmoed'"):
+        new_store(tmp_path, url="postgresql://h/d?sslmoed=require")
+
+
+def test_a_command_tag_tells_how_many_rows() -> None:
+    from tidegate_store_jdbc._postgres import _touched  # pyright: ignore[reportPrivateUsage]
+
+    assert [_touched(tag) for tag in ("DELETE 5", "INSERT 0 7", "BEGIN")] == [5, 7, 0]
+    assert re.fullmatch(r"\d+", str(_touched("UPDATE 12")))

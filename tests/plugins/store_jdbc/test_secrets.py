@@ -1,0 +1,149 @@
+"""User and password: where they come from, in which order, and that nobody else sees them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from jdbc_kit import QUEUE, add, opened, postgres_options, run, write
+from postgres_server import PostgresServer
+
+from tidegate.spi import ConfigError
+from tidegate_store_jdbc._options import JdbcOptions
+from tidegate_store_jdbc._secrets import (
+    FILE_BYTES_MAX,
+    PASSWORD_VARIABLE,
+    USER_VARIABLE,
+    Credentials,
+    credentials,
+    read_password_file,
+)
+from tidegate_store_jdbc._url import parse_url
+
+NO_URL = parse_url("postgresql://host/db")
+URL = parse_url("postgresql://url-user:url-pass@host/db")
+
+
+def password_file(directory: Path, content: str, mode: int = 0o600) -> JdbcOptions:
+    path = directory / "secret"
+    path.write_text(content)
+    path.chmod(mode)
+    return JdbcOptions(password_file="secret", user="option-user")
+
+
+def test_the_password_file_comes_first(tmp_path: Path) -> None:
+    options = password_file(tmp_path, "# of the store\nuser=file-user\npassword= a=b \n")
+    environment = {USER_VARIABLE: "env-user", PASSWORD_VARIABLE: "env-pass"}
+    found = credentials(options, URL, tmp_path, environment)
+    assert found == Credentials("file-user", " a=b ")
+
+
+def test_the_environment_comes_before_the_configuration(tmp_path: Path) -> None:
+    options = JdbcOptions(user="option-user", password="option-pass")
+    environment = {USER_VARIABLE: "env-user", PASSWORD_VARIABLE: "env-pass"}
+    assert credentials(options, URL, tmp_path, environment) == Credentials("env-user", "env-pass")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "key"),
+    [
+        (
+            JdbcOptions(user="u", password="option-pass"),
+            Credentials("u", "option-pass"),
+            "password",
+        ),
+        (JdbcOptions(), Credentials("url-user", "url-pass"), "url"),
+    ],
+)
+def test_a_password_in_clear_is_warned_of_and_not_shown(
+    options: JdbcOptions,
+    expected: Credentials,
+    key: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert credentials(options, URL, tmp_path, {}) == expected
+    assert f"store.{key} holds a password in clear" in caplog.text
+    assert expected.password not in caplog.text
+    assert expected.password not in repr(expected)
+
+
+def test_a_database_without_a_password_needs_none(tmp_path: Path) -> None:
+    assert credentials(JdbcOptions(), NO_URL, tmp_path, {}) == Credentials()
+
+
+def test_a_file_with_one_line_is_the_password(tmp_path: Path) -> None:
+    options = password_file(tmp_path, "just=this\n")
+    assert credentials(options, NO_URL, tmp_path, {}) == Credentials("option-user", "just=this")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_file_that_others_can_use_is_refused(mode: int, tmp_path: Path) -> None:
+    options = password_file(tmp_path, "password=s3cret", mode)
+    with pytest.raises(ConfigError, match="chmod 600") as caught:
+        credentials(options, NO_URL, tmp_path, {})
+    assert caught.value.key == "password_file"
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"password=x\nsecret=y", "line 2 is not"),
+        (b"x" * (FILE_BYTES_MAX + 1), "more than"),
+        (b"password=\xff", "not UTF-8"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_without_showing_it(
+    content: bytes, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=problem):
+        read_password_file(path)
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_password_file(tmp_path / "none")
+    with pytest.raises(ConfigError):
+        read_password_file(tmp_path)
+
+
+def test_masked_values_are_refused_until_they_can_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not supported yet"):
+        credentials(JdbcOptions(password="ENC(abc)"), NO_URL, tmp_path, {})
+
+
+def test_the_password_is_in_no_log_and_no_process_list(
+    postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
+        await write(store, QUEUE, add(1))
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                assert postgres.password.encode() not in process.read_bytes(), process
+            except OSError:
+                continue  # it has ended
+        await store.close()
+
+    run(scenario())
+    assert postgres.password not in caplog.text
+    assert postgres.password not in (postgres.directory / "log").read_text()
+
+
+def test_bodies_are_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, QUEUE, add(4711))
+        await store.close()
+
+    run(scenario())
+    assert "4711 ..." not in caplog.text

@@ -1,0 +1,185 @@
+"""Statements as data: each dialect has all of them, overrides are checked by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from jdbc_kit import QUEUE, ack, add, opened, pending, postgres_options, run, sqlite_rows, write
+from postgres_server import PostgresServer
+
+from tidegate.spi import ConfigError
+from tidegate_store_jdbc import STATEMENTS, JdbcOptions
+from tidegate_store_jdbc._postgres import DIALECT as POSTGRES
+from tidegate_store_jdbc._sqlite import DIALECT as SQLITE
+from tidegate_store_jdbc._statements import RETIRED, fill, resolve
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "store-jdbc.md"
+
+
+def statement_table() -> str:
+    """What the document says of each statement."""
+    lines = ["| Statement | Parameters | Gives |", "| --- | --- | --- |"]
+    for name, info in STATEMENTS.items():
+        gives = f"{info.columns} column{'s' * (info.columns > 1)}" if info.columns else "none"
+        many = " (many)" if info.many else ""
+        parameters = ", ".join(info.parameters) or "none"
+        lines.append(f"| `{name}` | {parameters}{many} | {gives} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_document_lists_every_statement() -> None:
+    text = DOCUMENT.read_text()
+    block = text.partition("<!-- statements -->\n")[2].partition("<!-- end statements -->")[0]
+    assert block == statement_table()
+
+
+WORDS = {"message_table": "M", "now": "0"}
+
+
+@pytest.mark.parametrize("dialect", [SQLITE, POSTGRES])
+def test_a_dialect_has_every_statement_and_no_other(dialect: object) -> None:
+    assert dialect in (SQLITE, POSTGRES)
+    assert set(dialect.statements) == set(STATEMENTS)  # type: ignore[attr-defined]
+
+
+def test_an_unknown_statement_is_refused_and_the_nearest_named() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'add_message_statement'") as caught:
+        resolve(SQLITE.statements, {"add_mesage_statement": ""}, {})
+    assert caught.value.key == "statements.add_mesage_statement"
+
+
+SEEDS = [
+    "add_message",
+    "update_message",
+    "remove_message",
+    "find_message_sequence_id",
+    "find_message",
+    "find_all_messages",
+    "find_last_sequence_id_in_msgs",
+    "find_last_sequence_id_in_acks",
+    "create_durable_sub",
+    "find_durable_sub",
+    "find_all_durable_subs",
+    "update_last_ack_of_durable_sub",
+    "delete_subscription",
+    "find_all_durable_sub_messages",
+    "find_durable_sub_messages",
+    "find_all_destinations",
+    "remove_all_messages",
+    "remove_all_subscriptions",
+    "delete_old_messages",
+    "lock_create",
+    "lock_update",
+    "next_durable_subscriber_message",
+    "durable_subscriber_message_count",
+    "last_acked_durable_subscriber_message",
+    "destination_message_count",
+    "find_next_message",
+]
+
+
+def test_every_statement_of_the_jdbc_adapter_is_known() -> None:
+    for seed in SEEDS:
+        name = f"{seed}_statement"
+        assert (name in STATEMENTS) != (name in RETIRED), name
+
+
+def test_a_statement_without_a_job_says_what_does_it() -> None:
+    with pytest.raises(ConfigError, match="remove_pending_statement acknowledges") as caught:
+        resolve(SQLITE.statements, {"update_last_ack_of_durable_sub_statement": "x"}, {})
+    assert caught.value.key == "statements.update_last_ack_of_durable_sub_statement"
+    text = DOCUMENT.read_text()
+    assert all(f"`{name}`" in text for name in RETIRED)
+
+
+def test_placeholders_are_filled_and_unknown_ones_refused() -> None:
+    assert fill("DELETE FROM {message_table}", WORDS, "k") == "DELETE FROM M"
+    for template, problem in (("{messages}", "unknown placeholder"), ("{", "not a template")):
+        with pytest.raises(ConfigError, match=problem) as caught:
+            fill(template, WORDS, "statements.k")
+        assert caught.value.key == "statements.k"
+
+
+BAD = [
+    ("find_next_message_statement", "SELECT nothing FROM {message_table}"),
+    ("find_next_message_statement", "SELECT sequence FROM {message_table}"),
+    ("add_message_statement", "INSERT INTO {message_table} (sequence) VALUES (1)"),
+    ("lock_update_statement", "UPDAET {lock_table}"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), BAD)
+def test_a_statement_that_sqlite_refuses_is_named_at_start(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(opened(tmp_path, statements={name: text}))
+    assert caught.value.key == f"statements.{name}"
+
+
+@pytest.mark.parametrize(("name", "text"), BAD)
+def test_a_statement_that_postgres_refuses_is_named_at_start(
+    name: str, text: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    options = postgres_options(postgres, tmp_path, statements={name: text})
+    with pytest.raises(ConfigError) as caught:
+        run(opened(tmp_path, options))
+    assert caught.value.key == f"statements.{name}"
+
+
+OWN = {
+    # One row at a time, a column of its own, and another order.
+    "add_message_statement": (
+        "INSERT INTO {message_table} (sequence, destination, priority, received_at, expires_at,"
+        " client_id, protocol, content_type, reply_to, correlation_data, headers, lists,"
+        " body_bytes, body, message, site)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'site 7')"
+    ),
+    "remove_pending_statement": "DELETE FROM {acks_table} WHERE pending_list = ? AND sequence = ?",
+}
+TABLE = SQLITE.create["message_table"][0].replace("(sequence", "(site TEXT, sequence")
+
+
+def test_own_statements_and_tables_are_used(tmp_path: Path) -> None:
+    options = JdbcOptions(statements=OWN, create_statements={"message_table_name": TABLE})
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, options)
+        await write(store, QUEUE, *[add(n) for n in range(1, 40)])
+        await write(store, ack(*range(1, 30)))
+        assert await pending(store) == list(range(30, 40))
+        await store.close()
+
+    run(scenario())
+    rows = sqlite_rows(tmp_path, "SELECT DISTINCT site FROM TIDEGATE_MSGS")
+    assert rows == [("site 7",)]
+
+
+def test_a_create_statement_that_is_refused_is_named(tmp_path: Path) -> None:
+    options = JdbcOptions(create_statements={"message_table_name": "CREATE THING x"})
+    with pytest.raises(ConfigError) as caught:
+        run(opened(tmp_path, options))
+    assert caught.value.key == "create_statements.message_table_name"
+
+
+def test_names_and_types_of_the_schema_are_those_of_the_options(tmp_path: Path) -> None:
+    options = dataclasses.replace(
+        JdbcOptions(),
+        message_table_name="ACTIVEMQ_MSGS",
+        table_prefix="P_",
+        brokerid="7",
+        container_name_data_type="VARCHAR(10)",
+    )
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, options)
+        await write(store, QUEUE, add(1))
+        await store.close()
+
+    run(scenario())
+    table = "P_ACTIVEMQ_MSGS_7"
+    schema = sqlite_rows(tmp_path, f"SELECT sql FROM sqlite_master WHERE name = '{table}'")
+    assert "destination VARCHAR(10)" in schema[0][0]
+    assert sqlite_rows(tmp_path, f"SELECT destination FROM {table}") == [("queue://q",)]
