@@ -15,11 +15,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Never
+from typing import Final, Never, TypeVar
 
-from benchkit import idle, machine, report
+from benchkit import idle, machine, report, retained
 from benchkit.brokers import (
     BENCHMARKS,
     BROKERS,
@@ -82,6 +82,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--idle-hold", type=float, default=30.0, metavar="SECONDS", help="how long --idle measures"
     )
+    parser.add_argument(
+        "--retained",
+        type=int,
+        metavar="N",
+        help="instead of the scenarios: publish N retained messages, and time a new subscriber to all "
+        "of them by a wildcard",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--duration", type=float, default=5.0, help="seconds of sending in each run"
@@ -117,6 +124,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--rounds from 1, --duration 0.1 to 600, --messages from 100")
     if options.idle is not None and not (1 <= options.idle <= 1_000_000):
         parser.error("--idle from 1 to 1000000")
+    if options.retained is not None and not (1 <= options.retained <= 10_000_000):
+        parser.error("--retained from 1 to 10000000")
+    if options.retained is not None and options.idle is not None:
+        parser.error("--idle or --retained, not both")
     if not 1 <= options.idle_hold <= 3600:
         parser.error("--idle-hold from 1 to 3600")
     return options
@@ -347,7 +358,11 @@ def run_rounds(
     """Run everything; `results` fills as it goes, so that an interrupt keeps what there is."""
     for turn in range(1, options.rounds + 1):
         for target in targets:
-            loads = [each for each in scenarios if target.speaks(each.protocol)]
+            loads = [
+                each
+                for each in scenarios
+                if target.speaks(each.protocol) and each.suits(target.spec)
+            ]
             if not loads:
                 continue
             name = target.spec.name
@@ -373,27 +388,76 @@ def run_rounds(
 
 def run_idle(targets: Sequence[Target], options: argparse.Namespace) -> list[idle.IdleRun]:
     """Hold idle connections of each protocol on each broker, one after the other, fresh each time."""
-    runs: list[idle.IdleRun] = []
-    protocols: tuple[Protocol, ...] = ("stomp", "mqtt")
+
+    def one(target: Target, broker: BrokerProcess, address: Address, load: Load) -> idle.IdleRun:
+        return idle.measure(
+            target.spec.name,
+            broker,
+            LOADGEN,
+            address,
+            load.name,
+            options.idle,
+            login=load.login,
+            hold_s=options.idle_hold,
+        )
+
+    return run_each(
+        targets, options, [("stomp", "stomp"), ("mqtt", "mqtt"), ("mqtt5", "mqtt")], one
+    )
+
+
+def run_retained(
+    targets: Sequence[Target], options: argparse.Namespace
+) -> list[retained.RetainedRun]:
+    """Publish retained messages on each broker, fresh each time, and subscribe to all of them."""
+
+    def one(
+        target: Target, broker: BrokerProcess, address: Address, load: Load
+    ) -> retained.RetainedRun:
+        return retained.measure(
+            target.spec.name,
+            broker,
+            LOADGEN,
+            address,
+            load.name,
+            options.retained,
+            login=load.login,
+            subscribes=options.rounds,
+        )
+
+    able = [target for target in targets if target.spec.retained_wildcards]
+    return run_each(able, options, [("mqtt", "mqtt"), ("mqtt5", "mqtt")], one)
+
+
+RunT = TypeVar("RunT", idle.IdleRun, retained.RetainedRun)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """How the load generator calls a protocol, and what it logs in with."""
+
+    name: str
+    login: tuple[str, ...]
+
+
+def run_each(
+    targets: Sequence[Target],
+    options: argparse.Namespace,
+    loads: Sequence[tuple[str, Protocol]],
+    one: Callable[[Target, BrokerProcess, Address, Load], RunT],
+) -> list[RunT]:
+    """Measure each load on each broker that we start, one after the other, fresh each time."""
+    runs: list[RunT] = []
     for target in targets:
-        login = [f"-user={target.user}", f"-pass={target.password}"] if target.user else []
-        for protocol in protocols:
-            if not target.speaks(protocol):
+        login = (f"-user={target.user}", f"-pass={target.password}") if target.user else ()
+        for name, protocol in loads:
+            if not target.speaks(protocol) or (name == "mqtt5" and not target.spec.mqtt5):
                 continue
             try:
                 with serving(target, options) as (addresses, broker):
                     if broker is None:
                         continue  # its processes are not ours to look at
-                    run = idle.measure(
-                        target.spec.name,
-                        broker,
-                        LOADGEN,
-                        addresses[protocol],
-                        protocol,
-                        options.idle,
-                        login=login,
-                        hold_s=options.idle_hold,
-                    )
+                    run = one(target, broker, addresses[protocol], Load(name, login))
             except BrokerStartError as error:
                 console.print(f"{target.spec.name} [red]did not start: {escape(str(error))}[/red]")
                 continue
@@ -457,6 +521,11 @@ def main(arguments: Sequence[str]) -> int:
         idle.write_json(path, runs, about)
         console.print(f"results: {path}")
         return EXIT_MISSED if any(run.error for run in runs if run.broker == TIDEGATE) else 0
+    if options.retained is not None:
+        timed = run_retained(targets, options)
+        retained.write_json(path, timed, about, versions, [sys.argv[0], *arguments])
+        console.print(f"results: {path}")
+        return EXIT_MISSED if any(run.error for run in timed if run.broker == TIDEGATE) else 0
     interrupted = False
     try:
         run_rounds(targets, scenarios, options, results)

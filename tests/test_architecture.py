@@ -49,7 +49,7 @@ class Import:
 
 
 # Distributions whose import name is not their own with underscores.
-_IMPORT_NAMES = {"google-crc32c": "google_crc32c", "stomp-py": "stomp"}
+_IMPORT_NAMES = {"google-crc32c": "google_crc32c", "paho-mqtt": "paho", "stomp-py": "stomp"}
 
 
 def declared(pyproject: Path, *extras: str) -> frozenset[str]:
@@ -95,7 +95,7 @@ ROOMS = (
         _HOST / "broker",
         "tidegate.broker",
         own=("tidegate",),
-        third_party=_HOST_THIRD_PARTY - {"rich", "stomp", "typer"},
+        third_party=_HOST_THIRD_PARTY - {"paho", "rich", "stomp", "typer"},
         denied=("tidegate.cli", "tidegate.testing"),
     ),
     Room("host", _HOST, "tidegate", ("tidegate",), _HOST_THIRD_PARTY, ("tidegate.testing",)),

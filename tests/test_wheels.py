@@ -23,6 +23,7 @@ ROOMS = {
     "tidegate-store-journal": ("plugins/store_journal", "tidegate_store_journal"),
     "tidegate-cursors": ("plugins/cursors", "tidegate_cursors"),
     "tidegate-sink-spark": ("plugins/sink_spark", "tidegate_sink_spark"),
+    "tidegate-auth-scram": ("plugins/auth_scram", "tidegate_auth_scram"),
 }
 
 

@@ -19,7 +19,8 @@ class BrokerSpec:
     `durability` says what has happened to a persistent message when its confirmation leaves;
     `durability_transient` the same where nobody but subscribers that leave nothing behind wants it.
     Headers are `key:value`, as the load generator's options take them; `queue_*` are for a
-    queue's messages, `topic_*` for a topic's.
+    queue's messages, `topic_*` for a topic's. `mqtt5` says whether it speaks MQTT 5.0 beside 3.1.1,
+    `retained_wildcards` whether a filter with wildcards is given the retained messages that it matches.
     """
 
     name: str
@@ -32,6 +33,8 @@ class BrokerSpec:
     queue_subscribe: tuple[str, ...] = ()
     topic_send: tuple[str, ...] = ()
     topic_subscribe: tuple[str, ...] = ()
+    mqtt5: bool = False
+    retained_wildcards: bool = True
 
 
 _BOTH: Final[frozenset[Protocol]] = frozenset({"stomp", "mqtt"})
@@ -45,6 +48,7 @@ BROKERS: Final[dict[str, BrokerSpec]] = {
             _BOTH,
             "synced (journal, sync = always)",
             durability_transient="QoS 1: synced all the same; STOMP auto: in memory",
+            mqtt5=True,
         ),
         BrokerSpec(
             "artemis",
@@ -57,6 +61,7 @@ BROKERS: Final[dict[str, BrokerSpec]] = {
             queue_subscribe=("subscription-type:ANYCAST", "consumer-window-size:1000000"),
             topic_send=("destination-type:MULTICAST",),
             topic_subscribe=("subscription-type:MULTICAST", "consumer-window-size:1000000"),
+            mqtt5=True,
         ),
         BrokerSpec(
             "classic",
@@ -73,9 +78,14 @@ BROKERS: Final[dict[str, BrokerSpec]] = {
             password="guest",
             queue_subscribe=("prefetch-count:1000",),
             topic_subscribe=("prefetch-count:1000",),
+            retained_wildcards=False,
         ),
         BrokerSpec(
-            "mosquitto", _MQTT, "NOT synced (saved each second)", "NOT synced (saved each second)"
+            "mosquitto",
+            _MQTT,
+            "NOT synced (saved each second)",
+            "NOT synced (saved each second)",
+            mqtt5=True,
         ),
         BrokerSpec("nats", _MQTT, "NOT synced (every 2 min)", "NOT synced (every 2 min)"),
     )

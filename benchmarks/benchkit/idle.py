@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from benchkit.brokers import Address, Protocol
+from benchkit.brokers import Address
 from benchkit.process import BrokerProcess
 
 #: Connections opened and closed before the count begins, so that what a first client makes the
@@ -96,14 +96,17 @@ def measure(
     broker: BrokerProcess,
     loadgen: Path,
     address: Address,
-    protocol: Protocol,
+    protocol: str,
     wanted: int,
     *,
     login: Sequence[str] = (),
     hold_s: float = 30.0,
     heart_beat_s: float = 10.0,
 ) -> IdleRun:
-    """Open the connections, wait until the broker has them all, and look at it while they idle."""
+    """Open the connections, wait until the broker has them all, and look at it while they idle.
+
+    Args: protocol: as the load generator calls it: stomp, mqtt (3.1.1) or mqtt5.
+    """
     count, limited = possible(wanted)
     command = [str(loadgen), "-json", f"-protocol={protocol}", f"-addr={address}", *login]
     command += [f"-heart-beat={heart_beat_s:g}s", f"-timeout={_OPEN_SECONDS_MAX + hold_s:g}s"]

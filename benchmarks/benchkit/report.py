@@ -56,6 +56,7 @@ class Run:
     round: int
     rate: float = 0.0  # messages/s
     bytes_rate: float = 0.0  # body bytes/s
+    deliveries_rate: float = 0.0  # messages/s that all consumers together received
     confirm_p50: float = 0.0
     confirm_p99: float = 0.0
     end_p50: float = 0.0
@@ -84,6 +85,7 @@ def run_from_report(
         round_,
         rate=report["messages_per_s"],
         bytes_rate=report["bytes_per_s"],
+        deliveries_rate=report["deliveries_per_s"],
         confirm_p50=report["confirm_us"]["p50"],
         confirm_p99=report["confirm_us"]["p99"],
         end_p50=report["end_to_end_us"]["p50"],
@@ -147,6 +149,9 @@ def table(results: Results, scenario: Scenario) -> Table:
     """Return the scenario's table, one row a broker."""
     drawn = Table(title=f"{scenario.name}: {scenario.title}, {scenario.size_bytes} B", expand=False)
     drawn.add_column("broker")
+    fans_out = scenario.copies > 1
+    if fans_out:
+        drawn.add_column("deliveries/s", justify="right")
     for heading in ("messages/s", "min..max", "confirm p50 us", "p99 us", "end to end p50 us"):
         drawn.add_column(heading, justify="right")
     drawn.add_column("CPU s / 100k", justify="right")
@@ -159,7 +164,7 @@ def table(results: Results, scenario: Scenario) -> Table:
         runs = results.good(scenario.name, name)
         failed = [run for run in results.all(scenario.name, name) if run.error]
         if not runs:
-            filler = ["-"] * (7 + one_at_a_time)
+            filler = ["-"] * (7 + one_at_a_time + fans_out)
             drawn.add_row(name, *filler, f"[red]failed: {escape(failed[-1].error)}[/red]")
             continue
         rates = [run.rate for run in runs]
@@ -171,10 +176,11 @@ def table(results: Results, scenario: Scenario) -> Table:
         )
         drawn.add_row(
             name,
+            *([_median(runs, lambda run: run.deliveries_rate, ",.0f")] if fans_out else []),
             f"{statistics.median(rates):,.0f}",
             f"{min(rates):,.0f}..{max(rates):,.0f}",
-            _median(runs, lambda run: run.confirm_p50, ",.0f"),
-            _median(runs, lambda run: run.confirm_p99, ",.0f"),
+            _median(runs, lambda run: run.confirm_p50 or None, ",.0f"),
+            _median(runs, lambda run: run.confirm_p99 or None, ",.0f"),
             _median(runs, lambda run: run.end_p50, ",.0f"),
             _median(runs, lambda run: run.broker_cpu_100k, ".2f"),
             _times(results.ratio(scenario.name, name)),

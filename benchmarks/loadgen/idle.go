@@ -110,7 +110,8 @@ func openIdle(o *options, number int, deadline time.Time) (*link, error) {
 	}
 	if o.protocol == "mqtt" {
 		m := mqttProtocol{o}
-		return link, m.connect(link, m.client("i", number), true, int(o.heartBeat/time.Second))
+		_, err := m.connect(link, m.client("i", number), true, int(o.heartBeat/time.Second))
+		return link, err
 	}
 	return link, stompProtocol{o}.connect(link, int(o.heartBeat/time.Millisecond))
 }

@@ -22,6 +22,9 @@ type load struct {
 	countFrom int64 // messages sent from here on count for the end-to-end times
 	stopAt    int64 // no message is sent from here on
 	received  int   // unique messages over all consumers
+
+	unanswered []*producer // those whose messages no one confirms (MQTT QoS 0)
+	fanout     []int       // by producer: consumers that get each of its messages
 }
 
 func newLoad(o *options) (*load, error) {
@@ -81,10 +84,16 @@ func (l *load) open() error {
 			return fmt.Errorf("producer %d: %w", number, err)
 		}
 		p.onConfirm, p.answered = p.confirm, p.sender.confirms()
+		if !p.answered {
+			l.unanswered = append(l.unanswered, p)
+		}
 		link.ready, link.roomy = p.ready, p.pump
 		if err := l.loop.add(link); err != nil {
 			return err
 		}
+	}
+	for number := range l.producers {
+		l.fanout = append(l.fanout, l.copies(number))
 	}
 	// What arrived together with the last answer of a handshake is still to be looked at.
 	for _, c := range l.consumers {
@@ -268,8 +277,7 @@ type producer struct {
 
 const (
 	writeBytes = 256 << 10
-	// Without confirmations (QoS 0) a write that the kernel takes whole is all the pace there is;
-	// this many messages go before the consumers get a turn.
+	// Without confirmations (QoS 0) this many messages go before the consumers get a turn.
 	unansweredBurst = 256
 )
 
@@ -300,7 +308,7 @@ func (p *producer) pump() error {
 	}
 	room := p.load.options.window - p.inFlight
 	if !p.answered {
-		room = unansweredBurst
+		room = min(p.load.unansweredRoom(), unansweredBurst)
 	}
 	for ; room > 0 && p.next < p.limit; room-- {
 		var sent bool
@@ -322,10 +330,22 @@ func (p *producer) pump() error {
 	if err := p.write(); err != nil {
 		return err
 	}
-	if !p.answered && p.next < p.limit && !p.link.waiting {
+	if !p.answered && p.next < p.limit && !p.link.waiting && p.load.unansweredRoom() > 0 {
 		return p.link.loop.watch(p.link, true) // comes back in the next turn
 	}
 	return nil
+}
+
+// unansweredRoom is how many more messages may be sent that no one confirms. What paces them is
+// their arrival: a broker may drop QoS 0 messages of a consumer that cannot keep up, and then the run
+// would measure how fast messages are thrown away.
+func (l *load) unansweredRoom() int {
+	due := -l.received
+	for number, p := range l.producers {
+		due += p.next * l.fanout[number]
+	}
+	copies := max(1, l.fanout[0])
+	return l.options.window*len(l.producers) - (due+copies-1)/copies
 }
 
 func (p *producer) write() error {
@@ -387,6 +407,14 @@ func (c *consumer) ready() error {
 	}
 	if err != nil {
 		return fmt.Errorf("consumer %d: %w", c.number, err)
+	}
+	if len(c.load.unanswered) == 0 || c.load.unansweredRoom() < max(1, c.load.options.window/4) {
+		return nil // not for each message that arrives: a write has a price, too
+	}
+	for _, p := range c.load.unanswered {
+		if err := p.pump(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-// Command loadgen loads a STOMP 1.2 or MQTT 3.1.1 broker and checks, message by message, what
+// Command loadgen loads a STOMP 1.2, MQTT 3.1.1 or MQTT 5.0 broker and checks, message by message, what
 // comes out. It is built to cost far less than the broker: frames are made once and patched,
 // everything that one read brings is answered by one write, nothing is allocated per message, and
 // one thread serves all connections with an epoll loop of its own. It needs Linux.
@@ -39,6 +39,19 @@ func main() {
 				r.Opened, o.idle, r.OpenSeconds, r.ConnectsPerS, r.Survived, r.Error)
 		}
 		if r.Survived < o.idle {
+			os.Exit(exitFailed)
+		}
+		return
+	}
+	if o.retained > 0 {
+		r := runRetained(o)
+		if o.json {
+			json.NewEncoder(os.Stdout).Encode(r)
+		} else {
+			fmt.Printf("%d retained in %.3f s, subscribed to in %.3f s %s\n",
+				r.Published, r.PublishSeconds, r.SubscribeSeconds, r.Error)
+		}
+		if r.Error != "" {
 			os.Exit(exitFailed)
 		}
 		return

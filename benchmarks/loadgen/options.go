@@ -15,10 +15,12 @@ type options struct {
 	ack                                 string
 	sendHeaders, subscribeHeaders       []string
 	qos                                 int
+	five                                bool // MQTT 5.0
 	clean, fanout                       bool
 	duration, timeout, linger           time.Duration
 	json                                bool
 	idle                                int
+	retained, subscribes                int
 	hold, heartBeat                     time.Duration
 	run                                 uint64
 }
@@ -40,14 +42,14 @@ func parseOptions(arguments []string, output *flag.FlagSet) (*options, error) {
 	o := &options{}
 	f := output
 	var destinations string
-	f.StringVar(&o.protocol, "protocol", "stomp", "stomp (1.2) or mqtt (3.1.1)")
+	f.StringVar(&o.protocol, "protocol", "stomp", "stomp (1.2), mqtt (3.1.1) or mqtt5 (5.0)")
 	f.StringVar(&o.address, "addr", "127.0.0.1:61613", "broker's HOST:PORT")
 	f.StringVar(&o.user, "user", "", "login; none when empty")
 	f.StringVar(&o.pass, "pass", "", "passcode or password")
 	f.StringVar(&o.host, "host", "/", "STOMP host header (virtual host)")
 	f.IntVar(&o.producers, "producers", 1, "connections that send")
 	f.IntVar(&o.consumers, "consumers", 1, "connections that receive")
-	f.IntVar(&o.window, "window", 256, "unconfirmed sends per producer; 1 is one at a time")
+	f.IntVar(&o.window, "window", 256, "unconfirmed sends per producer; 1 is one at a time; MQTT QoS 0: messages that have not reached all consumers")
 	f.IntVar(&o.size, "size", 256, "bytes in a body, at least 32")
 	f.IntVar(&o.messages, "messages", 100_000, "counted messages over all producers, at most")
 	f.IntVar(&o.warmup, "warmup", 0, "messages sent and received before counting begins")
@@ -64,6 +66,8 @@ func parseOptions(arguments []string, output *flag.FlagSet) (*options, error) {
 	f.DurationVar(&o.linger, "linger", 100*time.Millisecond, "keep consumers listening this long for repeats after the last message")
 	f.BoolVar(&o.json, "json", false, "print the report as one JSON object")
 	f.IntVar(&o.idle, "idle", 0, "instead of sending, hold this many idle connections")
+	f.IntVar(&o.retained, "retained", 0, "instead: publish this many retained MQTT messages, then time wildcard subscriptions")
+	f.IntVar(&o.subscribes, "subscribes", 3, "how many subscriptions -retained times, one after the other")
 	f.DurationVar(&o.hold, "hold", 10*time.Second, "how long -idle holds them")
 	f.DurationVar(&o.heartBeat, "heart-beat", 10*time.Second, "heart-beat or keep-alive of -idle connections")
 	if err := f.Parse(arguments); err != nil {
@@ -73,6 +77,9 @@ func parseOptions(arguments []string, output *flag.FlagSet) (*options, error) {
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	o.destinations = strings.Split(destinations, ",")
+	if o.protocol == "mqtt5" {
+		o.protocol, o.five = "mqtt", true
+	}
 	if o.protocol == "mqtt" {
 		o.fanout = true
 	}
@@ -88,7 +95,7 @@ func (o *options) check() error {
 		bad bool
 		say string
 	}{
-		{o.protocol != "stomp" && o.protocol != "mqtt", "-protocol must be stomp or mqtt"},
+		{o.protocol != "stomp" && o.protocol != "mqtt", "-protocol must be stomp, mqtt or mqtt5"},
 		{o.ack != "auto" && o.ack != "client" && o.ack != "client-individual", "-ack must be auto, client or client-individual"},
 		{o.qos < 0 || o.qos > 2, "-qos must be 0, 1 or 2"},
 		{o.producers < 1 || o.producers > 10_000, "-producers must be 1 to 10000"},
@@ -99,6 +106,9 @@ func (o *options) check() error {
 		{o.warmup < 0 || o.warmup > 100_000_000, "-warmup must be 0 to 100000000"},
 		{o.timeout <= 0 || o.duration < 0 || o.linger < 0, "times must not be negative, and -timeout must be above 0"},
 		{o.idle < 0 || o.idle > 1_000_000, "-idle must be 0 to 1000000"},
+		{o.retained < 0 || o.retained > 10_000_000, "-retained must be 0 to 10000000"},
+		{o.retained > 0 && o.protocol != "mqtt", "-retained is for mqtt and mqtt5"},
+		{o.retained > 0 && (o.subscribes < 1 || o.subscribes > 1000), "-subscribes must be 1 to 1000"},
 		{o.idle > 0 && (o.heartBeat < time.Second || o.hold <= 0), "-heart-beat must be at least 1s and -hold above 0"},
 		{o.protocol == "mqtt" && o.qos == 0 && o.consumers == 0, "QoS 0 without consumers measures nothing: no one answers"},
 	} {

@@ -68,8 +68,8 @@ func stompUnexpected(frame *stompFrame, want string) error {
 }
 
 // mqttAnswer waits for one packet of the wanted kind, which must be the next one, and returns its body.
-func (l *link) mqttAnswer(want byte) ([]byte, error) {
-	var packet mqttPacket
+func (l *link) mqttAnswer(want byte, five bool) ([]byte, error) {
+	packet := mqttPacket{five: five}
 	for {
 		used, err := parseMqtt(l.pending(), &packet)
 		if err != nil {

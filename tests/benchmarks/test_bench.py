@@ -103,6 +103,7 @@ def test_faults_and_cost_come_out_of_the_generators_report() -> None:
             "total_sent": 50_000,
             "messages_per_s": 10.0,
             "bytes_per_s": 2560.0,
+            "deliveries_per_s": 40.0,
             "confirm_us": quantiles,
             "end_to_end_us": quantiles,
             "generator_cpu_s": 0.1,
@@ -117,6 +118,7 @@ def test_faults_and_cost_come_out_of_the_generators_report() -> None:
         1.5,
     )
     assert found.broker_cpu_100k == 3.0
+    assert found.deliveries_rate == 40.0
     assert found.faults == "2 duplicate, 1 confirmed unasked"
     assert report.generator_bound([found]) == []
 
@@ -145,6 +147,49 @@ def test_a_load_without_durable_subscribers_is_not_called_synced() -> None:
     assert "synced" in loads["mqtt-qos1-4x1"].durability(artemis)
     assert "memory" in loads["mqtt-qos1-4x1-clean"].durability(artemis)
     assert "memory" in loads["stomp-topic-1x4"].durability(artemis)
+
+
+def test_what_goes_to_many_is_counted_by_delivery_too_and_qos_0_has_no_confirmation() -> None:
+    load = scenarios.SCENARIOS["mqtt-qos0-1x100"]
+    assert (load.copies, scenarios.SCENARIOS["mqtt-qos1-4x1"].copies) == (100, 1)
+    assert scenarios.SCENARIOS["stomp-4x4-1q"].copies == 1, "a queue's consumers share"
+    assert scenarios.SCENARIOS["stomp-topic-1x4"].copies == 4
+    assert load.durability(brokers.BROKERS["tidegate"]) == "never confirmed (QoS 0)"
+    made = results(
+        run("tidegate", 1, 700.0, load.name, deliveries_rate=70_000.0),
+        run("mosquitto", 1, 0.0, load.name, error="refused"),
+    )
+    console = Console(file=io.StringIO(), width=240)
+    console.print(report.table(made, load))
+    assert isinstance(console.file, io.StringIO)
+    rows = {line.split()[1]: line for line in console.file.getvalue().splitlines() if "│" in line}
+    cells = [cell.strip() for cell in rows["tidegate"].split("│")]
+    assert cells[2:4] == ["70,000", "700"]
+    assert cells[5:7] == ["-", "-"], "no confirmations, no times of them"
+    assert "failed: refused" in rows["mosquitto"]
+
+
+def test_mqtt_5_loads_are_for_brokers_that_speak_it() -> None:
+    load = scenarios.SCENARIOS["mqtt5-qos1-4x1"]
+    assert "-protocol=mqtt5" in load.arguments(brokers.BROKERS["tidegate"])
+    able = {name for name, spec in brokers.BROKERS.items() if load.suits(spec)}
+    assert able == {"tidegate", "artemis", "mosquitto"}
+    assert all(
+        scenarios.SCENARIOS["mqtt-qos1-4x1"].suits(spec) for spec in brokers.BROKERS.values()
+    )
+
+
+def test_the_goals_of_mqtt_are_printed_like_the_others() -> None:
+    name = "mqtt-qos1-4x1"
+    made = results(
+        run("tidegate", 1, 150.0, name),
+        run("artemis", 1, 100.0, name),
+        run("mosquitto", 1, 251.0, name),
+    )
+    assert [(v.text, v.reached) for v in report.judge(made, scenarios.GOALS)] == [
+        (f"{name}: at least 1.5 times artemis: 1.50 times", True),
+        (f"{name}: at least 0.6 times mosquitto: 0.60 times", False),
+    ]
 
 
 def test_the_generated_config_is_toml_for_both_protocols() -> None:

@@ -245,3 +245,31 @@ def test_headers_that_others_act_upon_arrive_as_they_were_sent(gateway) -> None:
     assert {key: frame.headers.get(key) for key in wanted} == wanted
     assert frame.headers["destination"] == "bare"
     connection.disconnect()
+
+
+def test_a_selector_chooses_from_a_queue_that_others_share(gateway) -> None:
+    connection, recorder = connect(gateway)
+    name = "/queue/selected"
+    for number in range(1000):
+        kind = "wanted" if number % 250 == 7 else "other"
+        connection.send(name, str(number), headers={"kind": kind, "my-number": str(number)})
+    selector = "kind = 'wanted' AND \"my-number\" >= 257"
+    connection.subscribe(name, id="1", ack="client-individual", headers={"selector": selector})
+    frames = [recorder.messages.get(timeout=WAIT_S) for _ in range(3)]
+    assert [frame.body for frame in frames] == [b"257", b"507", b"757"]
+    for frame in frames:
+        acknowledge(connection, frame, stomp.Connection12)
+    connection.disconnect(receipt="bye")
+    assert recorder.receipts.get(timeout=WAIT_S) == "bye"
+    again, other = connect(gateway)
+    again.subscribe(name, id="1", ack="auto")
+    rest = [int(other.messages.get(timeout=WAIT_S).body) for _ in range(997)]
+    assert rest == [n for n in range(1000) if n not in (257, 507, 757)]
+    again.disconnect()
+
+
+def test_a_selector_that_cannot_be_read_is_an_error(gateway) -> None:
+    connection, recorder = connect(gateway)
+    connection.subscribe("/queue/a", id="1", ack="auto", headers={"selector": "kind =="})
+    frame = recorder.errors.get(timeout=WAIT_S)
+    assert "column 7" in frame.headers["message"]

@@ -78,6 +78,11 @@ class AcknowledgedLog:
     def last(self) -> int:
         return self.store.statistics().acknowledged_last
 
+    @property
+    def is_read(self) -> bool:
+        """Some sink wants the acknowledged messages."""
+        return bool(self._readers)
+
     def reader(self, name: str) -> Reader:
         """A reader for the sink *name*; it begins with what the store still holds."""
         reader = Reader(self, name, self.store.statistics().acknowledged_first - 1)

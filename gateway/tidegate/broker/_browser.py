@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tidegate.broker._consumer import Consumer
+from tidegate.broker._selector import Matcher
 from tidegate.spi import GatewayError, StoreError, Token
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ class Browser(Consumer):
     __slots__ = ("_core", "_last", "_woken")
 
     def __init__(
-        self, connection: Connection, core: BrokerCore, key: str, destination: str
+        self,
+        connection: Connection,
+        core: BrokerCore,
+        key: str,
+        destination: str,
+        matches: Matcher | None = None,
     ) -> None:
         super().__init__(
             connection,
@@ -38,6 +44,7 @@ class Browser(Consumer):
             acknowledge=False,
             prefetch_count=PAGE_COUNT,
             prefetch_bytes=PAGE_BYTES,
+            matches=matches,
         )
         self._core = core
         self._last = core.next_sequence - 1
@@ -77,11 +84,13 @@ class Browser(Consumer):
                 return
             if not page:
                 break
-            now = core.now()
+            now, matches = core.now(), self.matches
             shown = [
                 stored
                 for stored in page
-                if stored.sequence <= self._last and not 0 < stored.message.expires_at <= now
+                if stored.sequence <= self._last
+                and not 0 < stored.message.expires_at <= now
+                and (matches is None or matches(stored.message))
             ]
             if shown:
                 connection.deliver(self, shown)

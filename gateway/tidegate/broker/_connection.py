@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tidegate.broker import _in_doubt
 from tidegate.broker._browser import Browser
 from tidegate.broker._consumer import AUTOMATIC_TURN_COUNT, Consumer, InFlight
+from tidegate.broker._detours import check_detours, take_detour
+from tidegate.broker._selector import compile_selector
+from tidegate.broker._succession import Succession
 from tidegate.broker._transactions import Outcome, Published, Settled, Transaction
+from tidegate.broker._units import at_least_once, undo_all
+from tidegate.broker._wills import Will
 from tidegate.spi import (
     Acknowledge,
     Action,
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from tidegate.broker._core import BrokerCore
     from tidegate.broker._pending_list import PendingList
     from tidegate.broker._router import Route
+    from tidegate.broker._selector import Matcher
     from tidegate.broker._sessions import SessionState
 
 _log = logging.getLogger("tidegate.broker.connection")
@@ -47,6 +54,9 @@ UNWRITTEN: Final = "unwritten"
 #: Throttle reason: the gateway stops and takes no new work.
 STOPPING: Final = "stopping"
 
+#: No QoS 2 message is in the middle of its handshake.
+NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
+
 #: Destinations that a connection's authorizations are remembered for; past it they are asked anew.
 AUTHORIZATIONS_MAX: Final = 1000
 
@@ -56,6 +66,7 @@ class Connection:
 
     Attributes:
         is_writable: the socket takes more and the handshake is finished.
+        is_admitted: False while its session is not durable yet (:mod:`tidegate.broker._admission`).
         authorized: (action, destination) that every authorizer allowed.
     """
 
@@ -68,6 +79,7 @@ class Connection:
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
+        self.is_admitted = True
         self.authorized: set[tuple[Action, str]] = set()
         self._is_ending = False
         self._core = core
@@ -75,7 +87,6 @@ class Connection:
         self._peer = peer
         self._principal = principal
         self._request = request
-        self._will = request.will
         self._socket_writable = True
         self._resumed = False
         self._consumers: dict[str, Consumer] = {}
@@ -88,6 +99,10 @@ class Connection:
     @property
     def principal(self) -> str:
         return self._principal
+
+    @property
+    def subscription_count(self) -> int:
+        return len(self._consumers)
 
     # --- what the writer and the lists call ------------------------------------------------
 
@@ -144,7 +159,7 @@ class Connection:
             self._peer.closed(error)
         except Exception:
             _log.exception("peer=%s: front-end failed to close", self.address)
-        self.disconnect(graceful=False)
+        self.disconnect(graceful=not self.is_admitted)
 
     def hold(self) -> None:
         """The gateway stops: nothing more is read from this client or delivered to it."""
@@ -166,7 +181,7 @@ class Connection:
         token: Token = None,
         transaction: str | None = None,
         inflight: InflightRecord | None = None,
-    ) -> None:
+    ) -> bool:
         core = self._core
         if (
             transaction is not None
@@ -175,8 +190,7 @@ class Connection:
             or core.checks_publish
             or self.is_closed
         ):
-            self._publish_with_care(message, token, transaction, inflight)
-            return
+            return self._publish_with_care(message, token, transaction, inflight)
         route = core.routes.get(message.destination)
         if route is None:
             route = core.resolve(message.destination)
@@ -187,8 +201,10 @@ class Connection:
             route = route.without_storing()
             if route.ids:
                 message = at_least_once(message)
-        if route.has_no_local:
-            route = route.without_local(self.client_id)
+        if route.is_picky:
+            route = route.narrowed(message, self.client_id)
+        if core.detours:
+            route = take_detour(core, message, route)
         sequence = core.next_sequence
         core.next_sequence = sequence + 1
         turn = writer.turn
@@ -211,6 +227,7 @@ class Connection:
             writer.schedule()
         if core.full_lists:
             core.throttle_full(self, route)
+        return bool(route.ids or route.direct)
 
     def _publish_with_care(
         self,
@@ -218,7 +235,7 @@ class Connection:
         token: Token,
         transaction: str | None,
         inflight: InflightRecord | None,
-    ) -> None:
+    ) -> bool:
         """Everything about a publish that most publishes do not need."""
         self._check_open()
         core = self._core
@@ -232,7 +249,7 @@ class Connection:
             held.add(Published(message, inflight), 1)
             if token is not None:
                 self._wait_for_turn(token)
-            return
+            return True
         self._writer.check_writable()
         core.resolve(message.destination)  # a new queue is not part of this unit
         if message.retain:
@@ -240,7 +257,7 @@ class Connection:
         turn = self._writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        route = self._add(message, undo)
+        route = core.publish_in_turn(message, self.client_id, undo)
         if inflight is not None and self.session is not None:
             self._put_inflight(inflight)
             undo.append(self._undo_inflight(self.session, inflight))
@@ -251,6 +268,7 @@ class Connection:
         core.schedule()
         if core.full_lists:
             core.throttle_full(self, route)
+        return bool(route.ids or route.direct)
 
     @staticmethod
     def _undo_inflight(session: SessionState, record: InflightRecord) -> Callable[[], None]:
@@ -264,25 +282,13 @@ class Connection:
 
         return undo
 
-    def _add(self, message: Message, undo: list[Callable[[], None]]) -> Route:
-        """Number the message and add it to the filling turn; the caller makes the unit."""
-        core = self._core
-        if message.retain:
-            message = core.retain(message, undo)
-        route = core.resolve(message.destination)
-        if message.qos == 0:
-            route = route.without_storing()
-            if route.ids:
-                message = at_least_once(message)
-        if route.has_no_local:
-            route = route.without_local(self.client_id)
-        core.add_message(message, route)
-        return route
-
     # --- BrokerConnection: consuming -------------------------------------------------------
 
     def resume(self) -> None:
         self._resumed = True
+        if self.session is not None and self.session.in_doubt:
+            for consumer in list(self._consumers.values()):
+                _in_doubt.hand_back(self._core, self.session, consumer)
         self._set_writable()
 
     def writable(self, value: bool) -> None:
@@ -309,6 +315,7 @@ class Connection:
         if self._writer.error is not None:
             self._writer.check_writable()
         core.check_subscribe(self, request)
+        matches = compile_selector(request.selector)  # a bad one must change nothing
         existing = self._consumers.get(request.key)
         if existing is not None and (
             self.protocol == "stomp"
@@ -321,18 +328,19 @@ class Connection:
                 " unsubscribe it first or use another id"
             )
         if request.browse:
-            self._browse(request, token)
+            self._browse(request, token, matches)
             return False
         if existing is not None and self._is_kept(existing, request):
             consumer, taken_up, is_new = existing, names.is_topic(existing.destination), False
             self._update_consumer(existing, request)
         else:
-            if existing is not None:
-                self._drop_consumer(existing)
+            old = None if existing is None else self._leave(existing)
             if names.is_queue(request.destination):
                 consumer, taken_up, is_new = self._subscribe_queue(request), False, True
             else:
                 consumer, taken_up, is_new = self._subscribe_topic(request)
+            if old is not None:
+                Succession(core, old, consumer.lists[0])
         self._consumers[request.key] = consumer
         if token is not None:
             self._wait_for_turn(token)
@@ -341,19 +349,32 @@ class Connection:
             handling is RetainHandling.SEND
             or (handling is RetainHandling.SEND_IF_NEW and is_new and existing is None)
         ):
-            core.deliver_retained(self, consumer.lists[0])
+            core.retained_deliveries.begin(consumer.lists[0])
         for pending_list in consumer.lists:
             core.mark_ready(pending_list)
         return taken_up
 
-    def _browse(self, request: SubscribeRequest, token: Token) -> None:
+    def _leave(self, consumer: Consumer) -> PendingList | None:
+        """Another subscription takes the place of *consumer*.
+
+        Returns: its list, when what comes from it is to be delivered first (see Succession).
+        """
+        pending_list = consumer.lists[0]
+        if pending_list.is_queue or pending_list.is_stored:
+            self._drop_consumer(consumer)
+            return None
+        del self._consumers[consumer.key]
+        self._core.leave_router(pending_list)
+        return pending_list
+
+    def _browse(self, request: SubscribeRequest, token: Token, matches: Matcher | None) -> None:
         """Begin to show a queue; it begins when everything asked for before is durable."""
         destination = request.destination
         if not names.is_queue(destination) or names.is_filter(destination):
             raise RequestError(f"{destination!r} cannot be browsed; only one queue at a time can")
         if names.is_temporary(destination):
             raise RequestError(f"{destination!r} is a temporary queue, which cannot be browsed")
-        browser = Browser(self, self._core, request.key, destination)
+        browser = Browser(self, self._core, request.key, destination, matches)
         self._consumers[request.key] = browser
         if token is not None:
             self._wait_for_turn(token)
@@ -375,9 +396,14 @@ class Connection:
     def _is_kept(self, consumer: Consumer, request: SubscribeRequest) -> bool:
         """A repeated subscription keeps its list, what is pending and what is in flight
         [MQTT-3.8.4-3]; only one that begins or ceases to be stored starts anew."""
+        matches = compile_selector(request.selector)
         if names.is_queue(consumer.destination):
+            return consumer.matches is matches
+        if request.share_group:
             return True
         pending_list = consumer.lists[0]
+        if pending_list.matches is not matches:
+            return False
         is_durable = bool(request.durable_name and self.client_id)
         subscription = pending_list.subscription
         if subscription is None:
@@ -393,6 +419,14 @@ class Connection:
         consumer.prefetch_bytes = fresh.prefetch_bytes
         if is_topic and not request.share_group:
             self._core.update_subscription(consumer.lists[0], request)
+        self._attach_session(request)
+
+    def _attach_session(self, request: SubscribeRequest) -> None:
+        """A stored session takes up a queue or shared subscription again when it comes back."""
+        is_shared = request.share_group or names.is_queue(request.destination)
+        if request.durable_name and is_shared and self.session is not None:
+            kept = subscription_of(0, self, request, durable=True)
+            self._core.sessions.attach(self.session, kept)
 
     def _make_consumer(self, request: SubscribeRequest, *, acknowledge: bool) -> Consumer:
         policy = self._core.policy(request.destination)
@@ -405,6 +439,7 @@ class Connection:
             acknowledge=acknowledge,
             prefetch_count=request.prefetch_count or default,
             prefetch_bytes=request.prefetch_bytes or policy.prefetch_bytes,
+            matches=compile_selector(request.selector),
         )
 
     def _subscribe_queue(self, request: SubscribeRequest) -> Consumer:
@@ -413,12 +448,15 @@ class Connection:
             self._core.watch_queues(names.name_of(request.destination), consumer)
         else:
             self._core.queue_list(request.destination).attach(consumer)
+        self._attach_session(request)
         return consumer
 
     def _subscribe_topic(self, request: SubscribeRequest) -> tuple[Consumer, bool, bool]:
         core = self._core
         acknowledge = request.acknowledge and request.qos > 0
         consumer = self._make_consumer(request, acknowledge=acknowledge)
+        if request.share_group:
+            return self._subscribe_shared(request, consumer)
         durable = bool(request.durable_name and self.client_id)
         if durable:
             key = (self.protocol, self.client_id, request.durable_name)
@@ -429,27 +467,46 @@ class Connection:
                         f"durable subscription {request.durable_name!r} of client"
                         f" {self.client_id!r} is in use by another connection"
                     )
-                if found.destination == request.destination:
+                if found.subscription is not None and (
+                    (found.subscription.filter, found.subscription.selector)
+                    == (request.destination, request.selector)
+                ):
                     core.update_subscription(found, request)
                     found.attach(consumer)
                     return consumer, True, False
-                # Another filter under the same name: the old subscription ends (JMS 2.0, 8.3.3).
+                # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
                 core.remove_subscription(found)
-        elif request.share_group:
-            found = core.shared.get((request.share_group, request.destination))
-            if found is not None:
-                found.attach(consumer)
-                return consumer, True, False
         is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
         pending_list = core.add_subscription(self, request, is_stored=is_stored, durable=durable)
         pending_list.attach(consumer)
         return consumer, False, True
 
+    def _subscribe_shared(
+        self, request: SubscribeRequest, consumer: Consumer
+    ) -> tuple[Consumer, bool, bool]:
+        """The group has one list for all its members, whatever QoS each of them wants."""
+        core = self._core
+        found = core.shared.get((request.share_group, request.destination))
+        is_new = found is None
+        if found is None:
+            whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
+            found = core.add_subscription(self, whole, is_stored=True, durable=False)
+        elif found.matches is not consumer.matches:
+            raise RequestError(
+                f"share group {request.share_group!r} has another selector for"
+                f" {request.destination!r}"
+            )
+        found.attach(consumer)
+        self._attach_session(request)
+        return consumer, not is_new, is_new
+
     def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
         self._check_open()
         consumer = self._consumers.pop(key, None)
         if consumer is not None:
-            forget = forget or self.session is not None
+            if self.session is not None:
+                forget = True
+                self._core.sessions.detach(self.session, key)
             self._drop_consumer(consumer, forget=forget)
         if token is not None:
             self._wait_for_turn(token)
@@ -470,6 +527,9 @@ class Connection:
             if pending_list.is_queue:
                 continue
             subscription = pending_list.subscription
+            if subscription is not None and subscription.share_group:
+                core.update_shared(subscription.share_group, subscription.filter)
+                continue
             durable = subscription is not None and subscription.durable
             if not pending_list.consumers and (forget or not durable):
                 core.remove_subscription(pending_list)
@@ -515,6 +575,8 @@ class Connection:
                     acknowledged[consumer, pending_list] = group
                 else:
                     group = ([], [])
+                if pending_list.selecting is not None:
+                    pending_list.selecting.leaving(group[0])
             group[0].append(message.sequence)
             group[1].append(delivered_at)
         if inflight is not None and self.session is not None:
@@ -628,6 +690,9 @@ class Connection:
         for step in held.steps:  # a temporary one may be gone: all or nothing
             if isinstance(step, Published) and names.is_temporary(step.message.destination):
                 core.temporary.check_exists(step.message.destination)
+        if core.detours:
+            published = [step.message for step in held.steps if isinstance(step, Published)]
+            check_detours(core, self.client_id, published)
         del self._transactions[transaction]
         moved: list[InFlight] = []
         again: list[InFlight] = []
@@ -646,7 +711,7 @@ class Connection:
         routes: list[Route] = []
         for step in held.steps:
             if isinstance(step, Published):
-                routes.append(self._add(step.message, undo))
+                routes.append(core.publish_in_turn(step.message, self.client_id, undo))
                 if step.inflight is not None and self.session is not None:
                     self._put_inflight(step.inflight)
                     undo.append(self._undo_inflight(self.session, step.inflight))
@@ -679,6 +744,8 @@ class Connection:
         for entry in step.entries:
             by_list.setdefault(entry[1], []).append(entry)
         for pending_list, entries in by_list.items():
+            if pending_list.selecting is not None:
+                pending_list.selecting.leaving([entry[0].sequence for entry in entries])
             if pending_list.is_removed or not pending_list.is_stored:
                 continue
             self._writer.turn.operations.append(
@@ -737,11 +804,15 @@ class Connection:
         self._check_open()
         session = self.session
         if session is not None:
+            # A token waits for the sync; without one nobody needs it.
+            operations = self._writer.turn.operations
             for record in put:
-                self._put_inflight(record)
+                session.inflight[record.direction, record.packet_id] = record
+                operations.append(PutInflight(record))
             for key in remove:
                 if session.inflight.pop(key, None) is not None:
-                    self._core.add_operation(RemoveInflight(session.client_id, *key))
+                    operations.append(RemoveInflight(session.client_id, *key))
+            self._core.schedule()
         if token is not None:
             self._wait_for_turn(token)
 
@@ -762,7 +833,12 @@ class Connection:
         self._core.schedule()
 
     def disconnect(
-        self, *, graceful: bool, detached: Sequence[InflightRecord] = (), publish_will: bool = False
+        self,
+        *,
+        graceful: bool,
+        publish_will: bool = False,
+        session_expiry: int | None = None,
+        unanswered: Mapping[str, Sequence[int]] = NOTHING_UNANSWERED,
     ) -> None:
         if self.is_closed:
             return
@@ -772,15 +848,29 @@ class Connection:
         self.is_closed = True
         self.is_writable = False
         session = self.session
+        if session is not None and session_expiry is not None:
+            core.sessions.set_expiry(session, session_expiry)
+        if unanswered:
+            _in_doubt.set_aside(core, session, self._consumers, unanswered)
         for consumer in list(self._consumers.values()):
             self._drop_consumer(consumer)
         core.temporary.remove_of(self)
-        will = self._will
-        if will is not None and (publish_will or not graceful):
-            core.publish_will(self, will)
+        will = self._request.will
+        has_will = will is not None and (publish_will or not graceful)
         if session is not None:
-            session.detached = list(detached)
-            core.end_session_connection(session)
+            core.sessions.end_connection(session, self, has_will=has_will)
+        elif will is not None and has_will:
+            core.wills.take(
+                Will(
+                    core.wills,
+                    will,
+                    principal=self._principal,
+                    client_id=self.client_id,
+                    address=self.address,
+                    session=None,
+                    due=0,
+                )
+            )
         core.forget_connection(self)
 
     def restore(self, session: SessionState) -> list[Subscription]:
@@ -797,13 +887,36 @@ class Connection:
                     destination=pending_list.destination,
                     durable_name=name,
                     prefetch_count=self._request.prefetch_count,
+                    selector=subscription.selector,
                 ),
                 acknowledge=subscription.qos > 0,
             )
             self._consumers[name] = consumer
             pending_list.attach(consumer)
             restored.append(subscription)
+        for subscription in session.stored.attached:
+            self._restore_attached(subscription)
+            restored.append(subscription)
         return restored
+
+    def _restore_attached(self, subscription: Subscription) -> None:
+        """A queue or shared subscription of the session."""
+        request = SubscribeRequest(
+            key=subscription.name,
+            destination=subscription.filter,
+            durable_name=subscription.name,
+            acknowledge=subscription.qos > 0,
+            qos=subscription.qos,
+            share_group=subscription.share_group,
+            prefetch_count=self._request.prefetch_count,
+            options=subscription.options,
+        )
+        if names.is_queue(subscription.filter):
+            consumer = self._subscribe_queue(request)
+        else:
+            made = self._make_consumer(request, acknowledge=request.acknowledge)
+            consumer, _, _ = self._subscribe_shared(request, made)
+        self._consumers[subscription.name] = consumer
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -825,29 +938,8 @@ def subscription_of(
         protocol=connection.protocol,
         share_group=request.share_group,
         options=request.options,
+        selector=request.selector,
     )
 
 
-def undo_all(steps: Sequence[Callable[[], None]]) -> Callable[[], None] | None:
-    """One function that takes *steps* back, the last one first; None when there are none."""
-    if not steps:
-        return None
-    if len(steps) == 1:
-        return steps[0]
-
-    def undo() -> None:
-        for step in reversed(steps):
-            step()
-
-    return undo
-
-
-def at_least_once(message: Message) -> Message:
-    """A QoS 0 message as a queue keeps it: stored, and in flight until it is acknowledged.
-
-    With QoS 0 an MQTT consumer of the queue would never acknowledge it.
-    """
-    return msgspec.structs.replace(message, qos=1)
-
-
-__all__ = ["UNWRITTEN", "Connection", "at_least_once", "subscription_of", "undo_all"]
+__all__ = ["UNWRITTEN", "Connection", "subscription_of"]

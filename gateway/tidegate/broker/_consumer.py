@@ -9,6 +9,7 @@ from tidegate.spi import StoredMessage
 if TYPE_CHECKING:
     from tidegate.broker._connection import Connection
     from tidegate.broker._pending_list import PendingList
+    from tidegate.broker._selector import Matcher
 
 #: (message, its list, microseconds since the epoch when it was handed out)
 InFlight = tuple[StoredMessage, "PendingList", int]
@@ -26,6 +27,8 @@ class Consumer:
         in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
         in_flight_bytes: bytes of their bodies.
         lists: what it consumes from; several for a queue filter.
+        matches: what its selector wants of a queue; None: everything. The selector of a topic
+            subscription is the list's, which holds nothing else.
         resting: it was handed messages without acknowledgement and waits for the next turn.
     """
 
@@ -37,6 +40,7 @@ class Consumer:
         "in_flight_bytes",
         "key",
         "lists",
+        "matches",
         "prefetch_bytes",
         "prefetch_count",
         "resting",
@@ -53,6 +57,7 @@ class Consumer:
         acknowledge: bool,
         prefetch_count: int,
         prefetch_bytes: int,
+        matches: Matcher | None = None,
     ) -> None:
         self.connection = connection
         self.key = key
@@ -64,6 +69,7 @@ class Consumer:
         self.in_flight: dict[int, InFlight] = {}
         self.in_flight_bytes = 0
         self.lists: list[PendingList] = []
+        self.matches = matches
         self.resting = False
 
     @property

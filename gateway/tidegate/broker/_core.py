@@ -16,19 +16,26 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tidegate.broker._acknowledged import AcknowledgedLog
+from tidegate.broker._admission import until_durable
+from tidegate.broker._authentication import Authentication
 from tidegate.broker._connection import (
     AUTHORIZATIONS_MAX,
     UNWRITTEN,
     Connection,
-    at_least_once,
     subscription_of,
-    undo_all,
 )
+from tidegate.broker._detours import take_detour
 from tidegate.broker._pending_list import NoCursor, PendingList
 from tidegate.broker._retained import RetainedMessages
+from tidegate.broker._retained_delivery import RetainedDeliveries
 from tidegate.broker._router import Route, Router
-from tidegate.broker._sessions import Sessions, SessionState
+from tidegate.broker._selector import compile_selector
+from tidegate.broker._sessions import Sessions
+from tidegate.broker._subscription_limit import SubscriptionLimits
+from tidegate.broker._system_topics import SystemTopics, is_system
 from tidegate.broker._temporary import TemporaryDestinations
+from tidegate.broker._units import at_least_once
+from tidegate.broker._wills import Will, Wills
 from tidegate.broker._writer import TurnWriter
 from tidegate.config import (
     CURSOR_UNSTORED_DEFAULT,
@@ -41,15 +48,16 @@ from tidegate.spi import (
     Action,
     AddDestination,
     AddMessage,
+    AuthenticationExchange,
     Authenticator,
     Authorizer,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
     ConnectResult,
-    Credentials,
     CursorContext,
     CursorFactory,
+    EnhancedAuthenticator,
     FlowControlError,
     Interceptor,
     Message,
@@ -71,6 +79,7 @@ from tidegate.spi import (
 
 if TYPE_CHECKING:
     from tidegate.broker._consumer import Consumer
+    from tidegate.broker._selector import Matcher
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -79,9 +88,6 @@ DESTINATIONS_MAX: Final = 100_000
 
 #: How often sessions are expired and the limits of the acknowledged log enforced.
 MAINTENANCE_INTERVAL_S: Final = 1.0
-
-#: The principal of clients that nobody authenticated, whatever name they gave.
-ANONYMOUS: Final = "anonymous"
 
 #: Headers that a dead-lettered message carries besides its own.
 DEAD_LETTER_FROM: Final = "original-destination"
@@ -109,7 +115,7 @@ class BrokerCore:
         *,
         cursors: Mapping[str, CursorFactory],
         policies: Sequence[DestinationPolicy],
-        extensions: Sequence[Authenticator | Authorizer | Interceptor] = (),
+        extensions: Sequence[Authenticator | EnhancedAuthenticator | Authorizer | Interceptor] = (),
         temporary_directory: Path,
         version: str,
         sequence_floor: int = 1,
@@ -119,9 +125,14 @@ class BrokerCore:
         self.durable: dict[tuple[str, str, str], PendingList] = {}
         self.shared: dict[tuple[str, str], PendingList] = {}
         self.queues: dict[str, PendingList] = {}
-        self.retained = RetainedMessages()
+        self.retained = RetainedMessages(limit_bytes=config.retained_limit)
+        self.retained_deliveries = RetainedDeliveries(self)
+        self.subscription_limits = SubscriptionLimits(self)
+        # Whoever wants to see publishes just now; see _detours.
+        self.detours: set[object] = set()
         self.connections: set[Connection] = set()
         self.sessions = Sessions(self)
+        self.wills = Wills(self)
         # Where messages are in flight from that no list holds.
         self.nowhere = PendingList(
             self, 0, "", NoCursor(), is_queue=False, is_stored=False, is_removed=True
@@ -133,12 +144,15 @@ class BrokerCore:
         self.turn_bytes_max = config.pending_write_limit
         self.checks_publish = False
         self.dropped = 0
+        self.sent = 0  # messages handed to front-ends
+        self.own_sequences = 0  # numbered here, but not published by a client now
+        self.clients_maximum = 0
         self._version = version
         self._sequence_floor = sequence_floor
         self._cursors = cursors
         self._policies = tuple(policies)
         self._temporary_directory = temporary_directory
-        self._authenticators = [e for e in extensions if isinstance(e, Authenticator)]
+        self._authentication = Authentication(extensions)
         self._authorizers = [e for e in extensions if isinstance(e, Authorizer)]
         self._interceptors = [e for e in extensions if isinstance(e, Interceptor)]
         self._router = Router(self.queue_list)
@@ -171,13 +185,18 @@ class BrokerCore:
     def version(self) -> str:
         return self._version
 
+    def begin_authentication(
+        self, method: str, request: ConnectRequest
+    ) -> AuthenticationExchange | None:
+        return self._authentication.begin(method, request)
+
     async def connect(self, request: ConnectRequest, peer: ClientPeer) -> ConnectResult:
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         if self.writer.error is not None:
             raise StoreIOError(f"the message store is read-only: {self.writer.error}")
         self._check_connections()
-        principal = await self._authenticate(request)
+        principal = await self._authentication.principal_of(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         self._check_connections()  # others may have come while this one was authenticated
@@ -192,26 +211,44 @@ class BrokerCore:
                     )
                 )
         connection = Connection(self, request, peer, principal)
-        session = self.sessions.get(*key) if request.client_id else None
+        if request.will is not None:  # refused now, not when nobody is there to be told
+            self._authorize(connection, Action.PUBLISH, request.will.destination)
+        session = self.sessions.find(*key) if request.client_id else None
+        is_stored = session is not None
         if session is not None and request.clean_start:
             self.sessions.remove(session)
             session = None
         present = session is not None
         subscriptions: Sequence[Subscription] = ()
-        if request.client_id and request.session_expiry > 0:
-            session = self.sessions.begin(
-                request.protocol, request.client_id, request.session_expiry
-            )
+        # One that is taken up but is to end with this connection counts too, and a will is kept
+        # with a session so that it outlives the gateway.
+        wants = request.session_expiry > 0 or request.will is not None or session is not None
+        if request.client_id and wants:
+            session = self.sessions.begin(request, principal)
             subscriptions = connection.restore(session)
-        elif session is not None:  # taken up, but it will end with this connection
-            session = self.sessions.begin(request.protocol, request.client_id, 0)
-            subscriptions = connection.restore(session)
+            is_stored = True
         self.connections.add(connection)
+        self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if request.client_id:
             self._by_client[key] = connection
+        if is_stored:
+            await self._admit(connection)
         return ConnectResult(
             connection, present, subscriptions, session.records() if session else ()
         )
+
+    async def _admit(self, connection: Connection) -> None:
+        """Wait until the session is durable. A client that leaves meanwhile, or is taken over (the
+        front-end is told then), was never accepted, so there is no will. Raises: GatewayError."""
+        connection.is_admitted = False
+        try:
+            await until_durable(self)
+            if self._closing:
+                raise ConnectionEndedError("shutdown", "the gateway is shutting down")
+        except BaseException:
+            connection.disconnect(graceful=True)
+            raise
+        connection.is_admitted = True
 
     def _check_connections(self) -> None:
         if len(self.connections) >= self.config.connections_max:
@@ -219,29 +256,6 @@ class BrokerCore:
                 f"{len(self.connections)} clients are connected; that is the limit"
                 " (broker.connections_max)"
             )
-
-    async def _authenticate(self, request: ConnectRequest) -> str:
-        credentials = Credentials(
-            request.username,
-            request.password,
-            request.client_id,
-            request.protocol,
-            request.peer,
-            request.listener,
-        )
-        for authenticator in self._authenticators:
-            try:
-                principal = await authenticator.authenticate(credentials)
-            except AccessError:
-                raise
-            except Exception:
-                _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
-                raise AccessError("authentication failed", principal=request.username) from None
-            if principal is not None:
-                return principal
-        if request.anonymous_allowed:
-            return ANONYMOUS  # a name that nobody checked must not open what it is allowed
-        raise AccessError("a user name and a password are required", principal=request.username)
 
     # --- start and stop --------------------------------------------------------------------
 
@@ -263,9 +277,15 @@ class BrokerCore:
         for subscription in state.subscriptions:
             count = state.pending.get(subscription.pending_list)
             self._restore_subscription(subscription, count.messages if count else 0)
-        self.retained = RetainedMessages(state.retained)
+        self.retained = RetainedMessages(state.retained, limit_bytes=self.config.retained_limit)
+        self.retained_deliveries.recover()
+        await self.sessions.recover_in_doubt()
+        self.sessions.end_recovery(self.now())
         self.checks_publish = bool(self._authorizers or self._interceptors)
         self.spawn(self._maintain(), "maintenance")
+        if self.config.system_topics_interval:
+            system = SystemTopics(self, self.config.system_topics_interval)
+            self.spawn(system.run(), "system topics")
         return state
 
     async def stop(self) -> None:
@@ -278,7 +298,11 @@ class BrokerCore:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._closers, return_exceptions=True)
         await self.writer.close()
-        for pending_list in [*self.queues.values(), *self.durable.values()]:
+        for pending_list in [
+            *self.queues.values(),
+            *self.durable.values(),
+            *self.shared.values(),
+        ]:
             await pending_list.cursor.close()
         await self.store.close()
 
@@ -297,7 +321,10 @@ class BrokerCore:
         while not self._closing:
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
             now = self.now()
+            self.wills.publish_due(now)
             self.sessions.expire(now)
+            for operation in self.retained.expire(now):
+                self.add_operation(operation, synced=False)
             try:
                 await self.acknowledged_log.enforce_limits(now, lambda: self._closing)
             except StoreError as error:
@@ -450,8 +477,16 @@ class BrokerCore:
                 raise RequestError(str(error)) from None
             if names.is_temporary(destination):
                 self.temporary.check_exists(destination)
+            if is_system(destination):  # never cached, so this is always found out here
+                raise AccessError(
+                    "clients cannot publish to topics of the gateway", destination=destination
+                )
             route = self._router.resolve(destination)
         return route
+
+    def route_once(self, topic: str) -> Route:
+        """The route of a topic that only the gateway publishes to; it is not remembered."""
+        return self._router.topic_route(topic)
 
     def queue_list(self, destination: str) -> PendingList:
         """The pending list of a queue, created (durably, with this turn) on first use."""
@@ -578,9 +613,8 @@ class BrokerCore:
             no_local=request.no_local,
             client_id=connection.client_id,
             overlap_key=_overlap_key(connection.protocol, connection.client_id, request),
+            matches=compile_selector(request.selector),
         )
-        if request.share_group:
-            self.shared[request.share_group, request.destination] = made
         self._router.add_filter(made)
         return made
 
@@ -601,7 +635,10 @@ class BrokerCore:
             no_local=subscription.no_local,
             client_id=subscription.client_id,
             overlap_key=_overlap_key(subscription.protocol, subscription.client_id, subscription),
+            matches=_selector_of(subscription),
         )
+        if subscription.durable or subscription.share_group:
+            made.set_limit(policy.subscription_limit, policy.subscription_overflow)
         if subscription.share_group:
             self.shared[subscription.share_group, subscription.filter] = made
         elif subscription.durable:
@@ -625,6 +662,9 @@ class BrokerCore:
             self.add_operation(PutSubscription(new))
         pending_list.qos = request.qos
         pending_list.no_local = request.no_local
+        pending_list.overlap_key = _overlap_key(
+            old.protocol if old else "mqtt", pending_list.client_id, request
+        )
         self._router.remove_filter(pending_list)
         self._router.add_filter(pending_list)
 
@@ -642,14 +682,35 @@ class BrokerCore:
             session = self.sessions.get(subscription.protocol, subscription.client_id)
             if session is not None and session.lists.get(subscription.name) is pending_list:
                 del session.lists[subscription.name]
+            if subscription.share_group:
+                shared_key = (subscription.share_group, subscription.filter)
+                if self.shared.get(shared_key) is pending_list:
+                    del self.shared[shared_key]
             self.add_operation(RemoveSubscription(pending_list.id))
-        for shared_key, item in list(self.shared.items()):
-            if item is pending_list:
-                del self.shared[shared_key]
+
+    def update_shared(self, share_group: str, destination: str) -> None:
+        """A shared subscription lives as long as somebody is served by it or a stored session has
+        it, and outlives the gateway in the second case."""
+        pending_list = self.shared.get((share_group, destination))
+        if pending_list is None:
+            return
+        durable = self.sessions.has_members(share_group, destination)
+        if not durable and not pending_list.consumers:
+            self.remove_subscription(pending_list)
+            return
+        old = pending_list.subscription
+        assert old is not None, "every shared subscription is stored"
+        if old.durable != durable:
+            pending_list.subscription = msgspec.structs.replace(old, durable=durable)
+            self.add_operation(PutSubscription(pending_list.subscription))
+
+    def leave_router(self, pending_list: PendingList) -> None:
+        """The list gets no message more that is published from now on."""
+        self._router.remove_filter(pending_list)
 
     def _remove_list(self, pending_list: PendingList) -> None:
         """The list takes and hands out nothing any more; its cursor is closed."""
-        pending_list.is_removed = True
+        pending_list.end()
         self.ready.pop(pending_list, None)
         self.full_lists.discard(pending_list)
         for connection in pending_list.blocked:
@@ -660,7 +721,7 @@ class BrokerCore:
 
     # --- publishing ------------------------------------------------------------------------
 
-    def check_publish(self, connection: Connection, message: Message) -> Message:
+    def check_publish(self, connection: Connection | Will, message: Message) -> Message:
         """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
         if self.acknowledged_log.refusing:
             raise FlowControlError(
@@ -680,11 +741,13 @@ class BrokerCore:
                     principal=connection.principal,
                     destination=message.destination,
                 ) from None
-        if message.retain and names.is_temporary(message.destination):
-            return msgspec.structs.replace(message, retain=False)  # nobody could find it later
+        destination = message.destination
+        if message.retain and (names.is_queue(destination) or names.is_temporary(destination)):
+            # A queue keeps its messages anyway; nobody could find a temporary topic's later.
+            return msgspec.structs.replace(message, retain=False)
         return message
 
-    def _authorize(self, connection: Connection, action: Action, destination: str) -> None:
+    def _authorize(self, connection: Connection | Will, action: Action, destination: str) -> None:
         authorized = connection.authorized
         if not self._authorizers or (action, destination) in authorized:
             return
@@ -716,60 +779,32 @@ class BrokerCore:
             turn.body_bytes += len(message.body)
         turn.added.setdefault(route, []).append(StoredMessage(sequence, message))
 
-    def retain(self, message: Message, undo: list[Callable[[], None]]) -> Message:
-        """Replace or clear the retained message of its destination.
+    def publish_in_turn(
+        self, message: Message, client_id: str, undo: list[Callable[[], None]]
+    ) -> Route:
+        """Number *message* and add it to the filling turn; the caller makes the unit."""
+        route = self.resolve(message.destination)
+        retained = message
+        if message.qos == 0:
+            route = route.without_storing()
+            if route.ids:
+                message = at_least_once(message)
+        if route.is_picky:
+            route = route.narrowed(message, client_id)
+        if self.detours:
+            route = take_detour(self, message, route)
+        if message.retain:
+            self._retain(retained, undo)
+        self.add_message(message, route)
+        return route
 
-        Returns: the message as the subscribers of now get it [MQTT-3.3.1-9].
-        """
+    def _retain(self, message: Message, undo: list[Callable[[], None]]) -> None:
+        """Replace or clear the retained message of its destination."""
         operation, take_back = self.retained.replace(message)
         if operation is not None:
             self.writer.turn.operations.append(operation)
         if take_back is not None:
             undo.append(take_back)
-        return msgspec.structs.replace(message, retain=False)
-
-    def deliver_retained(self, connection: Connection, pending_list: PendingList) -> None:
-        """Give a new subscription the retained messages that its filter covers."""
-        found = self.retained.matching(names.name_of(pending_list.destination))
-        is_kept = pending_list.is_stored and pending_list.qos > 0
-        now = self.now()
-        for message in found:
-            if 0 < message.expires_at <= now:
-                continue
-            stored = is_kept and message.qos > 0
-            route = Route((pending_list,), ()) if stored else Route((), (pending_list,))
-            turn = self.writer.turn
-            first = len(turn.operations)
-            self.add_message(message, route)
-            turn.units.append((first, len(turn.operations) - first, connection, None, None))
-        self.schedule()
-
-    def publish_will(self, connection: Connection, will: Message) -> None:
-        """Publish the will of a connection that ended without saying goodbye."""
-        will = msgspec.structs.replace(will, received_at=self.now())
-        try:
-            self.writer.check_writable()
-            will = self.check_publish(connection, will)
-            self.resolve(will.destination)
-            if will.retain:
-                self.retained.check_room(will)
-            turn = self.writer.turn
-            first = len(turn.operations)
-            undo: list[Callable[[], None]] = []
-            if will.retain:
-                will = self.retain(will, undo)
-            route = self.resolve(will.destination)
-            if will.qos == 0:
-                route = route.without_storing()
-                if route.ids:
-                    will = at_least_once(will)
-            self.add_message(will, route)
-            count = len(turn.operations) - first
-            turn.units.append((first, count, connection, None, undo_all(undo)))
-            turn.synced = True
-            self.schedule()
-        except Exception as error:
-            _log.error("peer=%s will=lost: %s", connection.address, error)
 
     # --- dead letters ----------------------------------------------------------------------
 
@@ -811,8 +846,11 @@ class BrokerCore:
         )
         sequence = self.next_sequence
         self.next_sequence = sequence + 1
+        self.own_sequences += 1
         turn = self.writer.turn
         turn.operations.append(Move(pending_list.id, stored.sequence, target.id, sequence, moved))
+        if pending_list.selecting is not None:
+            pending_list.selecting.leaving([stored.sequence])
         turn.added.setdefault(self.resolve(target.destination), []).append(
             StoredMessage(sequence, moved)
         )
@@ -829,19 +867,23 @@ class BrokerCore:
         if self._by_client.get(key) is connection:
             del self._by_client[key]
 
-    def end_session_connection(self, session: SessionState) -> None:
-        """The session's connection is gone: keep it, or remove it if it was not to outlive it."""
-        if session.stored.expiry_interval == 0:
-            session.connection = None
-            self.sessions.remove(session)
-        else:
-            self.sessions.end_connection(session, self.now())
+
+def _selector_of(subscription: Subscription) -> Matcher | None:
+    """Its selector; one that cannot be read any more selects everything: nothing may be lost."""
+    try:
+        return compile_selector(subscription.selector)
+    except RequestError as error:
+        _log.error("subscription=%r selector=ignored: %s", subscription.name, error)
+        return None
 
 
 def _overlap_key(
     protocol: str, client_id: str, item: SubscribeRequest | Subscription
 ) -> tuple[str, str] | None:
-    """Subscriptions with the same key that overlap deliver a message once (MQTT sessions)."""
+    """Subscriptions with the same key that overlap deliver a message once (MQTT sessions).
+
+    One that does not want the client's own messages must not stand for one that does.
+    """
     if protocol == "mqtt" and client_id and not item.share_group:
-        return (protocol, client_id)
+        return (f"{protocol} no local" if item.no_local else protocol, client_id)
     return None

@@ -7,6 +7,9 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from tidegate.broker._selecting import Selecting
+from tidegate.broker._subscription_limit import SubscriptionLimit
+from tidegate.broker._succession import Succession, as_granted
 from tidegate.spi import (
     Discard,
     DiscardReason,
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from tidegate.broker._connection import Connection
     from tidegate.broker._consumer import Consumer
     from tidegate.broker._core import BrokerCore
+    from tidegate.broker._retained_delivery import RetainedDelivery
+    from tidegate.broker._selector import Matcher
 
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
@@ -38,8 +43,14 @@ class PendingList:
         id: the store's name for it; a negative number when it is not stored.
         destination: queue, or topic filter.
         subscription: what the store keeps of a stored topic subscription, else None.
+        matches: what a topic subscription with a selector wants; None: everything.
         consumers: being served, in order of subscription.
+        selecting: the consumers of a queue that have a selector, which are not among the others;
+            None when there are none.
         blocked: producers whose sockets wait for room here.
+        limit: of a durable subscription that has one.
+        succession: when this list replaces another one, or is replaced.
+        retained: the retained messages that are on their way to this subscription.
     """
 
     __slots__ = (
@@ -56,10 +67,15 @@ class PendingList:
         "is_queue",
         "is_removed",
         "is_stored",
+        "limit",
+        "matches",
         "no_local",
         "overlap_key",
         "qos",
+        "retained",
+        "selecting",
         "subscription",
+        "succession",
     )
 
     def __init__(
@@ -77,6 +93,7 @@ class PendingList:
         client_id: str = "",
         overlap_key: tuple[str, str] | None = None,
         is_removed: bool = False,
+        matches: Matcher | None = None,
     ) -> None:
         self._broker = broker
         self.id = list_id
@@ -89,20 +106,32 @@ class PendingList:
         self.no_local = no_local
         self.client_id = client_id
         self.overlap_key = overlap_key
+        self.matches = matches
+        self.selecting: Selecting | None = None
         self.consumers: list[Consumer] = []
         self.blocked: set[Connection] = set()
+        self.limit: SubscriptionLimit | None = None
+        self.succession: Succession | None = None
+        self.retained: RetainedDelivery | None = None
         self.is_removed = is_removed
         self._next_consumer = 0
         self._paging = False
         self._dispatching = False
 
     def attach(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        if self.is_queue and consumer.matches is not None:
+            if self.selecting is None:
+                self.selecting = Selecting(self._broker, self)
+            self.selecting.attach(consumer, consumer.matches)
+        else:
+            self.consumers.append(consumer)
         consumer.lists.append(self)
 
     def detach(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            consumer.lists.remove(self)
+        elif self.selecting is not None and self.selecting.detach(consumer):
             consumer.lists.remove(self)
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
@@ -110,8 +139,12 @@ class PendingList:
         if self.is_removed:
             return
         self.cursor.offer(messages)
+        if self.selecting is not None:
+            self.selecting.offer(messages)
         if self.consumers:
             self.dispatch()
+        if self.limit is not None:
+            self.limit.update()
         if self.cursor.is_full:
             self._broker.full_lists.add(self)
 
@@ -125,16 +158,27 @@ class PendingList:
         """
         if self.is_removed:
             return
+        succession = self.succession
+        if succession is not None and succession.new is self:
+            succession.old.offer_direct(messages)  # behind what waits there
+            return
         if not self.is_stored:
             dropped = self.cursor.offer(messages)
             if dropped:
                 self._broker.count_dropped(self, len(dropped))
+            if self.selecting is not None:
+                self.selecting.offer(messages)
             if self.consumers:
                 self.dispatch()
             if self.cursor.is_full:
                 self._broker.full_lists.add(self)
             return
-        for consumer in self.consumers[:1]:
+        consumers = self.consumers
+        if len(consumers) > 1:  # a shared subscription: each turn another member
+            first = self._next_consumer % len(consumers)
+            self._next_consumer = first + 1
+            consumers = consumers[first:]
+        for consumer in consumers[:1]:
             room = len(messages) if consumer.connection.is_writable else 0
             if room and consumer.acknowledges_all:
                 room = max(0, min(room, consumer.room()))
@@ -143,6 +187,7 @@ class PendingList:
                     consumer.in_flight[message.sequence] = (message, self._broker.nowhere, now)
                     consumer.in_flight_bytes += len(message.message.body)
             if room:
+                self._broker.sent += room
                 consumer.connection.deliver(consumer, messages[:room])
             if room < len(messages):
                 self._broker.count_dropped(self, len(messages) - room)
@@ -151,19 +196,47 @@ class PendingList:
         """Messages that were out return to their place."""
         if messages and not self.is_removed:
             self.cursor.put_back(messages)
+            if self.selecting is not None:
+                self.selecting.returned(messages)
             self._broker.mark_ready(self)
 
     def dispatch(self) -> None:
         """Hand out messages while consumers have room."""
         if self._dispatching or self.is_removed:
             return  # a front-end that unsubscribed from within deliver()
+        succession = self.succession
+        if succession is not None and succession.new is self and not succession.is_over():
+            return
         self._dispatching = True
         try:
+            if self.selecting is not None:
+                self.selecting.dispatch()
             self._dispatch()
         finally:
             self._dispatching = False
         if self in self._broker.full_lists and not self.cursor.is_full:
             self._unblock()
+        if self.limit is not None:
+            self.limit.update()
+        if self.retained is not None:
+            self.retained.step()
+        if self.succession is not None:
+            self.succession.old_dispatched()
+
+    def set_limit(self, count_max: int, overflow: str) -> None:
+        """Let at most *count_max* messages (0: any number) wait here; see SubscriptionLimit."""
+        if count_max:
+            self.limit = SubscriptionLimit(self._broker, self, count_max, overflow)
+            self.limit.update()
+
+    def end(self) -> None:
+        """The list takes and hands out nothing any more."""
+        self.is_removed = True
+        if self.succession is not None and self.succession.new is self:
+            self.succession.end()
+        self._broker.retained_deliveries.end(self)
+        if self.limit is not None:
+            self.limit.end()
 
     def _dispatch(self) -> None:
         cursor = self.cursor
@@ -185,19 +258,26 @@ class PendingList:
                 room = min(consumer.room(), share)
             messages = cursor.take(room, consumer.room_bytes())
             if not messages:
-                if cursor.needs_page and not self._paging:
-                    self._paging = True
-                    self._broker.spawn(self._page_in(), f"page-in {self.destination}")
+                self.request_page()
                 return
             if count > 1:  # only who was given something has had its turn
                 self._next_consumer = (index + 1) % count
             now = self._broker.now()
             for message in messages:
                 if message.message.expires_at:
-                    messages = self._without_expired(messages, now)
+                    messages = self.without_expired(messages, now)
                     break
             if messages:
-                self._hand_over(consumer, messages, now)
+                self.hand_over(consumer, messages, now)
+
+    def request_page(self, *, anyway: bool = False) -> None:
+        """Have messages read that are only in the store, if there are any; then dispatch.
+
+        Args: anyway: also when some are in memory.
+        """
+        if (anyway or self.cursor.needs_page) and not self._paging:
+            self._paging = True
+            self._broker.spawn(self._page_in(), f"page-in {self.destination}")
 
     def _index_with_room(self) -> int:
         """The consumer whose turn it is, or the next one that has room; -1 when none has."""
@@ -210,7 +290,8 @@ class PendingList:
                 return index
         return -1
 
-    def _hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
+    def hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
+        """Give *consumer* messages that are not in the cursor, whatever its room."""
         if consumer.acknowledge:
             in_flight = consumer.in_flight
             size = 0
@@ -224,21 +305,27 @@ class PendingList:
             if self.is_stored:
                 self._broker.acknowledge_automatically(consumer, self, messages, now)
             consumer.resting = True
+        self._broker.sent += len(messages)
+        if self.succession is not None and self.succession.old is self:
+            messages = as_granted(messages)
         consumer.connection.deliver(consumer, messages)
         if consumer.resting:
             # The socket's flow control acts only when its buffer is written at the end of the
             # turn, which deliver() has scheduled: rest until behind that.
             self._broker.rest(consumer)
 
-    def _without_expired(
+    def without_expired(
         self, messages: Sequence[StoredMessage], now: int
     ) -> Sequence[StoredMessage]:
-        expired = [m.sequence for m in messages if 0 < m.message.expires_at <= now]
+        expired = {m.sequence for m in messages if 0 < m.message.expires_at <= now}
+        if expired and self.subscription is not None:
+            expired -= self._broker.sessions.half_sent(self.subscription, messages)
         if not expired:
             return messages
         if self.is_stored:
-            self._broker.add_operation(Discard(self.id, tuple(expired), DiscardReason.EXPIRED))
-        return [m for m in messages if not 0 < m.message.expires_at <= now]
+            sequences = tuple(sorted(expired))
+            self._broker.add_operation(Discard(self.id, sequences, DiscardReason.EXPIRED))
+        return [m for m in messages if m.sequence not in expired]
 
     async def _page_in(self) -> None:
         try:
@@ -291,6 +378,9 @@ class NoCursor(PendingCursor):
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         pass
+
+    def claim(self, sequences: Sequence[int]) -> Sequence[int]:
+        return ()
 
     def remove(self, sequences: Sequence[int]) -> int:
         return 0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tidegate.spi import StoredMessage, names
+from tidegate.spi import Message, StoredMessage, names
 
 if TYPE_CHECKING:
     from tidegate.broker._pending_list import PendingList
@@ -26,25 +26,31 @@ _sequence_of: Final = attrgetter("sequence")
 ROUTES_CACHED_MAX: Final = 100_000
 
 
+#: Subsets of one route's lists that are kept: many selectors make many, and few come often.
+NARROWED_CACHED_MAX: Final = 64
+
+
 class Route:
     """Where messages of one destination go.
 
     Attributes:
         stored: lists that the message is stored for, and their ids.
         direct: lists that get it without storing (unstored subscriptions).
-        has_no_local: some list refuses messages of its own client.
+        is_picky: some list refuses messages of its own client, or those a selector leaves out.
     """
 
-    __slots__ = ("direct", "has_no_local", "ids", "stored", "volatile")
+    __slots__ = ("_narrowed", "direct", "ids", "is_picky", "stored", "volatile")
 
     def __init__(self, stored: Iterable[PendingList], direct: Iterable[PendingList]) -> None:
         self.stored: tuple[PendingList, ...] = tuple(stored)
         self.direct: tuple[PendingList, ...] = tuple(direct)
         self.ids: tuple[int, ...] = tuple(pending_list.id for pending_list in self.stored)
-        self.has_no_local = any(
-            pending_list.no_local for pending_list in (*self.stored, *self.direct)
+        self.is_picky = any(
+            pending_list.no_local or pending_list.matches is not None
+            for pending_list in (*self.stored, *self.direct)
         )
         self.volatile: Route | None = None
+        self._narrowed: dict[tuple[bool, ...], Route] = {}
 
     def without_storing(self) -> Route:
         """The same for a QoS 0 message: only queues store it; subscriptions get it directly."""
@@ -54,13 +60,25 @@ class Route:
             self.volatile = Route(stored, (*rest, *self.direct)) if rest else self
         return self.volatile
 
-    def without_local(self, client_id: str) -> Route:
-        """The same without the lists that do not want messages of *client_id*."""
-
-        def wanted(item: PendingList) -> bool:
-            return not (item.no_local and item.client_id == client_id)
-
-        return Route(filter(wanted, self.stored), filter(wanted, self.direct))
+    def narrowed(self, message: Message, client_id: str) -> Route:
+        """The same without the lists that do not want *message*, which *client_id* published."""
+        key = tuple(
+            [
+                not (item.no_local and item.client_id == client_id)
+                and (item.matches is None or item.matches(message))
+                for item in (*self.stored, *self.direct)
+            ]
+        )
+        route = self._narrowed.get(key)
+        if route is None:
+            count = len(self.stored)
+            route = Route(
+                compress(self.stored, key[:count]),
+                compress(self.direct, key[count:]),
+            )
+            if len(self._narrowed) < NARROWED_CACHED_MAX:
+                self._narrowed[key] = route
+        return route
 
 
 def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
@@ -181,15 +199,19 @@ class Router:
             queue = self._queue_list(destination)
             route = Route((queue,), ()) if queue.is_stored else Route((), (queue,))
         else:
-            lists = _one_per_client(self._filters.match(names.name_of(destination)))
-            route = Route(
-                (item for item in lists if item.is_stored and item.qos > 0),
-                (item for item in lists if not (item.is_stored and item.qos > 0)),
-            )
+            route = self.topic_route(destination)
         if len(self.routes) >= ROUTES_CACHED_MAX:
             self.routes.clear()
         self.routes[destination] = route
         return route
+
+    def topic_route(self, topic: str) -> Route:
+        """The route of a canonical topic, not from ``routes`` and not put there."""
+        lists = _one_per_client(self._filters.match(names.name_of(topic)))
+        return Route(
+            (item for item in lists if item.is_stored and item.qos > 0),
+            (item for item in lists if not (item.is_stored and item.qos > 0)),
+        )
 
     def add_filter(self, pending_list: PendingList) -> None:
         self._filters.add(names.name_of(pending_list.destination), pending_list)

@@ -221,7 +221,8 @@ class TurnWriter:
         self.scheduled = False
         self.error: StoreError | None = None
         self.full_until = 0.0
-        self.batches = 0
+        self.batches = 0  # turns that are durable
+        self.turns = 0  # turns that have begun to be written: the number of the filling one
         self._store = store
         self._clock = clock
         self._end_of_turn = end_of_turn
@@ -292,6 +293,7 @@ class TurnWriter:
             while not self.turn.is_empty():
                 turn = self._in_flight = self.turn
                 self.turn = Turn()
+                self.turns += 1
                 try:
                     await self._write(turn)
                 except Exception:  # a bug must not end the only task that confirms

@@ -14,10 +14,10 @@ import typer
 
 from tidegate import __version__
 from tidegate._logging import LogLevel, configure_logging
-from tidegate.cli import _reference, _show, _stomp
+from tidegate.cli import _mqtt, _reference, _show, _stomp
 from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
-from tidegate.config import ResolvedConfig, load_config, named_plugins, resolve
+from tidegate.config import ResolvedConfig, check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
 
@@ -36,6 +36,7 @@ app = typer.Typer(
     "client command speaks to.",
 )
 app.add_typer(_stomp.app, name="stomp")
+app.add_typer(_mqtt.app, name="mqtt")
 
 ConfigOption = Annotated[
     Path | None,
@@ -97,6 +98,7 @@ def run(
     configure_logging(log_level)
     plugins = PluginHost()
     resolved = resolve(load_config(config), plugins)
+    check_parts(resolved)
     raise_descriptor_limit(resolved.broker.connections_max)
     # Not before the configuration is known to be good: the broker is the bulk of the imports.
     from tidegate.gateway import Gateway
@@ -122,7 +124,9 @@ def check_config(
     no port and touches no data.
     """
     plugins = PluginHost()
-    description = _show.describe(resolve(load_config(file), plugins), plugins)
+    resolved = resolve(load_config(file), plugins)
+    check_parts(resolved)
+    description = _show.describe(resolved, plugins)
     if as_json:
         _show.print_json(description)
     else:

@@ -74,6 +74,12 @@ HeaderOption = Annotated[
     list[str] | None,
     typer.Option("--header", "-H", metavar="NAME:VALUE", help="A further header; repeatable."),
 ]
+SelectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--selector", "-s", metavar="SQL", help="Only messages that match, e.g. \"color = 'red'\"."
+    ),
+]
 TimeoutOption = Annotated[
     str, typer.Option("--timeout", metavar="TIME", help="How long to wait for the broker.")
 ]
@@ -144,6 +150,7 @@ def receive(
     url: UrlOption = _DEFAULT_URL,
     user: UserOption = None,
     header: HeaderOption = None,
+    selector: SelectorOption = None,
     timeout: TimeoutOption = "10s",
     as_json: JsonOption = False,
 ) -> None:
@@ -152,7 +159,7 @@ def receive(
     Each is acknowledged after it was printed. When no message comes within --timeout the command
     ends, with exit code 8 if --count asked for more.
     """
-    headers = _headers(header)
+    headers = _headers(header) | _selector(selector)
     host, port = _address(url)
     seconds = _seconds(timeout)
     password = _password(user)
@@ -181,6 +188,7 @@ def browse(
     url: UrlOption = _DEFAULT_URL,
     user: UserOption = None,
     header: HeaderOption = None,
+    selector: SelectorOption = None,
     timeout: TimeoutOption = "2s",
     as_json: JsonOption = False,
 ) -> None:
@@ -189,7 +197,7 @@ def browse(
     For brokers with queue browsing (the header `browser:true` of SUBSCRIBE). The end is the frame
     with `browser:end` that such brokers send, or --timeout without a message.
     """
-    headers = _headers(header)
+    headers = _headers(header) | _selector(selector)
     host, port = _address(url)
     seconds = _seconds(timeout)
     password = _password(user)
@@ -411,6 +419,10 @@ def _headers(lines: list[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{line!r} is not NAME:VALUE", param_hint="'--header'")
         headers.setdefault(name, value)  # the first one counts, as in STOMP
     return headers
+
+
+def _selector(selector: str | None) -> dict[str, str]:
+    return {} if selector is None else {"selector": selector}
 
 
 def _password(user: str | None) -> str | None:

@@ -1,12 +1,13 @@
 """The configuration: one TOML file, read once into frozen values, resolved against the plugins.
 
-``load_config`` knows the file, ``resolve`` knows the installed plugins; between them every error
-in a configuration is found before anything runs. The reference is docs/configuration.md.
+``load_config`` knows the file, ``resolve`` knows the installed plugins; ``check_parts`` makes each part once;
+between them every error in a configuration is found before anything runs. The reference is docs/configuration.md.
 """
 
 from __future__ import annotations
 
 from tidegate.config._bind import Bind, parse_bind
+from tidegate.config._check import check_parts
 from tidegate.config._load import load_config, parse_config
 from tidegate.config._model import (
     CURSOR_DEFAULT,
@@ -52,6 +53,7 @@ __all__ = [
     "ResolvedStore",
     "SinkTable",
     "StoreTable",
+    "check_parts",
     "load_config",
     "named_plugins",
     "parse_bind",

@@ -68,6 +68,21 @@ class BrokerConfig:
         help="Bytes accepted from clients and not yet durable; above it producers are throttled "
         "until the store catches up. Guards memory when the disk is slow.",
     )
+    retained_limit: int = option(
+        256 << 20,
+        kind=Kind.SIZE,
+        minimum=1,
+        help="Memory that retained messages may take, bodies and all; a publish that would need "
+        "more is refused. Guards against clients that invent topics.",
+    )
+    system_topics_interval: float = option(
+        10.0,
+        kind=Kind.DURATION,
+        minimum=1,
+        zero="off",
+        help="How often the topics below `$SYS/broker/` are published: version, uptime, clients, "
+        "messages. Subscribing to `$SYS/#` shows them.",
+    )
     acknowledged_limit: int = option(
         16 << 30,
         kind=Kind.SIZE,
@@ -215,6 +230,21 @@ class DestinationPolicy:
         minimum=1,
         help="Bytes of unacknowledged bodies that one consumer may hold; one message is always "
         "allowed. Guards the same where messages are large.",
+    )
+    subscription_limit: int = option(
+        1_000_000,
+        minimum=1,
+        zero="unlimited",
+        help="Messages that may wait for one durable topic subscription (an MQTT session, a STOMP "
+        "durable subscriber); `subscription_overflow` says what happens above it. Guards the disk "
+        "against a client that never comes back.",
+    )
+    subscription_overflow: str = option(
+        "refuse",
+        choices=("refuse", "drop_oldest", "drop_newest"),
+        help="What happens at `subscription_limit`: refuse the publish, so that its producer knows "
+        "and nobody loses anything; or drop, for this subscription only, its oldest message or the "
+        "new one. What was dropped is counted and logged.",
     )
     max_deliveries: int = option(
         6,

@@ -29,6 +29,7 @@ from tidegate.plugins import PROVIDERS, PluginHost, PluginKind
 from tidegate.spi import (
     Authenticator,
     ConfigError,
+    EnhancedAuthenticator,
     ListenerConfig,
     PluginContractError,
     PluginError,
@@ -88,7 +89,7 @@ class ResolvedExtension:
     name: str
     factory: ExtensionFactory
     options: object
-    instance: Authenticator | Authorizer | Interceptor
+    instance: Authenticator | EnhancedAuthenticator | Authorizer | Interceptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +270,9 @@ def _listeners(
     extensions: Sequence[ResolvedExtension],
     plugins: PluginHost,
 ) -> tuple[ResolvedListener, ...]:
-    authenticated = any(isinstance(item.instance, Authenticator) for item in extensions)
+    authenticated = any(
+        isinstance(item.instance, Authenticator | EnhancedAuthenticator) for item in extensions
+    )
     bound: list[Bind] = []
     listeners: list[ResolvedListener] = []
     for index, table in enumerate(tables):
@@ -358,6 +361,11 @@ def _policies(
     policies: list[DestinationPolicy] = []
     for index, policy in enumerate(written):
         stored_only = cursor(policy.cursor).needs_store
+        if not policy.subscription_limit and policy.subscription_overflow != "refuse":
+            raise ConfigError(
+                "has no effect while subscription_limit is unlimited; set a limit",
+                key=f"destinations[{index}].subscription_overflow",
+            )
         subscriber = policy.subscriber_cursor
         if subscriber and cursor(subscriber).needs_store:
             raise ConfigError(

@@ -86,9 +86,11 @@ from tidegate.spi.operations import (
 from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
 from tidegate.spi.security import (
     Action,
+    AuthenticationExchange,
     Authenticator,
     Authorizer,
     Credentials,
+    EnhancedAuthenticator,
     ExtensionFactory,
     Interceptor,
 )
@@ -123,6 +125,7 @@ __all__ = [
     "Action",
     "AddDestination",
     "AddMessage",
+    "AuthenticationExchange",
     "Authenticator",
     "Authorizer",
     "Broker",
@@ -140,6 +143,7 @@ __all__ = [
     "Discard",
     "DiscardReason",
     "Durability",
+    "EnhancedAuthenticator",
     "ExtensionFactory",
     "FlowControlError",
     "FrameTooLargeError",

@@ -47,7 +47,8 @@ class PendingCursor(Protocol):
     """Pending messages of one list, in sequence order.
 
     Every message is *offered* once, *taken* at most once, and then either *removed* for good by
-    the broker's bookkeeping (acknowledged: no call here, the store knows) or *put back*.
+    the broker's bookkeeping (acknowledged: no call here, the store knows) or *put back*. A
+    consumer with a selector does not take what is next: its messages are *claimed* by sequence.
     """
 
     @property
@@ -94,13 +95,26 @@ class PendingCursor(Protocol):
         ...
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Taken messages that were not acknowledged return to their place in the order."""
+        """Taken or claimed messages that were not acknowledged return to their place in the order."""
+        ...
+
+    def claim(self, sequences: Sequence[int]) -> Sequence[int]:
+        """Take messages out of order, wherever they are; all of them have been offered.
+
+        A claimed message is taken: ``take`` does not return it, also when ``page_in`` comes to
+        read it, until it is put back. For each one either ``put_back`` or, when it has left the
+        list, ``remove`` is called in the end, so a cursor may remember what is claimed.
+
+        Returns: those of *sequences* that were untaken, ascending; the others are left alone.
+        """
         ...
 
     def remove(self, sequences: Sequence[int]) -> int:
-        """Untaken messages left the list otherwise (purge, expiry). Returns how many were known.
+        """Untaken or claimed messages left the list otherwise (purge, expiry).
 
         The store has removed them already; a cursor that reads pages simply will not see them.
+
+        Returns: how many untaken ones were known.
         """
         ...
 

@@ -13,7 +13,7 @@ id, a packet id). ``None`` means that nobody waits.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -22,6 +22,7 @@ import msgspec
 from tidegate.spi.errors import GatewayError
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.operations import InflightDirection, InflightRecord, Subscription
+from tidegate.spi.security import AuthenticationExchange
 
 Token: TypeAlias = object
 
@@ -47,9 +48,14 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
         session_expiry: seconds the session outlives the connection; 0 = ends with it,
             SESSION_NEVER_EXPIRES = for ever.
         will: published when the connection ends without :meth:`BrokerConnection.disconnect`.
+        will_delay: seconds that the will waits for the client to come back; without effect beyond
+            the end of the session, at which it is published in any case.
         anonymous_allowed: the listener's rule for clients without credentials.
         prefetch_count: for subscriptions that are restored with the session; 0 takes the
             destination policy's default.
+        tls_subject: subject of the client's verified certificate, "" when it showed none.
+        exchange: a finished exchange of :meth:`Broker.begin_authentication`, which stands for the
+            credentials; None when the client authenticates by user name and password or not at all.
     """
 
     protocol: str
@@ -64,6 +70,9 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
     will: Message | None = None
     anonymous_allowed: bool = False
     prefetch_count: int = 0
+    will_delay: int = 0
+    tls_subject: str = ""
+    exchange: AuthenticationExchange | None = None
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +85,8 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
         acknowledge: the client acknowledges each message; False: a message is acknowledged when
             it is handed to the front-end.
         durable_name: with a client id, names a topic subscription that survives the connection.
+            With a stored session it equals *key*, and a queue or a shared subscription that has
+            one is taken up again whenever the session is connected.
         qos: highest quality of service wanted; a message's effective one is the smaller of its
             own and this. Effective 0 is never stored for the subscription.
         no_local: do not deliver what this client id published.
@@ -88,6 +99,11 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
             subscription begins, also of what is in flight to consumers, are delivered in order;
             nothing is to be acknowledged. Then ``deliver`` is called once without messages and
             the subscription is over. Prefetch limits do not apply, ``writable`` does.
+        selector: only messages that it selects (JMS 2.0 section 3.8.1: SQL-92 over headers); ""
+            selects all. On a queue the others stay for other consumers; on a topic they are not
+            for this subscription and never stored for it. A durable subscription that is taken
+            up with another selector ends, and a new one begins. Not to be used by protocols
+            whose subscriptions of one client overlap (MQTT).
     """
 
     key: str
@@ -102,6 +118,7 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_bytes: int = 0
     options: dict[str, str] = {}
     browse: bool = False
+    selector: str = ""
 
 
 class ClientPeer(Protocol):
@@ -136,8 +153,8 @@ class ClientPeer(Protocol):
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: tell the client if the protocol can, then close.
 
-        From within, the front-end may still call ``acknowledge`` and ``disconnect`` (to hand over
-        its packet-id records); the BrokerConnection is dead when this returns.
+        From within, the front-end may still call ``acknowledge``, ``record_inflight`` and
+        ``disconnect``; the BrokerConnection is dead when this returns.
         """
         ...
 
@@ -162,9 +179,10 @@ class BrokerConnection(Protocol):
         token: Token = None,
         transaction: str | None = None,
         inflight: InflightRecord | None = None,
-    ) -> None:
+    ) -> bool:
         """Publish; *inflight* is made durable in the same batch (inbound QoS 2 packet id).
 
+        Returns: False when nobody subscribes to where it goes (True within a transaction).
         Raises: AccessError, FlowControlError, RequestError (unknown transaction),
             StoreError (store full or read-only).
         """
@@ -174,7 +192,8 @@ class BrokerConnection(Protocol):
         """Begin to consume. Deliveries may come before the confirmation.
 
         Returns: True when a stored subscription with messages of its own was taken up again.
-        Raises: AccessError, RequestError (bad name, already in use, limit), StoreError.
+        Raises: AccessError, RequestError (bad name, bad selector, already in use, limit),
+            StoreError.
         """
         ...
 
@@ -244,7 +263,11 @@ class BrokerConnection(Protocol):
         remove: Sequence[tuple[InflightDirection, int]] = (),
         token: Token = None,
     ) -> None:
-        """Make packet-id states durable (MQTT QoS 2)."""
+        """Put packet-id states into the batch of this turn.
+
+        With a *token* they are SYNCED before it is confirmed (QoS 2 needs that); without one they
+        are only WRITTEN (QoS 1: losing one means the same message under another id).
+        """
         ...
 
     def synchronize(self, token: Token) -> None:
@@ -256,14 +279,21 @@ class BrokerConnection(Protocol):
         ...
 
     def disconnect(
-        self, *, graceful: bool, detached: Sequence[InflightRecord] = (), publish_will: bool = False
+        self,
+        *,
+        graceful: bool,
+        publish_will: bool = False,
+        session_expiry: int | None = None,
+        unanswered: Mapping[str, Sequence[int]] = ...,
     ) -> None:
         """The connection ended. Idempotent.
 
         Everything in flight is put back with its delivery count raised, transactions are rolled
         back, subscriptions that are not durable end. Not *graceful*, or *publish_will*: the will
-        is published. *detached*: OUT records that a resumed session wants back (packet ids of
-        messages that were in flight), kept while the gateway runs.
+        is published, after its delay. *session_expiry*: replaces the session's, in seconds.
+        *unanswered*: by key, sequences of QoS 2 messages that were sent and not answered: those of
+        a shared subscription stay with the session, or are discarded when it ends, because no
+        other member may get them (MQTT 5.0 [MQTT-4.8.2-4], [MQTT-4.8.2-5]).
         """
         ...
 
@@ -275,8 +305,8 @@ class ConnectResult:
     Attributes:
         connection: call ``resume()`` on it when the handshake's answer has been written.
         session_present: stored session state was taken up.
-        subscriptions: restored durable subscriptions (MQTT sessions), already consuming once
-            resumed, under ``key = name``.
+        subscriptions: restored subscriptions (MQTT sessions), already consuming once resumed,
+            under ``key = name``; also those to queues and shared ones.
         inflight: packet-id states of the session.
     """
 
@@ -301,6 +331,15 @@ class Broker(Protocol):
 
     @property
     def version(self) -> str: ...
+
+    def begin_authentication(
+        self, method: str, request: ConnectRequest
+    ) -> AuthenticationExchange | None:
+        """Begin a challenge-response exchange for the client of *request*.
+
+        Returns: None when no extension offers *method*. Raises: AccessError.
+        """
+        ...
 
     async def connect(self, request: ConnectRequest, peer: ClientPeer) -> ConnectResult:
         """Authenticate, take over an older connection, load the session.

@@ -30,7 +30,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
         persistent: the producer's wish; the stores keep every message either way.
         qos: highest MQTT quality of service it may be delivered with; 2 when the producer's
             protocol has no such notion.
-        retain: delivered because it was retained (to a consumer), or to be retained (on publish).
+        retain: the publisher asked to keep it as the topic's retained message (MQTT RETAIN).
         protocol: front-end it came through, e.g. ``stomp`` or ``mqtt``.
         client_id: the producer's client id, "" when it has none.
         original_name: the destination as the producer wrote it when that cannot be derived from
@@ -38,6 +38,10 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
         content_type: MIME type of the body, "" when unknown.
         correlation_data: bytes that tie an answer to its request, b"" when absent.
         reply_to: canonical destination for the answer, "" when absent.
+        retained: this copy is delivered because it was the retained message when the consumer
+            subscribed, not because it was published just now.
+        payload_format: 1 when the producer says that the body is UTF-8 text, else 0 (MQTT 5.0
+            section 3.3.2.3.2).
     """
 
     destination: str
@@ -55,6 +59,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     content_type: str = ""
     correlation_data: bytes = b""
     reply_to: str = ""
+    retained: bool = False
+    payload_format: int = 0
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):

@@ -121,6 +121,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
         protocol: front-end that made it.
         share_group: name of the group of a shared subscription, else "".
         options: what the front-end wants to remember; opaque to broker and store.
+        selector: only messages that it selects are stored for the subscription; "" for all.
     """
 
     pending_list: PendingListId
@@ -133,6 +134,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
     protocol: str = ""
     share_group: str = ""
     options: dict[str, str] = {}
+    selector: str = ""
 
 
 class PutSubscription(msgspec.Struct, frozen=True, gc=False):
@@ -162,17 +164,28 @@ class ClearRetained(msgspec.Struct, frozen=True, gc=False):
 class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """An MQTT session that outlives its connection.
 
+    Its topic subscriptions of its own are :class:`Subscription` records; what it shares with others
+    (queues, shared subscriptions) is in ``attached``, because their lists are not its own.
+
     Attributes:
         client_id: its key.
         expiry_interval: seconds it is kept after its connection ended; 0xFFFFFFFF means for ever.
         disconnected_at: when its connection ended, microseconds since the epoch; 0 while connected.
-        options: what the front-end wants to remember; opaque to broker and store.
+        options: what the broker wants to remember; opaque to the store.
+        will: to be published when the session ends or *will_delay* after its connection did; None
+            when there is none or it was published already.
+        will_delay: seconds (MQTT 5.0 section 3.1.3.2.2).
+        attached: queues and shared subscriptions that it consumes from whenever it is connected:
+            ``name`` is the front-end's key, ``filter`` the destination, ``pending_list`` 0.
     """
 
     client_id: str
     expiry_interval: int
     disconnected_at: int = 0
     options: dict[str, str] = {}
+    will: Message | None = None
+    will_delay: int = 0
+    attached: tuple[Subscription, ...] = ()
 
 
 SESSION_NEVER_EXPIRES: Final = 0xFFFF_FFFF
@@ -209,7 +222,10 @@ class InflightRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """State of one packet id of one session.
 
     *subscription* (its name) and *sequence* say which pending message an OUT record in state
-    PUBLISHED stands for; they are "" and 0 otherwise.
+    PUBLISHED stands for; they are "" and 0 otherwise. *qos* is 1 or 2 then. Every QoS 2 packet id of a
+    stored session is recorded. A QoS 1 id follows from the sequence, so that the message comes
+    again under its own id [MQTT-4.4.0-1], and is recorded only where it could not be used; packet
+    id 0 (OUT, PUBLISHED) stands for all QoS 1 messages of the session up to *sequence*.
     """
 
     client_id: str
@@ -218,6 +234,7 @@ class InflightRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     state: InflightState
     subscription: str = ""
     sequence: int = 0
+    qos: int = 0
 
 
 class PutInflight(msgspec.Struct, frozen=True, gc=False):

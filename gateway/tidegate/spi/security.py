@@ -6,6 +6,7 @@ Deny wins: a publish or subscription goes through when *every* configured author
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -24,7 +25,8 @@ class Credentials:
     """What a client shows when it connects.
 
     Attributes: username ("" when none), password (None when none), client_id, protocol, peer
-    (``host:port``), listener (``stomp://…``).
+    (``host:port``), listener (``stomp://…``), tls_subject (of the client's verified certificate,
+    RFC 4514, "" when it showed none).
     """
 
     username: str
@@ -33,6 +35,7 @@ class Credentials:
     protocol: str
     peer: str
     listener: str
+    tls_subject: str = ""
 
     def __repr__(self) -> str:  # the password must never reach a log
         return f"Credentials({self.username!r}, client_id={self.client_id!r}, peer={self.peer!r})"
@@ -46,6 +49,43 @@ class Authenticator(Protocol):
         """Return the principal's name, or None to abstain.
 
         Raises: AccessError to refuse. Any other exception refuses too and is logged.
+        """
+        ...
+
+
+class AuthenticationExchange(Protocol):
+    """One client's way through a challenge-response method; made for one attempt only."""
+
+    @property
+    def principal(self) -> str:
+        """The principal's name once the exchange has succeeded, "" before."""
+        ...
+
+    async def step(self, data: bytes) -> bytes:
+        """Take what the client sent and return what it is to be told, perhaps nothing (b"").
+
+        Afterwards a ``principal`` says that the exchange has succeeded; the returned bytes then go
+        with the acceptance. Not called again after that or after an error.
+
+        Raises: AccessError to refuse. Any other exception refuses too and is logged.
+        Cancellation: the exchange is abandoned.
+        """
+        ...
+
+
+@runtime_checkable
+class EnhancedAuthenticator(Protocol):
+    """Offers challenge-response methods (MQTT 5.0 section 4.12), e.g. ``SCRAM-SHA-256``."""
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """Names of the methods, as clients write them."""
+        ...
+
+    def begin(self, method: str, credentials: Credentials) -> AuthenticationExchange:
+        """Begin an exchange by one of ``methods``; *credentials* has no password.
+
+        Raises: AccessError.
         """
         ...
 
@@ -77,6 +117,8 @@ class ExtensionFactory(Protocol):
         """A frozen dataclass; the host parses the ``[[extensions]]`` table into it."""
         ...
 
-    def create(self, options: object) -> Authenticator | Authorizer | Interceptor:
-        """Build it; one object may implement several of the three. Raises: ConfigError."""
+    def create(
+        self, options: object
+    ) -> Authenticator | EnhancedAuthenticator | Authorizer | Interceptor:
+        """Build it; one object may implement several of the four. Raises: ConfigError."""
         ...

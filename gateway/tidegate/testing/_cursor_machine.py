@@ -108,6 +108,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.store = ListStore()
         self.untaken: list[StoredMessage] = []
         self.taken: list[StoredMessage] = []
+        self.claimed: set[int] = set()  # of those taken, the ones that were claimed
         self.last_sequence = 0
         self.memory_limit = 0
         self.is_stored = True
@@ -181,6 +182,17 @@ class CursorMachine(RuleBasedStateMachine):
         del self.untaken[: len(found)]
         self.taken += found
 
+    def _claim(self, first: int, count: int) -> None:
+        """Every third untaken message from some place on; what is out cannot be claimed again."""
+        first %= len(self.untaken) + 1
+        wanted = self.untaken[first::3][:count]
+        extra = [stored.sequence for stored in self.taken[:2]]
+        found = self.cursor.claim([*extra, *(stored.sequence for stored in wanted)])
+        assert list(found) == [stored.sequence for stored in wanted]
+        self.untaken = [stored for stored in self.untaken if stored not in wanted]
+        self.claimed |= set(found)
+        self.taken += wanted
+
     def _put_back(self, count: int) -> None:
         """Return every second taken message or all of them, one delivery older, last one first."""
         returned = self.taken[-count:] if count % 2 else self.taken[::2]
@@ -190,6 +202,7 @@ class CursorMachine(RuleBasedStateMachine):
             for stored in reversed(returned)
         ]
         self.untaken = sorted([*self.untaken, *counted], key=lambda stored: stored.sequence)
+        self.claimed -= {stored.sequence for stored in counted}
         self.cursor.put_back(counted)
 
     def _remove(self, first: int, count: int) -> None:
@@ -199,13 +212,20 @@ class CursorMachine(RuleBasedStateMachine):
         for stored in gone:
             self.store.messages.pop(stored.sequence, None)
         self.untaken = [stored for stored in self.untaken if stored not in gone]
-        extra = [stored.sequence for stored in self.taken[:1]]
+        extra = [
+            stored.sequence for stored in self.taken[:1] if stored.sequence not in self.claimed
+        ]
         assert self.cursor.remove([*(stored.sequence for stored in gone), *extra]) == len(gone)
 
     def _acknowledge(self, count: int) -> None:
-        for stored in self.taken[:count]:
-            self.store.messages.pop(stored.sequence, None)
+        gone = [stored.sequence for stored in self.taken[:count]]
+        for sequence in gone:
+            self.store.messages.pop(sequence, None)
         del self.taken[:count]
+        claimed = [sequence for sequence in gone if sequence in self.claimed]
+        self.claimed -= set(claimed)
+        if claimed:
+            assert self.cursor.remove(claimed) == 0
 
     # ------------------------------------------------------------------------------------ rules
 
@@ -225,6 +245,10 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20))
     def put_back(self, count: int) -> None:
         self._put_back(count)
+
+    @rule(first=st.integers(0, 60), count=st.integers(1, 20))
+    def claim(self, first: int, count: int) -> None:
+        self._claim(first, count)
 
     @rule(first=st.integers(0, 60), count=st.integers(1, 40))
     def remove(self, first: int, count: int) -> None:
@@ -247,7 +271,10 @@ class CursorMachine(RuleBasedStateMachine):
         sizes=_sizes,
         late=st.lists(st.integers(0, 100), max_size=3),
         steps=st.lists(
-            st.sampled_from(["offer", "take", "put_back", "remove", "none"]), max_size=4
+            st.sampled_from(
+                ["offer", "take", "claim", "put_back", "remove", "acknowledge", "none"]
+            ),
+            max_size=4,
         ),
         count=st.integers(1, 20),
         gate_before=st.booleans(),
@@ -265,7 +292,9 @@ class CursorMachine(RuleBasedStateMachine):
         acts: dict[str, Callable[[], None]] = {
             "offer": lambda: self._offer(sizes),
             "take": lambda: self._take(count, _ANY_SIZE),
+            "claim": lambda: self._claim(0 if count % 2 else len(self.untaken) // 2, count),
             "put_back": lambda: self._put_back(count) if self.taken else None,
+            "acknowledge": lambda: self._acknowledge(count),
             "remove": lambda: self._remove(0 if count % 2 else len(self.untaken) // 2, count),
             "none": lambda: None,
         }

@@ -220,6 +220,48 @@ class CursorConformance:
         await cursor.close()
 
     @scenario
+    async def test_claimed_messages_are_out_wherever_they_were(self, box: CursorBox) -> None:
+        cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 20, size=400))
+        box.offer(cursor, messages_of(21, 60, size=400))
+        await cursor.page_in()
+        first = cursor.take(1, ANY_SIZE)
+        wanted = [1, 2, 15, 16, 19, 20, 21, 40, 41, 59, 60]
+        assert list(cursor.claim(wanted)) == wanted[1:], "1 is out already"
+        assert list(cursor.claim(wanted)) == []
+        assert cursor.size == 60 - len(wanted)
+        left = [sequence for sequence in range(1, 61) if sequence not in wanted]
+        assert await box.drain(cursor, limit=5) == left
+        cursor.put_back(first)
+        assert [stored.sequence for stored in cursor.take(9, ANY_SIZE)] == [1]
+        await cursor.close()
+
+    @scenario
+    async def test_claimed_messages_return_to_their_place_with_their_counts(
+        self, box: CursorBox
+    ) -> None:
+        cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 20, size=400))
+        box.offer(cursor, messages_of(21, 60, size=400))
+        wanted = [3, 19, 30, 45, 60]
+        assert list(cursor.claim(wanted)) == wanted
+        again = [StoredMessage(n, box.store.messages[n].message, 1) for n in (45, 3, 60)]
+        cursor.put_back(again)
+        for sequence in (19, 30):
+            del box.store.messages[sequence]
+        assert cursor.remove([19, 30]) == 0, "they were taken"
+        assert cursor.size == 58
+        found: list[StoredMessage] = []
+        while cursor.size:
+            if cursor.needs_page:
+                await cursor.page_in()
+            found += cursor.take(7, ANY_SIZE)
+        assert [stored.sequence for stored in found] == [
+            sequence for sequence in range(1, 61) if sequence not in (19, 30)
+        ]
+        counted = [stored.sequence for stored in found if stored.delivery_count]
+        assert counted == [3, 45, 60]
+        await cursor.close()
+
+    @scenario
     async def test_removed_messages_are_not_seen_wherever_they_were(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 20, size=400))
         box.offer(cursor, messages_of(21, 60, size=400))

@@ -84,7 +84,8 @@ class FileCursor:
 
     def _offer_behind(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         tail = self._tail
-        if tail.count:
+        if tail.count or (tail.is_stored and tail.has_claimed):
+            # What was claimed there may come back, and the spool has no place for it.
             tail.add(len(messages))
             return _NOTHING
         kept = self._spool.append(messages)
@@ -109,7 +110,7 @@ class FileCursor:
         while messages:
             if spool.count:
                 try:
-                    memory.append(spool.read_now(self._page_count, READ_BYTES))
+                    memory.append(self._tail.counted(spool.read_now(self._page_count, READ_BYTES)))
                 except StoreIOError as error:
                     self._abandon_spool(error)
             kept = spool.append(messages)
@@ -147,9 +148,10 @@ class FileCursor:
                     raise
                 continue
             if page:
+                page = self._tail.counted(page)
                 break
         if page:
-            self._memory_position = page[-1].sequence
+            self._memory_position = max(self._memory_position, page[-1].sequence)
             memory.append(page)
 
     def _abandon_spool(self, error: StoreIOError) -> bool:
@@ -172,8 +174,29 @@ class FileCursor:
         self._tail.add(count)
         return True
 
+    def claim(self, sequences: Sequence[int]) -> Sequence[int]:
+        """Take these messages: in memory, spooled or only in the store. Returns the untaken."""
+        wanted = set(sequences)
+        found = self._memory.claim(wanted)
+        spooled = self._spool.claim(wanted - found)
+        self._tail.remember_claimed(spooled)  # the store has them, too, should the spool fail
+        return sorted(found | spooled | self._tail.claim(wanted - found - spooled))
+
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Taken messages return to their place: they have been in memory, so it is there."""
+        """Taken messages return to their place: in memory, or where they were claimed."""
+        tail = self._tail
+        spool = self._spool
+        if tail.has_claimed:
+            others: list[StoredMessage] = []
+            for message in messages:
+                if spool.put_back(message.sequence):
+                    tail.unclaim(message)
+                    tail.remember_returned(message)
+                else:
+                    others.append(message)
+            messages = tail.put_back(others, waits=spool.count > 0)
+            for message in messages:
+                self._memory_position = max(self._memory_position, message.sequence)
         self._memory.put_back(messages)
 
     def remove(self, sequences: Sequence[int]) -> int:

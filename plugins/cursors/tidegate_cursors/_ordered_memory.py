@@ -7,6 +7,7 @@ what comes back belongs in front of, or among, other messages that came back, ne
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
@@ -15,6 +16,9 @@ from typing import Final
 from tidegate.spi import MESSAGE_OVERHEAD_BYTES, StoredMessage
 
 _sequence_of: Final = attrgetter("sequence")
+
+#: Up to so many messages are looked for one by one instead of going through all of them.
+_SINGLY_MAX: Final = 64
 
 
 class OrderedMemory:
@@ -107,6 +111,28 @@ class OrderedMemory:
         returned.sort(key=_sequence_of)  # two runs that are sorted already: a linear merge
         queue.extendleft(reversed(returned))
         self.body_bytes += sum([len(message.message.body) for message in messages])
+
+    def claim(self, sequences: set[int]) -> set[int]:
+        """Take the messages with these sequences. Returns the sequences of those that are here."""
+        queue = self.messages
+        found: set[int] = set()
+        if len(sequences) <= _SINGLY_MAX:
+            for sequence in sequences:
+                index = bisect_left(queue, sequence, key=_sequence_of)
+                if index < len(queue) and queue[index].sequence == sequence:
+                    self.body_bytes -= len(queue[index].message.body)
+                    del queue[index]
+                    found.add(sequence)
+            return found
+        kept: deque[StoredMessage] = deque()
+        for message in queue:
+            if message.sequence in sequences:
+                self.body_bytes -= len(message.message.body)
+                found.add(message.sequence)
+            else:
+                kept.append(message)
+        self.messages = kept
+        return found
 
     def remove(self, sequences: set[int]) -> int:
         """Remove the messages with these sequences. Returns how many there were."""

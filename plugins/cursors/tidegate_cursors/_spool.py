@@ -259,6 +259,24 @@ class Spool:
         if not self.count:
             self.clear()
 
+    def claim(self, sequences: set[int]) -> set[int]:
+        """Take messages out of order. Returns those that were here; see :meth:`remove`."""
+        if not self.count:
+            return set()
+        found = {
+            sequence for sequence in sequences if self._position < sequence <= self.last
+        } - self._removed
+        self.remove(found)
+        return found
+
+    def put_back(self, sequence: int) -> bool:
+        """A claimed message comes back; False when its place has been read or given up."""
+        if not self.count or sequence <= self._position or sequence not in self._removed:
+            return False
+        self._removed.discard(sequence)
+        self.count += 1
+        return True
+
     def remove(self, sequences: set[int]) -> int:
         """Messages left the list. Returns how many of them were in the spool.
 

@@ -79,9 +79,15 @@ class StoreCursor:
         if page:
             memory.append(page)
 
+    def claim(self, sequences: Sequence[int]) -> Sequence[int]:
+        """Take these messages, in memory or only in the store. Returns the untaken ones."""
+        wanted = set(sequences)
+        found = self._memory.claim(wanted)
+        return sorted(found | self._tail.claim(wanted - found))
+
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Taken messages return to their place: they have been in memory, so it is there."""
-        self._memory.put_back(messages)
+        """Taken messages return to their place: in memory, or where they were claimed."""
+        self._memory.put_back(self._tail.put_back(messages))
 
     def remove(self, sequences: Sequence[int]) -> int:
         """Forget untaken messages. Returns how many were known."""

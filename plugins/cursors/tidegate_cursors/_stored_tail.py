@@ -33,13 +33,24 @@ class StoredTail:
         position: highest sequence of the list that has been in memory or spool.
     """
 
-    __slots__ = ("_added", "_page_count", "_read_page", "_removed", "count", "position")
+    __slots__ = (
+        "_added",
+        "_claimed",
+        "_page_count",
+        "_read_page",
+        "_removed",
+        "_returned",
+        "count",
+        "position",
+    )
 
     def __init__(self, read_page: PageReader | None, recovered_count: int, page_count: int) -> None:
         self._read_page = read_page
         self._page_count = max(1, page_count)
         self._removed: set[int] | None = None  # while a page is being read: removed meanwhile
         self._added = 0  # … and added meanwhile
+        self._claimed: set[int] = set()  # out, though pages bring them still
+        self._returned: dict[int, int] = {}  # delivery counts of what was claimed and came back
         self.count = recovered_count if read_page is not None else 0
         self.position = 0
 
@@ -53,8 +64,81 @@ class StoredTail:
         self.count += count
         self._added += count
 
+    def claim(self, sequences: set[int]) -> set[int]:
+        """Take messages out of order. Returns those that were counted here."""
+        if not self.count:
+            return set()
+        position = self.position
+        found = {sequence for sequence in sequences if sequence > position} - self._claimed
+        self.count -= len(found)
+        self.remember_claimed(found)
+        return found
+
+    def remember_claimed(self, sequences: set[int]) -> None:
+        """These are out: whatever page they come with, they are left out, until they come back."""
+        self._claimed |= sequences
+        for sequence in sequences:
+            self._returned.pop(sequence, None)
+
+    @property
+    def has_claimed(self) -> bool:
+        """True while something that was claimed is out."""
+        return bool(self._claimed)
+
+    def put_back(
+        self, messages: Sequence[StoredMessage], *, waits: bool = False
+    ) -> Sequence[StoredMessage]:
+        """Taken messages come back: those that pages are still to bring are counted again.
+
+        Args: waits: something waits between memory and this tail.
+        Returns: the others, which belong into memory.
+        """
+        if not self._claimed:
+            return messages
+        others: list[StoredMessage] = []
+        for message in messages:
+            if self.unclaim(message) and message.sequence > self.position:
+                if self.count or waits:
+                    self.add(1)
+                    self.remember_returned(message)
+                    continue
+                self.position = message.sequence  # nothing else is left to read before it
+            others.append(message)
+        return others
+
+    def unclaim(self, message: StoredMessage) -> bool:
+        """The message is out no more. Tells whether it had been claimed from where pages are."""
+        if message.sequence not in self._claimed:
+            return False
+        self._claimed.discard(message.sequence)
+        return True
+
+    def remember_returned(self, message: StoredMessage) -> None:
+        """What a page brings may be older than the delivery that has just failed."""
+        self._returned[message.sequence] = message.delivery_count
+
+    def counted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """*messages* of a page with the delivery counts that they came back with."""
+        returned = self._returned
+        if not returned:
+            return messages
+        return [
+            StoredMessage(message.sequence, message.message, returned.pop(message.sequence))
+            if message.sequence in returned
+            else message
+            for message in messages
+        ]
+
     def remove(self, sequences: set[int]) -> int:
         """Messages left the list. Returns how many of them were counted here."""
+        claimed = sequences & self._claimed
+        if claimed:
+            self._claimed -= claimed
+            if self._removed is not None:
+                self._removed |= claimed
+            sequences = sequences - claimed
+        for sequence in sequences & self._returned.keys():
+            del self._returned[sequence]
         if not self.count:
             return 0
         position = self.position
@@ -76,14 +160,19 @@ class StoredTail:
         if self._read_page is None or not self.count:
             return []
         limit, bytes_max = page_bounds(room_bytes, self._page_count)
-        removed: set[int] = set()
-        self._removed = removed
-        self._added = 0
-        try:
-            page = await self._read_page(self.position, limit, bytes_max)
-        finally:
-            self._removed = None
-        return self._known(page, removed)
+        while True:
+            removed: set[int] = set()
+            self._removed = removed
+            self._added = 0
+            before = self.position
+            try:
+                page = await self._read_page(before, limit, bytes_max)
+            finally:
+                self._removed = None
+            known = self._known(page, removed)
+            if known or not self.count or self.position == before:
+                return self.counted(known)
+            # All of it is claimed; what is known lies further behind.
 
     def _known(self, page: Sequence[StoredMessage], removed: set[int]) -> list[StoredMessage]:
         if not page:
@@ -92,6 +181,8 @@ class StoredTail:
             self.count = min(self.count, self._added)
             return []
         position = self.position  # may have moved on, when all that was known was removed
+        if self._claimed:
+            return self._known_beside_claimed(page, removed)
         known = [
             message
             for message in page
@@ -103,6 +194,27 @@ class StoredTail:
             self.count -= len(known)
         return known
 
+    def _known_beside_claimed(
+        self, page: Sequence[StoredMessage], removed: set[int]
+    ) -> list[StoredMessage]:
+        known: list[StoredMessage] = []
+        position = self.position
+        for message in page:
+            sequence = message.sequence
+            if sequence <= position:
+                continue
+            if sequence in self._claimed:
+                self.position = sequence  # should it come back, it comes back into memory
+            elif sequence not in removed:
+                if not self.count:
+                    break
+                self.count -= 1
+                self.position = sequence
+                known.append(message)
+        return known
+
     def forget(self) -> None:
         """Count nothing any more; the page being read, if any, brings nothing."""
         self.count = 0
+        self._claimed.clear()
+        self._returned.clear()

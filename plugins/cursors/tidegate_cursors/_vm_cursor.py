@@ -25,12 +25,13 @@ class VmCursor:
     Until the recovered messages are loaded, new ones wait in a second memory behind them.
     """
 
-    __slots__ = ("_limit_bytes", "_memory", "_recovered", "_waiting")
+    __slots__ = ("_limit_bytes", "_memory", "_offered_from", "_recovered", "_waiting")
 
     def __init__(self, context: CursorContext) -> None:
         self._limit_bytes = context.memory_limit_bytes
         self._memory = OrderedMemory()
         self._waiting = OrderedMemory()
+        self._offered_from = 0  # the first message that had to wait for the recovered ones
         self._recovered = StoredTail(context.read_page, context.recovered_count, context.page_count)
 
     @property
@@ -55,7 +56,12 @@ class VmCursor:
 
     def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         """Keep new messages in memory, behind those that are still to be loaded."""
-        (self._waiting if self._recovered.count else self._memory).append(messages)
+        if self._recovered.count:
+            if not self._offered_from and messages:
+                self._offered_from = messages[0].sequence
+            self._waiting.append(messages)
+        else:
+            self._memory.append(messages)
         return _NOTHING
 
     def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
@@ -79,18 +85,36 @@ class VmCursor:
             memory.append(page)
         self._release_waiting()
 
+    def claim(self, sequences: Sequence[int]) -> Sequence[int]:
+        """Take these messages wherever they are. Returns the untaken ones."""
+        wanted = set(sequences)
+        found = self._memory.claim(wanted)
+        if self._recovered.count:
+            wanted -= found
+            first = self._offered_from
+            if first:
+                found |= self._waiting.claim({item for item in wanted if item >= first})
+                wanted = {item for item in wanted if item < first}
+            found |= self._recovered.claim(wanted)
+            self._release_waiting()
+        return sorted(found)
+
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Taken messages return to their place."""
-        self._memory.put_back(messages)
+        recovered = self._recovered
+        if recovered.count and self._offered_from:  # those that wait stay behind what is loaded
+            first = self._offered_from
+            self._waiting.put_back([m for m in messages if m.sequence >= first])
+            messages = [m for m in messages if m.sequence < first]
+        self._memory.put_back(recovered.put_back(messages))
 
     def remove(self, sequences: Sequence[int]) -> int:
         """Forget untaken messages. Returns how many were known."""
         gone = set(sequences)
         known = self._memory.remove(gone)
         if self._recovered.count:
-            waiting = self._waiting.messages
-            if waiting:
-                first = waiting[0].sequence
+            first = self._offered_from
+            if first:
                 known += self._waiting.remove({sequence for sequence in gone if sequence >= first})
                 gone = {sequence for sequence in gone if sequence < first}
             known += self._recovered.remove(gone)

@@ -14,6 +14,7 @@ from tidegate_protocols.mqtt._encode import encode
 from tidegate_protocols.mqtt._front_end import MqttFrontEnd, MqttFrontEndFactory
 from tidegate_protocols.mqtt._options import MqttOptions
 from tidegate_protocols.mqtt._packets import (
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -32,12 +33,15 @@ from tidegate_protocols.mqtt._packets import (
     Unsubscribe,
     Will,
 )
+from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
 from tidegate_protocols.mqtt._session import Session
 from tidegate_protocols.mqtt._states import SessionState
 from tidegate_protocols.mqtt._validate import validate
 
 __all__ = [
     "NEED_DATA",
+    "NO_PROPERTIES",
+    "Auth",
     "Codec",
     "Connack",
     "Connect",
@@ -52,6 +56,7 @@ __all__ = [
     "PacketViolationError",
     "Pingreq",
     "Pingresp",
+    "Properties",
     "Puback",
     "Pubcomp",
     "Publish",

@@ -1,6 +1,6 @@
 """Bytes of one packet to its value. What cannot be read is a :class:`MalformedPacketError`.
 
-Pure functions; whether what was read is allowed is asked in ``_validate``.
+MQTT 3.1 and 3.1.1 are here, MQTT 5.0 in ``_decode_v5``. Pure functions; whether what was read is allowed is asked in ``_validate``.
 """
 
 from __future__ import annotations
@@ -8,13 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tidegate.spi import PeerProtocolError
 from tidegate_protocols.mqtt._codes import (
     LEVEL_3_1,
+    LEVEL_5_0,
     VERSIONS,
     MalformedPacketError,
     PacketType,
     UnsupportedVersionError,
+)
+from tidegate_protocols.mqtt._decode_v5 import decode_connect_v5, decode_publish_v5, decode_v5
+from tidegate_protocols.mqtt._fields import (
+    PUBLISH_FLAGS,
+    check_end,
+    check_filter_count,
+    read_bytes,
+    read_packet_id,
+    read_string,
+    text_of,
 )
 from tidegate_protocols.mqtt._packets import (
     Connack,
@@ -36,17 +46,13 @@ from tidegate_protocols.mqtt._packets import (
     Will,
 )
 
-#: Filters in one SUBSCRIBE or UNSUBSCRIBE. The specification has no limit; without one a packet of
-#: the largest size would hold millions of them and stop the loop for seconds.
-FILTERS_PER_PACKET_MAX: Final = 4096
-
 
 def decode_publish(first: int, buffer: bytes, start: int, stop: int) -> Publish:
     """Read the PUBLISH whose variable header begins at *start* (section 3.3).
 
     Works on the receive buffer itself: the only copies are the topic and the body.
     """
-    qos = first >> 1 & 3
+    qos, retain, dup = PUBLISH_FLAGS[first & 15]
     if qos == 3:
         raise MalformedPacketError("PUBLISH with QoS 3", "MQTT-3.3.1-4")
     topic_start = start + 2
@@ -56,17 +62,17 @@ def decode_publish(first: int, buffer: bytes, start: int, stop: int) -> Publish:
         raise MalformedPacketError("PUBLISH ends inside its header", "MQTT-3.3.2-1")
     try:
         topic = buffer[topic_start:topic_stop].decode()
-    except UnicodeDecodeError as error:
-        raise _bad_utf8("topic name", error) from error
+    except UnicodeDecodeError:
+        topic = "\0"  # text_of says what is wrong
     if "\0" in topic:
-        raise MalformedPacketError("the topic name contains U+0000", "MQTT-1.5.3-2")
+        topic = text_of(buffer[topic_start:topic_stop], "topic name")
     return Publish(
         topic,
         buffer[body_start:stop],
         qos,
         buffer[topic_stop] << 8 | buffer[topic_stop + 1] if qos else 0,
-        first & 1 == 1,
-        first & 8 == 8,
+        retain,
+        dup,
     )
 
 
@@ -80,6 +86,10 @@ def decode(first: int, body: bytes, level: int) -> Packet:
     Raises: MalformedPacketError; UnsupportedVersionError.
     """
     kind = first >> 4
+    if level == LEVEL_5_0 and kind != PacketType.CONNECT:
+        if kind == PacketType.PUBLISH:
+            return decode_publish_v5(first, body, 0, len(body))
+        return decode_v5(first, body)
     if kind == PacketType.PUBLISH:
         return decode_publish(first, body, 0, len(body))
     decoder = _DECODERS.get(kind)
@@ -95,11 +105,21 @@ def decode(first: int, body: bytes, level: int) -> Packet:
     return decoder(body)
 
 
+def level_of_connect(body: bytes, at: int) -> int:
+    """The protocol level of a CONNECT that perhaps cannot be read, so that the answer can be in
+    its version; 0 when it is none of :data:`VERSIONS`. Args: at: where the protocol name is."""
+    for (name, level), _ in VERSIONS.items():
+        head = len(name).to_bytes(2, "big") + name + bytes((level,))
+        if body.startswith(head, at):
+            return level
+    return 0
+
+
 _FLAGS_2: Final = frozenset({PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
 
 
 def _decode_connect(body: bytes) -> Connect:
-    name, at = _read_bytes(body, 0, "protocol name")
+    name, at = read_bytes(body, 0, "protocol name")
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacketError(f"protocol name {name[:16]!r}", "MQTT-3.1.2-1")
     if at + 4 > len(body):
@@ -110,21 +130,23 @@ def _decode_connect(body: bytes) -> Connect:
     flags = body[at + 1]
     keep_alive = body[at + 2] << 8 | body[at + 3]
     at += 4
+    if level == LEVEL_5_0:
+        return decode_connect_v5(body, at, flags, keep_alive)
     _check_connect_flags(flags, level)
-    client_id, at = _read_string(body, at, "client id")  # [MQTT-3.1.3-3], [MQTT-3.1.3-4]
+    client_id, at = read_string(body, at, "client id")  # [MQTT-3.1.3-3], [MQTT-3.1.3-4]
     will = None
     if flags & 0x04:
-        topic, at = _read_string(body, at, "will topic")  # [MQTT-3.1.3-10]
-        will_body, at = _read_bytes(body, at, "will message")  # [MQTT-3.1.2-9]
+        topic, at = read_string(body, at, "will topic")  # [MQTT-3.1.3-10]
+        will_body, at = read_bytes(body, at, "will message")  # [MQTT-3.1.2-9]
         will = Will(topic, will_body, flags >> 3 & 3, flags & 0x20 == 0x20)
     username = password = None
     # MQTT 3.1 section 3.1: the remaining length goes before the user name and password flags.
     lenient = level == LEVEL_3_1
     if flags & 0x80 and not (lenient and at == len(body)):
-        username, at = _read_string(body, at, "user name")  # [MQTT-3.1.2-19], [MQTT-3.1.3-11]
+        username, at = read_string(body, at, "user name")  # [MQTT-3.1.2-19], [MQTT-3.1.3-11]
     if flags & 0x40 and not (lenient and at == len(body)):
-        password, at = _read_bytes(body, at, "password")  # [MQTT-3.1.2-21]
-    _check_end(body, at, "CONNECT")
+        password, at = read_bytes(body, at, "password")  # [MQTT-3.1.2-21]
+    check_end(body, at, "CONNECT")
     return Connect(
         client_id=client_id,
         clean_session=flags & 0x02 == 0x02,
@@ -161,23 +183,24 @@ def _decode_connack(body: bytes) -> Connack:
 
 
 def _decode_subscribe(body: bytes) -> Subscribe:
-    packet_id = _read_packet_id(body)
+    packet_id = read_packet_id(body)
     requests: list[TopicRequest] = []
     at = 2
     while at < len(body):
-        _check_filter_count(len(requests))
-        topic_filter, at = _read_string(body, at, "topic filter")  # [MQTT-3.8.3-1]
+        check_filter_count(len(requests))
+        topic_filter, at = read_string(body, at, "topic filter")  # [MQTT-3.8.3-1]
         if at == len(body):
             raise MalformedPacketError("a topic filter without its QoS", "MQTT 3.1.1 3.8.3")
         if body[at] > 2:
-            raise MalformedPacketError(f"requested QoS byte {body[at]:#x}", "MQTT-3-8.3-4")
+            raise MalformedPacketError(f"requested QoS byte {body[at]:#x}", "MQTT-3.8.3-4")
         requests.append(TopicRequest(topic_filter, body[at]))
         at += 1
     return Subscribe(packet_id, tuple(requests))
 
 
 def _decode_suback(body: bytes) -> Suback:
-    packet_id = _read_packet_id(body)
+    packet_id = read_packet_id(body)
+    check_filter_count(len(body) - 3)
     codes = tuple(body[2:])
     if any(code > 2 and code != 0x80 for code in codes):
         raise MalformedPacketError("a reserved SUBACK return code", "MQTT-3.9.3-2")
@@ -185,65 +208,24 @@ def _decode_suback(body: bytes) -> Suback:
 
 
 def _decode_unsubscribe(body: bytes) -> Unsubscribe:
-    packet_id = _read_packet_id(body)
+    packet_id = read_packet_id(body)
     filters: list[str] = []
     at = 2
     while at < len(body):
-        _check_filter_count(len(filters))
-        topic_filter, at = _read_string(body, at, "topic filter")  # [MQTT-3.10.3-1]
+        check_filter_count(len(filters))
+        topic_filter, at = read_string(body, at, "topic filter")  # [MQTT-3.10.3-1]
         filters.append(topic_filter)
     return Unsubscribe(packet_id, tuple(filters))
 
 
-def _check_filter_count(count: int) -> None:
-    if count >= FILTERS_PER_PACKET_MAX:
-        raise PeerProtocolError(f"more than {FILTERS_PER_PACKET_MAX} topic filters in one packet")
-
-
 def _only_packet_id(body: bytes) -> int:
-    _check_end(body, 2, "packet")
-    return _read_packet_id(body)
-
-
-def _read_packet_id(body: bytes) -> int:
-    if len(body) < 2:
-        raise MalformedPacketError("no packet identifier", "MQTT-2.3.1-1")
-    return body[0] << 8 | body[1]
-
-
-def _read_bytes(body: bytes, at: int, what: str) -> tuple[bytes, int]:
-    """Read two length bytes and what they count; return it and where it ends."""
-    start = at + 2
-    stop = start + (body[at] << 8 | body[at + 1]) if start <= len(body) else start
-    if stop > len(body):
-        raise MalformedPacketError(f"the packet ends inside its {what}", "MQTT 3.1.1 1.5.3")
-    return body[start:stop], stop
-
-
-def _read_string(body: bytes, at: int, what: str) -> tuple[str, int]:
-    """As :func:`_read_bytes` for UTF-8; a BOM is a character like others [MQTT-1.5.3-3]."""
-    raw, stop = _read_bytes(body, at, what)
-    try:
-        text = raw.decode()  # strict: refuses surrogates and overlong forms [MQTT-1.5.3-1]
-    except UnicodeDecodeError as error:
-        raise _bad_utf8(what, error) from error
-    if "\0" in text:
-        raise MalformedPacketError(f"the {what} contains U+0000", "MQTT-1.5.3-2")
-    return text, stop
-
-
-def _bad_utf8(what: str, error: UnicodeDecodeError) -> MalformedPacketError:
-    return MalformedPacketError(f"the {what} is not UTF-8: {error.reason}", "MQTT-1.5.3-1")
-
-
-def _check_end(body: bytes, at: int, what: str) -> None:
-    if at != len(body):
-        raise MalformedPacketError(f"{what} of a wrong length", "MQTT 3.1.1 2.2.3")
+    check_end(body, 2, "packet")
+    return read_packet_id(body)
 
 
 def _empty(packet: Packet) -> Callable[[bytes], Packet]:
     def check(body: bytes) -> Packet:
-        _check_end(body, 0, type(packet).__name__)
+        check_end(body, 0, type(packet).__name__)
         return packet
 
     return check

@@ -1,7 +1,7 @@
 """Packets to bytes. What the protocol cannot say is a :class:`LocalProtocolError`: a bug of ours.
 
-``publish_header`` and ``packet_id_bytes`` are what the hot path is made of; :func:`encode` serves
-everything that is not sent once a message.
+:func:`fixed_header` and :func:`acknowledgement` are what the hot path is made of; :func:`encode`
+serves everything that is not sent once a message. MQTT 5.0 packets are in ``_encode_v5``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from tidegate.spi import LocalProtocolError
 from tidegate_protocols.mqtt._codes import (
     CONNACK_RETURN_CODES,
     LEVEL_3_1,
+    LEVEL_3_1_1,
     LEVEL_5_0,
     PacketType,
     PacketViolationError,
     ReasonCode,
 )
+from tidegate_protocols.mqtt._encode_v5 import encode_v5
+from tidegate_protocols.mqtt._fields import REMAINING_LENGTH_MAX as REMAINING_LENGTH_MAX
+from tidegate_protocols.mqtt._fields import field as field
+from tidegate_protocols.mqtt._fields import fixed_header as fixed_header
+from tidegate_protocols.mqtt._fields import string_field
 from tidegate_protocols.mqtt._packets import (
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -35,13 +42,8 @@ from tidegate_protocols.mqtt._packets import (
     Unsuback,
     Unsubscribe,
 )
+from tidegate_protocols.mqtt._properties import NO_PROPERTIES
 from tidegate_protocols.mqtt._validate import validate
-
-#: Largest remaining length: four bytes of seven bits (MQTT 3.1.1 section 2.2.3).
-REMAINING_LENGTH_MAX: Final = 268_435_455
-
-#: Largest string or binary field (section 1.5.3).
-FIELD_BYTES_MAX: Final = 65_535
 
 _ACK: Final = struct.Struct("!HH")
 
@@ -58,37 +60,13 @@ PINGRESP: Final = b"\xd0\x00"
 acknowledgement: Final = _ACK.pack
 
 
-def fixed_header(first: int, remaining: int) -> bytes:
-    """First byte and remaining length. Raises: LocalProtocolError when it is too long to say."""
-    if remaining < 128:
-        return bytes((first, remaining))
-    if remaining < 16_384:
-        return bytes((first, remaining & 127 | 128, remaining >> 7))
-    if remaining > REMAINING_LENGTH_MAX:
-        raise LocalProtocolError(f"a packet of {remaining} bytes is longer than MQTT can say")
-    header = [first]
-    while remaining >= 128:
-        header.append(remaining & 127 | 128)
-        remaining >>= 7
-    header.append(remaining)
-    return bytes(header)
-
-
-def field(data: bytes) -> bytes:
-    """A string or binary field: two length bytes and *data*. Raises: LocalProtocolError."""
-    if len(data) > FIELD_BYTES_MAX:
-        raise LocalProtocolError(f"a field of {len(data)} bytes is longer than MQTT can say")
-    return len(data).to_bytes(2, "big") + data
-
-
 def connack(session_present: bool, reason: ReasonCode, level: int) -> bytes:
-    """A CONNACK for a client of protocol *level*; b"" when that version has no word for *reason*.
+    """A CONNACK without properties for a client of protocol *level*.
 
-    MQTT 5.0 clients are refused in their own format (MQTT 5.0 section 3.2), so that they say why.
+    Returns: b"" when that version has no word for *reason*.
     """
     if level == LEVEL_5_0:
-        assert reason is not ReasonCode.SUCCESS, "MQTT 5.0 is not spoken yet"
-        return bytes((0x20, 3, 0, reason, 0))  # no session, reason, no properties
+        return encode_v5(Connack(session_present and not reason, reason))  # [MQTT-3.2.2-6]
     return_code = CONNACK_RETURN_CODES.get(reason)
     if return_code is None:
         return b""  # [MQTT-3.2.2-6]
@@ -96,20 +74,34 @@ def connack(session_present: bool, reason: ReasonCode, level: int) -> bytes:
     return bytes((0x20, 2, present, return_code))
 
 
-def encode(packet: Packet) -> bytes:
-    """Encode any packet of MQTT 3.1 or 3.1.1.
+def encode(packet: Packet, level: int = LEVEL_3_1_1) -> bytes:
+    """Encode any packet for a connection of protocol *level*; CONNECT brings its own.
 
-    Raises: LocalProtocolError for one that the protocol does not allow.
+    Raises: LocalProtocolError for one that the protocol does not allow, and for one with
+        properties or reasons where the version has none.
     """
+    if type(packet) is Connect:
+        level = packet.level
+    if level == LEVEL_5_0:
+        return encode_v5(packet)
     try:
-        validate(packet)
+        validate(packet, level)
     except PacketViolationError as error:
         raise LocalProtocolError(error.problem) from error
     match packet:
         case Publish():
+            if packet.properties is not NO_PROPERTIES:
+                raise LocalProtocolError("PUBLISH with properties before MQTT 5.0")
             first = 0x30 | packet.dup << 3 | packet.qos << 1 | packet.retain
             packet_id = packet.packet_id.to_bytes(2, "big") if packet.qos else b""
             return _packet(first, field(packet.topic.encode()), packet_id, packet.body)
+        case _:
+            _refuse_what_is_new(packet)
+            return _encode_other(packet)
+
+
+def _encode_other(packet: Packet) -> bytes:
+    match packet:
         case Puback():
             return acknowledgement(PUBACK, packet.packet_id)
         case Pubrec():
@@ -120,11 +112,11 @@ def encode(packet: Packet) -> bytes:
             return acknowledgement(PUBCOMP, packet.packet_id)
         case Suback():
             packet_id = packet.packet_id.to_bytes(2, "big")
-            return _packet(PacketType.SUBACK << 4, packet_id, bytes(packet.return_codes))
+            return _packet(PacketType.SUBACK << 4, packet_id, bytes(packet.reason_codes))
         case Unsuback():
             return acknowledgement(UNSUBACK, packet.packet_id)
         case Connack():
-            return bytes((0x20, 2, packet.session_present, packet.return_code))
+            return bytes((0x20, 2, packet.session_present, packet.reason_code))
         case Pingreq():
             return b"\xc0\x00"
         case Pingresp():
@@ -136,15 +128,37 @@ def encode(packet: Packet) -> bytes:
         case Subscribe():
             parts = [packet.packet_id.to_bytes(2, "big")]
             for request in packet.requests:
-                parts += (field(request.topic_filter.encode()), bytes((request.qos,)))
+                parts += (string_field(request.topic_filter), bytes((request.qos,)))
             return _packet(0x82, *parts)
         case Unsubscribe():
-            filters = [field(topic_filter.encode()) for topic_filter in packet.topic_filters]
+            filters = [string_field(topic_filter) for topic_filter in packet.topic_filters]
             return _packet(0xA2, packet.packet_id.to_bytes(2, "big"), *filters)
+        case Publish() | Auth():
+            raise LocalProtocolError(f"{type(packet).__name__} cannot be written here")
+
+
+def _refuse_what_is_new(packet: Packet) -> None:
+    """Raise LocalProtocolError for what MQTT 3.1 and 3.1.1 have no place for."""
+    kind = type(packet)
+    if getattr(packet, "properties", NO_PROPERTIES) is not NO_PROPERTIES:
+        raise LocalProtocolError(f"{kind.__name__} with properties before MQTT 5.0")
+    if isinstance(packet, Subscribe):
+        for request in packet.requests:
+            if request.no_local or request.retain_as_published or request.retain_handling:
+                raise LocalProtocolError("a subscription with options before MQTT 5.0")
+    elif kind in _WITHOUT_REASON and (
+        getattr(packet, "reason_code", 0) or getattr(packet, "reason_codes", ())
+    ):
+        raise LocalProtocolError(f"{kind.__name__} with a reason before MQTT 5.0")
+
+
+_WITHOUT_REASON: Final = frozenset({Puback, Pubrec, Pubrel, Pubcomp, Unsuback, Disconnect})
 
 
 def _encode_connect(packet: Connect) -> bytes:
     will = packet.will
+    if will is not None and will.properties is not NO_PROPERTIES:
+        raise LocalProtocolError("a will with properties before MQTT 5.0")
     if packet.password is not None and packet.username is None:
         raise LocalProtocolError("a password without a user name [MQTT-3.1.2-22]")
     flags = packet.clean_session << 1
@@ -155,12 +169,12 @@ def _encode_connect(packet: Connect) -> bytes:
         field(b"MQIsdp" if packet.level == LEVEL_3_1 else b"MQTT"),
         bytes((packet.level, flags)),
         packet.keep_alive.to_bytes(2, "big"),
-        field(packet.client_id.encode()),  # [MQTT-3.1.3-1]: the order of the fields
+        string_field(packet.client_id),  # [MQTT-3.1.3-1]: the order of the fields
     ]
     if will is not None:
-        parts += (field(will.topic.encode()), field(will.body))
+        parts += (string_field(will.topic), field(will.body))
     if packet.username is not None:
-        parts.append(field(packet.username.encode()))
+        parts.append(string_field(packet.username))
     if packet.password is not None:
         parts.append(field(packet.password))
     return _packet(0x10, *parts)

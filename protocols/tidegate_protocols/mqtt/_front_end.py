@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, final
 
 from tidegate.spi import Broker, ConfigError, ListenerConfig
+from tidegate_protocols.mqtt._context import SessionContext
 from tidegate_protocols.mqtt._options import MqttOptions
-from tidegate_protocols.mqtt._session import Session, SessionContext
+from tidegate_protocols.mqtt._session import Session
 from tidegate_protocols.transport import (
     TRANSPORTS,
     Link,
@@ -38,7 +39,7 @@ def address_of(host: str, port: int, transport: str = "tcp") -> str:
 
 @final
 class LoopRuntime:
-    """The event loop as :class:`tidegate_protocols.mqtt._session.Runtime`; owns its tasks."""
+    """The event loop as :class:`tidegate_protocols.mqtt._context.Runtime`; owns its tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -101,6 +102,11 @@ class MqttFrontEnd:
     """A running MQTT listener: see :class:`tidegate.spi.FrontEnd`."""
 
     def __init__(self, config: ListenerConfig, broker: Broker, options: MqttOptions) -> None:
+        if options.client_id_from_certificate and options.tls_client_certificate == "none":
+            raise ConfigError(
+                "clients show no certificate to take it from; set tls_client_certificate",
+                key="client_id_from_certificate",
+            )
         self._config = config
         self._broker = broker
         self._options = options

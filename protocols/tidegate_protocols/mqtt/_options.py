@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.spi import Kind, option
+from tidegate.spi import ConfigError, Kind, option
 from tidegate_protocols.transport import TransportOptions
 
 
@@ -25,7 +25,8 @@ class MqttOptions(TransportOptions):
         minimum=1,
         maximum=65_535,
         help="QoS 1 and 2 messages that may be on their way to one client without its answer;"
-        " more wait in the gateway, so that a slow client is not flooded.",
+        " more wait in the gateway, so that a slow client is not flooded. The Receive Maximum of"
+        " an MQTT 5.0 client counts when it is smaller.",
     )
     connect_timeout: float = option(
         10.0,
@@ -49,8 +50,10 @@ class MqttOptions(TransportOptions):
         minimum=1,
         maximum=65_535,
         zero="no limit",
-        help="Longest keep-alive a client may ask for. MQTT before 5.0 cannot tell a client to use"
-        " a shorter one, so a client that asks for more, or for none, is refused (CONNACK 2).",
+        help="Longest keep-alive a client may ask for. A client of MQTT 5.0 that asks for more, or"
+        " for none, is told to use this one (Server Keep Alive); one of MQTT before 5.0 cannot be"
+        " told and is refused (CONNACK 2). Guards against clients that vanish without a word and"
+        " are kept for hours.",
     )
     session_expiry: float = option(
         0.0,
@@ -58,8 +61,9 @@ class MqttOptions(TransportOptions):
         minimum=1,
         maximum=4_294_967_294,
         zero="never",
-        help="How long a persistent session (clean session off) is kept after its connection"
-        " ended; guards against sessions that nobody will ever take up again.",
+        help="How long a persistent session is kept after its connection ended: for clients of"
+        " MQTT before 5.0 with clean session off always this long, for clients of MQTT 5.0 at most;"
+        " guards against sessions that nobody will ever take up again.",
     )
     connections_max: int = option(
         10_000,
@@ -70,15 +74,70 @@ class MqttOptions(TransportOptions):
     subscriptions_max: int = option(
         1000,
         minimum=1,
-        help="Subscriptions of one client; one more is answered with SUBACK 0x80, so that one"
-        " client cannot make every publish expensive.",
+        help="Subscriptions of one client; one more is answered with SUBACK 0x97 (MQTT before 5.0:"
+        " 0x80), so that one client cannot make every publish expensive.",
     )
     client_id_bytes_max: int = option(
         1024,
         minimum=23,
         maximum=65_535,
-        help="Longest client identifier in bytes; a longer one is refused (CONNACK 2). It is kept"
-        " with every message its owner publishes.",
+        help="Longest client identifier in bytes; a longer one is refused (CONNACK 0x85, before"
+        " MQTT 5.0: 2). It is kept with every message its owner publishes.",
+    )
+    client_id_from_certificate: bool = option(
+        False,
+        help="Transports `tls` and `wss`: the client identifier is the common name (CN) of the"
+        " client's certificate, whatever the client asks for; a client without one is refused"
+        " (CONNACK 0x85, before MQTT 5.0: 2). Guards against a device that takes over the session"
+        " of another by using its name.",
+    )
+    receive_maximum: int = option(
+        65_535,
+        minimum=1,
+        maximum=65_535,
+        help="MQTT 5.0: QoS 1 and 2 messages that a client may send without waiting for the answer"
+        " to the first (Receive Maximum); one more ends its connection with 0x93. Guards against"
+        " clients that keep more unanswered messages in the gateway than their share.",
+    )
+    topic_alias_max: int = option(
+        16,
+        minimum=0,
+        maximum=65_535,
+        help="MQTT 5.0: topic aliases that a client may define (Topic Alias Maximum); 0 allows"
+        " none, and a higher alias ends the connection with 0x94. Bounds the topic names that one"
+        " connection can make the gateway remember.",
+    )
+    topic_alias_max_out: int = option(
+        16,
+        minimum=0,
+        maximum=65_535,
+        help="MQTT 5.0: topic aliases that the gateway uses towards one client, if that allows as"
+        " many; 0 uses none. They save bytes on the wire and cost memory for each connection.",
+    )
+    payload_format_check: bool = option(
+        True,
+        help="MQTT 5.0: check that a payload whose sender says that it is UTF-8 (Payload Format"
+        " Indicator 1) is UTF-8, and refuse it with 0x99 if not. Guards consumers against text"
+        " that they cannot read; costs a pass over such payloads.",
+    )
+    response_topic_prefix: str = option(
+        "",
+        help="MQTT 5.0: a client that asks for Response Information is told"
+        " RESPONSE_TOPIC_PREFIX/CLIENT_ID, a topic under which it can receive answers; empty: it"
+        " is told nothing. Guards against requesters that listen to each other's answers, together"
+        " with an authorizer that opens this topic to its client alone.",
+    )
+    server_redirect: str = option(
+        "none",
+        choices=("none", "use_another", "moved"),
+        help="Refuse every client and name the server to use instead, for a while (`use_another`,"
+        " CONNACK 0x9C) or for good (`moved`, 0x9D); before MQTT 5.0: CONNACK 3. For moving clients"
+        " away before this gateway goes, so that they do not find a closed port.",
+    )
+    server_reference: str = option(
+        "",
+        help="The server to use instead, `host:port`, or several with a space between (MQTT 5.0"
+        " section 4.11); goes with `server_redirect`, so that nobody is sent away to nowhere.",
     )
     stop_timeout: float = option(
         5.0,
@@ -86,3 +145,22 @@ class MqttOptions(TransportOptions):
         minimum=0.0,
         help="How long stopping waits for clients to take what was written to them.",
     )
+
+    def __post_init__(self) -> None:
+        TransportOptions.__post_init__(self)  # slots: super() without arguments finds no class
+        if (self.server_redirect != "none") != bool(self.server_reference):
+            raise ConfigError(
+                "server_redirect and server_reference go together; set both or none",
+                key="server_reference",
+            )
+        _check_topic_prefix(self.response_topic_prefix)
+
+
+def _check_topic_prefix(prefix: str) -> None:
+    """Raises: ConfigError for what cannot begin a topic name of a client."""
+    if prefix.startswith("$") or prefix.endswith("/") or "+" in prefix or "#" in prefix:
+        raise ConfigError(
+            f"{prefix!r} cannot begin a response topic: no '$' in front, no '/' at the end,"
+            " no wildcards",
+            key="response_topic_prefix",
+        )

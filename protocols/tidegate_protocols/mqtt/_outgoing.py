@@ -1,90 +1,46 @@
-"""What a session sends to its client: packet ids, the in-flight window, QoS 1 and 2 towards it.
+"""What a session sends to its client: PUBLISH packets, in order, as far as the window allows.
 
-The rules are those of MQTT 3.1.1 sections 4.3 (QoS), 4.4 (resending) and 4.6 (order). What must
-survive the process is stored before the client sees it:
-
-1. A QoS 2 PUBLISH leaves only after its packet id is durable as PUBLISHED. Otherwise a crash would
-   forget the id, the client would not, and the message would come again under a new one.
-2. PUBREC acknowledges the message and turns the id to RELEASED in the same batch; PUBREL leaves
-   after that. Otherwise a crash between the two would publish again what the client has released.
-3. PUBCOMP removes the id.
-
-QoS 1 ids need no store: a PUBLISH that comes again under another id is allowed there.
+Which packet ids are in use and what becomes of them is in ``_window``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 from tidegate.spi import (
     BrokerConnection,
-    InflightDirection,
     InflightRecord,
-    InflightState,
     LocalProtocolError,
-    RequestError,
+    Message,
     StoredMessage,
+    Token,
 )
-from tidegate_protocols.mqtt._codes import PacketViolationError
-from tidegate_protocols.mqtt._encode import (
-    PUBREL,
-    REMAINING_LENGTH_MAX,
-    acknowledgement,
-    fixed_header,
-)
+from tidegate_protocols.mqtt._aliases import AliasesOut
+from tidegate_protocols.mqtt._bridge import publish_properties
+from tidegate_protocols.mqtt._encode import REMAINING_LENGTH_MAX, fixed_header
+from tidegate_protocols.mqtt._fan_out import FanOut
 from tidegate_protocols.mqtt._names import TOPIC_FIELDS
+from tidegate_protocols.mqtt._window import PACKET_ID_MAX, OutgoingSubscription, Window
 
 logger = logging.getLogger("tidegate.mqtt")
 
-PACKET_ID_MAX: Final = 65_535
-
-# Where a packet id stands. Plain integers: they are compared for every PUBACK.
-_RESERVED: Final = 0  # was in flight on an earlier connection; the broker has yet to bring it back
-_QOS_1: Final = 1  # PUBLISH sent, PUBACK awaited
-_QOS_2: Final = 2  # PUBLISH sent or about to be, PUBREC awaited
-_RELEASED: Final = 3  # PUBREL sent or about to be, PUBCOMP awaited
-
-_OUT: Final = InflightDirection.OUT
+_NO_PROPERTIES: Final = b"\0"
+_Waiting: TypeAlias = tuple[OutgoingSubscription, Sequence[StoredMessage], int]
+_ALIAS_BYTES: Final = 3  # what the property of a topic alias takes
 
 
-@final
-class OutgoingSubscription:
-    """A subscription as the sending side sees it.
+class Identifiers(Protocol):
+    """Knows the Subscription Identifiers of a session. has_any: False: there is none."""
 
-    Attributes:
-        key: the topic filter.
-        qos: highest QoS granted.
-        is_storable: it belongs to the persistent session and will be there on the next connection.
-        is_active: False once it was unsubscribed; what is in flight is then only completed
-            [MQTT-3.10.4-3].
-        acknowledged: sequences whose PUBACK came and that the broker was not told of yet.
-    """
+    has_any: bool
 
-    __slots__ = ("acknowledged", "is_active", "is_storable", "key", "qos")
-
-    def __init__(self, key: str, qos: int, *, is_storable: bool) -> None:
-        self.key = key
-        self.qos = qos
-        self.is_storable = is_storable
-        self.is_active = True
-        self.acknowledged: list[int] = []
-
-
-_Entry: TypeAlias = tuple[OutgoingSubscription, int, int]  # subscription, sequence, stage
-
-
-def _nobody() -> OutgoingSubscription:
-    """Stands in the table for ids whose message is not in flight on this connection."""
-    subscription = OutgoingSubscription("", 0, is_storable=False)
-    subscription.is_active = False
-    return subscription
-
-
-_NOBODY: Final = _nobody()
+    def of(self, subscription: OutgoingSubscription, message: Message) -> bytes:
+        """Those of all subscriptions that *message* is for, as properties; b"" for none."""
+        ...
 
 
 @final
@@ -94,63 +50,142 @@ class Outgoing:
     Args:
         connection: of the broker.
         send: writes to the client.
-        is_persistent: the session outlives the connection, so its QoS 2 ids are stored.
-        inflight_max: packet ids in use at a time, 1 to 65535; messages beyond wait here.
+        now_us: microseconds since the epoch.
+        identifiers: None before MQTT 5.0, which has no properties either.
+        packet_bytes_max: largest packet that the client takes, whole; a larger one is left out
+            [MQTT-3.1.2-24].
+        topic_alias_max: aliases that may be used.
+        fan_out: of all clients of this version.
     """
+
+    __slots__ = (
+        "_aliases",
+        "_client_id",
+        "_connection",
+        "_fan_out",
+        "_held",
+        "_identifiers",
+        "_length_max",
+        "_now_us",
+        "_send",
+        "_waiting",
+        "_window",
+    )
 
     def __init__(
         self,
         connection: BrokerConnection,
         send: Callable[[bytes], None],
+        window: Window,
+        now_us: Callable[[], int],
         client_id: str,
         *,
-        is_persistent: bool,
-        inflight_max: int,
+        identifiers: Identifiers | None,
+        packet_bytes_max: int,
+        topic_alias_max: int,
+        fan_out: FanOut,
     ) -> None:
         self._connection = connection
         self._send = send
+        self._window = window
+        self._now_us = now_us
         self._client_id = client_id
-        self._is_persistent = is_persistent
-        self._inflight_max = inflight_max
-        self._inflight: dict[int, _Entry] = {}
-        self._last_packet_id = 0
-        # (subscription, sequence) of what was in flight before, with its packet id.
-        self._originals: dict[tuple[str, int], int] = {}
-        self._resent: set[int] = set()  # QoS 1 ids that were resent and may be in the store
+        self._identifiers = identifiers
+        self._length_max = remaining_length_of(packet_bytes_max)
+        self._aliases = AliasesOut(topic_alias_max) if topic_alias_max else None
+        # Not for a client that takes smaller packets than others.
+        self._fan_out = fan_out if self._length_max == REMAINING_LENGTH_MAX else None
         # What the window has no room for: (subscription, messages, index of the first unsent).
-        self._waiting: deque[tuple[OutgoingSubscription, Sequence[StoredMessage], int]] = deque()
-        self._touched: list[OutgoingSubscription] = []
-
-    @property
-    def inflight_count(self) -> int:
-        """Packet ids in use."""
-        return len(self._inflight)
-
-    # ------------------------------------------------------------------------- sending
+        # Made when needed, as an empty deque would be the largest thing that an idle client has.
+        self._waiting: deque[_Waiting] | None = None
+        # Of shared subscriptions: what was held back until it is durable, with its packet ids.
+        self._held: list[tuple[bytes, list[int]]] = []
 
     def deliver(
         self, subscription: OutgoingSubscription, messages: Sequence[StoredMessage]
     ) -> None:
         """Send messages of one subscription, in order, as far as the window allows."""
-        if self._waiting and subscription.qos:
-            self._waiting.append((subscription, messages, 0))
-            return
-        sent = self._write(subscription, messages, 0)
-        if sent < len(messages):
-            self._waiting.append((subscription, messages, sent))
+        if not subscription.qos and self._fan_out is not None and self._is_common(subscription):
+            wire = self._fan_out.find(messages)
+            if wire:
+                self._send(wire)
+                return
+        waiting = self._waiting
+        sent = 0
+        if not (waiting and subscription.qos):
+            sent = self._write(subscription, messages, 0)
+            if sent == len(messages):
+                return
+        if waiting is None:
+            waiting = self._waiting = deque()
+        waiting.append((subscription, messages, sent))
+
+    def _is_common(self, subscription: OutgoingSubscription) -> bool:
+        """What it is sent with QoS 0 has nothing in it of this client alone."""
+        return (
+            self._aliases is None
+            and not subscription.retain_as_published
+            and (self._identifiers is None or not self._identifiers.has_any)
+        )
+
+    def settle(self) -> None:
+        """Tell the broker of all PUBACKs since the last call, then use the room they made."""
+        self._window.acknowledge_received()
+        waiting = self._waiting
+        while waiting:
+            subscription, messages, start = waiting.popleft()
+            sent = self._write(subscription, messages, start)
+            if sent < len(messages):
+                waiting.appendleft((subscription, messages, sent))
+                return
+
+    def confirmed(self, tokens: Sequence[Token]) -> None:
+        """These go to the client now."""
+        held = self._held
+        if held:
+            for token in tokens:
+                if held and token is held[0][0]:
+                    del held[0]
+
+    def unanswered(self) -> dict[str, list[int]]:
+        """What the broker is to know at the end: see :meth:`Window.unanswered`."""
+        unsent = {packet_id for _, packet_ids in self._held for packet_id in packet_ids}
+        return self._window.unanswered(unsent)
+
+    def remove(self, subscription: OutgoingSubscription) -> None:
+        """The subscription ended: what waits is the broker's again, what was sent is completed."""
+        self._window.remove(subscription)
+        if self._waiting:
+            self._waiting = deque(item for item in self._waiting if item[0] is not subscription)
 
     def _write(
         self, subscription: OutgoingSubscription, messages: Sequence[StoredMessage], start: int
     ) -> int:
         """Encode and send from *start* on; return the index of the first message without room."""
-        inflight = self._inflight
-        originals = self._originals
-        limit = min(PACKET_ID_MAX, self._inflight_max + len(originals))
-        last_packet_id = self._last_packet_id
+        window = self._window
+        inflight = window.inflight
+        limit = window.limit
+        last_packet_id = window.last_packet_id
+        originals = subscription.originals
+        comes_back = subscription.comes_back
+        id_offset = subscription.id_offset
+        is_persistent = window.is_persistent
+        sent_before = window.sent_before
+        sent_through = 0
+        records_qos_2 = subscription.records_qos_2
+        as_published = subscription.retain_as_published
+        identifiers = self._identifiers
+        is_v5 = identifiers is not None
+        has_more = self._aliases is not None or (identifiers is not None and identifiers.has_any)
+        length_max = self._length_max
         qos_max = subscription.qos
+        block = b""
         now: list[bytes] = []  # can be sent
-        later: list[bytes] = []  # may be sent when *records* are durable
+        later: list[bytes] = []  # may be sent when *held_records* are durable
         records: list[InflightRecord] = []
+        held_records: list[InflightRecord] = []
+        fan_out = self._fan_out
+        may_keep = not qos_max and not start and self._is_common(subscription)
         index = start
         for stored in islice(messages, start, None) if start else messages:
             message = stored.message
@@ -161,234 +196,177 @@ class Outgoing:
             if qos and len(inflight) >= limit:
                 break
             index += 1
+            sequence = stored.sequence
+            known = 0
+            if originals:
+                known = window.take_original(subscription, sequence)
+                if known:  # with the QoS it was sent with, whatever is granted by now
+                    qos = inflight[known][1] or qos or 1
+                    may_keep = False
+                elif not stored.delivery_count:
+                    window.give_up_before(subscription, sequence)
+                limit = window.limit
+            is_held = qos == 2 and bool(later or (records_qos_2 and not known))
             try:
+                if message.expires_at:
+                    may_keep = False  # what is left of its time changes
+                    was_sent = known or stored.delivery_count or sequence <= window.sent_before
+                    if not was_sent and message.expires_at <= self._now_us():
+                        # Not one that was sent before [MQTT-4.3.3-7] [MQTT-3.3.2-5].
+                        raise _LeftOutError("it expired while it waited", is_consumed=False)
                 topic = TOPIC_FIELDS[message.destination]
-                length = len(topic) + len(body) + 2
-                if length > REMAINING_LENGTH_MAX:
-                    raise LocalProtocolError(f"{length} bytes are longer than MQTT can say")
+                if is_v5:
+                    if has_more or not (
+                        # What nearly every message is, so it is asked here.
+                        message.protocol == "mqtt"
+                        and not message.headers
+                        and not message.expires_at
+                        and not message.content_type
+                        and not message.correlation_data
+                        and not message.reply_to
+                        and not message.payload_format
+                    ):
+                        topic, block = self._topic_and_properties(
+                            subscription, message, topic, is_held=is_held
+                        )
+                    else:
+                        block = _NO_PROPERTIES
+                length = len(topic) + len(block) + len(body)
+                if qos:
+                    length += 2  # the packet id
+                if length > length_max:
+                    raise self._too_large(subscription, length)
             except LocalProtocolError as error:
-                self._give_back(subscription, stored, qos, error)
+                may_keep = False
+                if known:
+                    window.free(known)
+                self._leave_out(subscription, stored, qos, error)
                 continue
-            # RETAIN says "this was retained": the broker set it so [MQTT-3.3.1-8] [MQTT-3.3.1-9].
-            first = 0x30 | qos << 1 | message.retain
+            # RETAIN says "this was retained" [MQTT-3.3.1-8] [MQTT-3.3.1-9], or what the publisher
+            # said to those who asked for it [MQTT-3.3.1-12] [MQTT-3.3.1-13].
+            first = 0x30 | qos << 1 | message.retained
+            if as_published and message.retain:
+                first |= 1
             if not qos:
                 # DUP stays 0 [MQTT-3.3.1-2]; no packet id [MQTT-2.3.1-5]; never in flight.
-                now += (fixed_header(first, length - 2), topic, body)
+                now += (fixed_header(first, length), topic, block, body)
                 continue
-            sequence = stored.sequence
-            known = originals.pop((subscription.key, sequence), 0) if originals else 0
             if known:
-                packet_id = known  # again under its own id [MQTT-4.4.0-1]
+                packet_id = wanted_id = known  # again under its own id [MQTT-4.4.0-1]
                 first |= 0x08  # [MQTT-3.3.1-1]
             else:
-                packet_id = last_packet_id % PACKET_ID_MAX + 1
+                # Of a session that stays, the id that the message would have on any connection.
+                before = sequence + id_offset if is_persistent else last_packet_id
+                wanted_id = before % PACKET_ID_MAX + 1
+                packet_id = wanted_id
                 while packet_id in inflight:  # one that is not in use [MQTT-2.3.1-4]
                     packet_id = packet_id % PACKET_ID_MAX + 1
                 last_packet_id = packet_id
-                if stored.delivery_count:
+                if stored.delivery_count or (sequence <= sent_before and comes_back):
                     first |= 0x08
             inflight[packet_id] = (subscription, sequence, qos)
-            pieces = (fixed_header(first, length), topic, packet_id.to_bytes(2, "big"), body)
-            if qos == 1:
-                now += pieces
-                if known:
-                    self._resent.add(packet_id)
-            elif self._is_persistent and not known:
-                records.append(
-                    InflightRecord(
-                        self._client_id,
-                        _OUT,
-                        packet_id,
-                        InflightState.PUBLISHED,
-                        subscription.key,
-                        sequence,
-                    )
-                )
-                later += pieces
-            elif later:
+            pieces = (fixed_header(first, length), topic, packet_id.to_bytes(2, "big"), block, body)
+            if is_held:
                 later += pieces  # QoS 2 messages keep their order [MQTT-4.6.0-6]
-            else:
-                now += pieces
-        self._last_packet_id = last_packet_id
+                if records_qos_2 and not known:
+                    held_records.append(window.record(subscription, sequence, packet_id, 2))
+                continue
+            now += pieces
+            if comes_back and qos == 1:
+                sent_through = sequence
+                if packet_id != wanted_id:
+                    records.append(window.record(subscription, sequence, packet_id, 1))
+        window.last_packet_id = last_packet_id
         if now:
-            self._send(b"".join(now))
+            wire = b"".join(now)
+            self._send(wire)
+            if may_keep and fan_out is not None:
+                fan_out.keep(messages, wire)
+        if sent_through:
+            marker = window.sent_through(sent_through)
+            if marker is not None:
+                records.append(marker)
+            if records:
+                self._connection.record_inflight(put=records)
         if later:
-            self._connection.record_inflight(put=records, token=b"".join(later))
+            token = b"".join(later)
+            if not subscription.is_own:
+                self._held.append((token, [record.packet_id for record in held_records]))
+            self._connection.record_inflight(put=held_records, token=token)
         return index
 
-    def _give_back(
+    def _topic_and_properties(
+        self,
+        subscription: OutgoingSubscription,
+        message: Message,
+        topic: bytes,
+        *,
+        is_held: bool,
+    ) -> tuple[bytes, bytes]:
+        """What MQTT 5.0 puts in the place of the topic, and behind it.
+
+        is_held: the packet leaves later, behind packets that would use an alias which it defined.
+        Raises: LocalProtocolError.
+        """
+        identifiers, aliases = self._identifiers, self._aliases
+        mine = b""
+        if identifiers is not None and identifiers.has_any:
+            mine = identifiers.of(subscription, message)
+        now_us = self._now_us()
+        block = publish_properties(message, now_us, mine)
+        if aliases is None or is_held:
+            return topic, block
+        if len(topic) + len(block) + len(message.body) + 2 + _ALIAS_BYTES > self._length_max:
+            return topic, block  # it might not be sent, and then the alias would mean nothing
+        topic, alias = aliases.use(message.destination, topic)
+        if not alias:
+            return topic, block
+        return topic, publish_properties(message, now_us, mine, alias)
+
+    def _too_large(self, subscription: OutgoingSubscription, length: int) -> LocalProtocolError:
+        if length > REMAINING_LENGTH_MAX:
+            return LocalProtocolError(f"{length} bytes are longer than MQTT can say")
+        # As if it had been delivered [MQTT-3.1.2-25]; but of a queue or a group another member may
+        # be able to take it.
+        problem = f"{length} bytes are longer than the client takes"
+        return _LeftOutError(problem, is_consumed=subscription.is_own)
+
+    def _leave_out(
         self,
         subscription: OutgoingSubscription,
         stored: StoredMessage,
         qos: int,
         error: LocalProtocolError,
     ) -> None:
-        """A message from another protocol that MQTT cannot carry: the broker's policy decides."""
-        logger.warning(
+        """A message that is not sent: what becomes of it is the broker's policy, unless the
+        specification says that it counts as consumed."""
+        is_usual = isinstance(error, _LeftOutError)
+        logger.log(
+            logging.DEBUG if is_usual else logging.WARNING,
             "message cannot be sent over mqtt client=%s sequence=%d reason=%s",
             self._client_id,
             stored.sequence,
             error,
         )
-        if qos:
+        if not qos:
+            return
+        if isinstance(error, _LeftOutError) and error.is_consumed:
+            self._connection.acknowledge(subscription.key, (stored.sequence,))
+        else:
             self._connection.reject(subscription.key, (stored.sequence,))
 
-    # ------------------------------------------------------------------------- answers
 
-    def puback(self, packet_id: int) -> None:
-        """The client has a QoS 1 message [MQTT-4.3.2-1]. Raises: PacketViolationError."""
-        entry = self._inflight.pop(packet_id, None)
-        if entry is None:
-            return  # a second answer to a PUBLISH that was sent twice
-        subscription, sequence, stage = entry
-        if stage != _QOS_1:
-            self._inflight[packet_id] = entry
-            _check(stage == _RESERVED, "PUBACK", packet_id)
-            return
-        if self._resent and packet_id in self._resent:
-            self._resent.discard(packet_id)
-            self._connection.record_inflight(remove=((_OUT, packet_id),))
-        acknowledged = subscription.acknowledged
-        if not acknowledged:
-            self._touched.append(subscription)
-        acknowledged.append(sequence)
+class _LeftOutError(LocalProtocolError):
+    """A message that could be sent, but not to this client, or not any more."""
 
-    def pubrec(self, packet_id: int) -> None:
-        """The client has a QoS 2 message [MQTT-4.3.3-1]. Raises: PacketViolationError."""
-        entry = self._inflight.get(packet_id)
-        release = acknowledgement(PUBREL, packet_id)
-        if entry is None:
-            # Left over from a session that is gone: the client waits for a PUBREL all the same.
-            self._send(release)
-            return
-        subscription, sequence, stage = entry
-        if stage == _RELEASED:
-            self._connection.synchronize(release)  # the first one is perhaps not durable yet
-            return
-        if stage != _QOS_2:
-            _check(stage == _RESERVED, "PUBREC", packet_id)
-            return
-        self._inflight[packet_id] = (_NOBODY, 0, _RELEASED)
-        record = None
-        if self._is_persistent:
-            record = InflightRecord(self._client_id, _OUT, packet_id, InflightState.RELEASED)
-        if subscription.is_active:
-            try:
-                self._connection.acknowledge(
-                    subscription.key, (sequence,), token=release, inflight=record
-                )
-                return
-            except RequestError as error:
-                self._log_not_in_flight(subscription, error)
-        if record is not None:
-            self._connection.record_inflight(put=(record,), token=release)
-        else:
-            self._send(release)
-
-    def pubcomp(self, packet_id: int) -> None:
-        """The packet id is free again. Raises: PacketViolationError."""
-        entry = self._inflight.get(packet_id)
-        if entry is None:
-            return
-        if entry[2] != _RELEASED:
-            _check(entry[2] == _RESERVED, "PUBCOMP", packet_id)
-            return
-        del self._inflight[packet_id]
-        if self._is_persistent:
-            self._connection.record_inflight(remove=((_OUT, packet_id),))
-
-    def settle(self) -> None:
-        """Tell the broker of all PUBACKs since the last call, then use the room they made."""
-        if self._touched:
-            self.acknowledge_received()
-        waiting = self._waiting
-        while waiting:
-            subscription, messages, start = waiting.popleft()
-            sent = self._write(subscription, messages, start)
-            if sent < len(messages):
-                waiting.appendleft((subscription, messages, sent))
-                return
-
-    def acknowledge_received(self) -> None:
-        """The first half of :meth:`settle`, for a connection that is ending."""
-        for subscription in self._touched:
-            sequences = subscription.acknowledged
-            subscription.acknowledged = []
-            if subscription.is_active:
-                self._acknowledge(subscription, sequences)
-        self._touched.clear()
-
-    def _acknowledge(self, subscription: OutgoingSubscription, sequences: list[int]) -> None:
-        try:
-            self._connection.acknowledge(subscription.key, sequences)
-        except RequestError as error:
-            # All or nothing: one message that left the list otherwise (purged, expired) must not
-            # keep the others in flight.
-            self._log_not_in_flight(subscription, error)
-            if len(sequences) > 1:
-                for sequence in sequences:
-                    self._acknowledge(subscription, [sequence])
-
-    def _log_not_in_flight(self, subscription: OutgoingSubscription, error: RequestError) -> None:
-        logger.debug(
-            "acknowledgement without a message client=%s filter=%s reason=%s",
-            self._client_id,
-            subscription.key,
-            error,
-        )
-
-    # --------------------------------------------------------------- subscriptions and sessions
-
-    def remove(self, subscription: OutgoingSubscription) -> None:
-        """The subscription ended: what waits is the broker's again, what was sent is completed."""
-        subscription.is_active = False
-        self._waiting = deque(item for item in self._waiting if item[0] is not subscription)
-
-    def restore(self, records: Sequence[InflightRecord], restored: Collection[str]) -> None:
-        """Take up packet ids of earlier connections, before anything is delivered.
-
-        Args: records: of the session; restored: its subscriptions that are there again.
-        """
-        for record in records:
-            if record.direction is not _OUT:
-                continue
-            packet_id = record.packet_id
-            if record.state is InflightState.RELEASED:
-                self._inflight[packet_id] = (_NOBODY, 0, _RELEASED)
-                self._send(acknowledgement(PUBREL, packet_id))  # [MQTT-4.4.0-1]
-            elif record.subscription in restored:
-                self._inflight[packet_id] = (_NOBODY, record.sequence, _RESERVED)
-                self._originals[record.subscription, record.sequence] = packet_id
-            else:
-                # QoS 2 from a queue, which gives its message to anyone now: complete the id, so
-                # that the client does not take the next message under it for a repetition.
-                self._inflight[packet_id] = (_NOBODY, 0, _RELEASED)
-                released = InflightRecord(self._client_id, _OUT, packet_id, InflightState.RELEASED)
-                release = acknowledgement(PUBREL, packet_id)
-                self._connection.record_inflight(put=(released,), token=release)
-
-    def detached(self) -> list[InflightRecord]:
-        """QoS 1 packet ids that the next connection of the session should use again."""
-        if not self._is_persistent:
-            return []
-        found = [
-            (packet_id, subscription.key, sequence)
-            for packet_id, (subscription, sequence, stage) in self._inflight.items()
-            if stage == _QOS_1 and subscription.is_active and subscription.is_storable
-        ]
-        found += [(packet_id, *original) for original, packet_id in self._originals.items()]
-        return [
-            InflightRecord(
-                self._client_id, _OUT, packet_id, InflightState.PUBLISHED, subscription, sequence
-            )
-            for packet_id, subscription, sequence in found
-        ]
+    def __init__(self, problem: str, *, is_consumed: bool) -> None:
+        super().__init__(problem)
+        self.is_consumed = is_consumed
 
 
-def _check(is_allowed: bool, name: str, packet_id: int) -> None:
-    """An answer to a resent PUBLISH may come before it was resent; any other is a violation."""
-    if not is_allowed:
-        raise PacketViolationError(
-            f"{name} for packet identifier {packet_id}, which does not wait for it",
-            "MQTT-2.3.1-6",
-        )
+def remaining_length_of(packet_bytes: int) -> int:
+    """The largest remaining length of a packet of *packet_bytes* bytes in all."""
+    for header_bytes, largest in ((2, 127), (3, 16_383), (4, 2_097_151)):
+        if packet_bytes - header_bytes <= largest:
+            return packet_bytes - header_bytes
+    return min(packet_bytes - 5, REMAINING_LENGTH_MAX)

@@ -1,8 +1,9 @@
-"""MQTT packets as values (MQTT 3.1.1 section 3).
+"""MQTT packets as values (section 3 of MQTT 3.1.1 and of MQTT 5.0).
 
-:class:`msgspec.Struct` types, because a PUBLISH and its PUBACK are built for every message. The
-fields that MQTT 5.0 adds (properties, reason codes, subscription options) go behind these, with
-defaults.
+:class:`msgspec.Struct` types, because a PUBLISH and its PUBACK are built for every message. One
+type serves all versions: what MQTT 5.0 adds (properties, reason codes, subscription options) comes
+last and defaults to what the older versions mean. ``properties`` *is* :data:`NO_PROPERTIES`, the
+one object, in every decoded packet that has none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TypeAlias, final
 
 import msgspec
 
-from tidegate_protocols.mqtt._codes import LEVEL_3_1_1
+from tidegate_protocols.mqtt._codes import LEVEL_3_1_1, ReasonCode
+from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):
@@ -21,11 +23,16 @@ class Will(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     qos: int = 0
     retain: bool = False
+    properties: Properties = NO_PROPERTIES
 
 
 @final
 class Connect(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Section 3.1. keep_alive: seconds, 0 to 65535; username, password, will: None when absent."""
+    """Section 3.1.
+
+    keep_alive: seconds, 0 to 65535; username, password, will: None when absent; clean_session:
+    "Clean Start" in MQTT 5.0, where it says nothing of how long the session is kept.
+    """
 
     client_id: str
     clean_session: bool = True
@@ -34,6 +41,7 @@ class Connect(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     password: bytes | None = None
     will: Will | None = None
     level: int = LEVEL_3_1_1
+    properties: Properties = NO_PROPERTIES
 
     def __repr__(self) -> str:  # the password must never reach a log
         return f"Connect({self.client_id!r}, clean={self.clean_session}, level={self.level})"
@@ -41,15 +49,19 @@ class Connect(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 @final
 class Connack(msgspec.Struct, frozen=True, gc=False):
-    """Section 3.2. return_code: 0 accepted, 1 to 5 refused."""
+    """Section 3.2. reason_code: of MQTT 5.0; before it, a return code (1 to 5 refuse)."""
 
     session_present: bool
-    return_code: int
+    reason_code: int
+    properties: Properties = NO_PROPERTIES
 
 
 @final
 class Publish(msgspec.Struct, frozen=True, gc=False):
-    """Section 3.3. qos: 0 to 2; packet_id: 1 to 65535, 0 when qos is 0."""
+    """Section 3.3. qos: 0 to 2; packet_id: 1 to 65535, 0 when qos is 0.
+
+    topic: "" when MQTT 5.0 gives it by ``properties.topic_alias`` alone.
+    """
 
     topic: str
     body: bytes
@@ -57,6 +69,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     packet_id: int = 0
     retain: bool = False
     dup: bool = False
+    properties: Properties = NO_PROPERTIES
 
 
 @final
@@ -64,6 +77,8 @@ class Puback(msgspec.Struct, frozen=True, gc=False):
     """Section 3.4: the answer to a QoS 1 PUBLISH."""
 
     packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
 
 
 @final
@@ -71,6 +86,8 @@ class Pubrec(msgspec.Struct, frozen=True, gc=False):
     """Section 3.5: the first answer to a QoS 2 PUBLISH."""
 
     packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
 
 
 @final
@@ -78,6 +95,8 @@ class Pubrel(msgspec.Struct, frozen=True, gc=False):
     """Section 3.6: the answer to a PUBREC."""
 
     packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
 
 
 @final
@@ -85,13 +104,22 @@ class Pubcomp(msgspec.Struct, frozen=True, gc=False):
     """Section 3.7: the answer to a PUBREL."""
 
     packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
 
 
 class TopicRequest(msgspec.Struct, frozen=True, gc=False):
-    """One line of a SUBSCRIBE: a topic filter and the highest QoS wanted (0 to 2)."""
+    """One line of a SUBSCRIBE: a topic filter and its options (MQTT 5.0 section 3.8.3.1).
+
+    qos: highest wanted, 0 to 2; retain_handling: 0 send retained messages, 1 only for a new
+    subscription, 2 never.
+    """
 
     topic_filter: str
     qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
 
 
 @final
@@ -100,14 +128,16 @@ class Subscribe(msgspec.Struct, frozen=True, gc=False):
 
     packet_id: int
     requests: tuple[TopicRequest, ...]
+    properties: Properties = NO_PROPERTIES
 
 
 @final
 class Suback(msgspec.Struct, frozen=True, gc=False):
-    """Section 3.9. return_codes: one for each request: the granted QoS, or 0x80."""
+    """Section 3.9. reason_codes: for each request the granted QoS, or 0x80 or more: refused."""
 
     packet_id: int
-    return_codes: tuple[int, ...]
+    reason_codes: tuple[int, ...]
+    properties: Properties = NO_PROPERTIES
 
 
 @final
@@ -116,13 +146,16 @@ class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
 
     packet_id: int
     topic_filters: tuple[str, ...]
+    properties: Properties = NO_PROPERTIES
 
 
 @final
 class Unsuback(msgspec.Struct, frozen=True, gc=False):
-    """Section 3.11."""
+    """Section 3.11. reason_codes: one for each filter; none before MQTT 5.0."""
 
     packet_id: int
+    reason_codes: tuple[int, ...] = ()
+    properties: Properties = NO_PROPERTIES
 
 
 @final
@@ -138,6 +171,17 @@ class Pingresp(msgspec.Struct, frozen=True, gc=False):
 @final
 class Disconnect(msgspec.Struct, frozen=True, gc=False):
     """Section 3.14."""
+
+    reason_code: ReasonCode = ReasonCode.NORMAL_DISCONNECTION
+    properties: Properties = NO_PROPERTIES
+
+
+@final
+class Auth(msgspec.Struct, frozen=True, gc=False):
+    """MQTT 5.0 section 3.15: a step of enhanced authentication."""
+
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
 
 
 Packet: TypeAlias = (
@@ -155,4 +199,5 @@ Packet: TypeAlias = (
     | Pingreq
     | Pingresp
     | Disconnect
+    | Auth
 )

@@ -1,80 +1,55 @@
 """The session machine of one MQTT client: between its packets and the broker.
 
-States and transitions are in ``_states``, the sending side in ``_outgoing``. A *token* given to the
-broker is simply the bytes to send when the operation is durable (PUBACK, PUBREC, SUBACK, a QoS 2
-PUBLISH …), so confirming a whole turn is one ``join`` and one write.
+States and transitions are in ``_states``; what a CONNECT settles is read in ``_connect``; publishes
+of the client go through ``_incoming``, its subscriptions through ``_subscriptions``, deliveries
+through ``_outgoing``. A *token* given to the broker is simply the bytes to send when the operation
+is durable (PUBACK, PUBREC, SUBACK, a QoS 2 PUBLISH …), so confirming a whole turn is one ``join`` and
+one write.
 
-Time, tasks and the socket come in through :class:`Runtime` and Link; nothing here waits but
-:meth:`Session._authenticate`.
+Time, tasks and the socket come in through Runtime and Link; nothing here waits but the coroutines
+that authenticate.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, cast, final
+from collections.abc import Coroutine, Sequence
+from typing import Final, cast, final
+
+import msgspec
 
 from tidegate.spi import (
-    PRIORITY_DEFAULT,
-    SESSION_NEVER_EXPIRES,
-    AccessError,
-    Broker,
-    BrokerConnection,
     ConnectRequest,
     ConnectResult,
     GatewayError,
-    InflightDirection,
-    InflightRecord,
-    InflightState,
-    Message,
     PeerProtocolError,
-    RequestError,
-    RetainHandling,
     StoredMessage,
-    SubscribeRequest,
     Token,
-    names,
 )
+from tidegate_protocols.mqtt._answers import Answers
+from tidegate_protocols.mqtt._authentication import EnhancedAuthentication
 from tidegate_protocols.mqtt._codec import Codec, NeedData
 from tidegate_protocols.mqtt._codes import (
+    LEVEL_3_1_1,
     LEVEL_5_0,
-    SUBACK_FAILURE,
-    VERSION_NAMES,
     PacketType,
+    PacketViolationError,
     ReasonCode,
     UnsupportedVersionError,
 )
-from tidegate_protocols.mqtt._encode import (
-    PINGRESP,
-    PUBACK,
-    PUBCOMP,
-    PUBREC,
-    UNSUBACK,
-    acknowledgement,
-    connack,
-    encode,
-)
-from tidegate_protocols.mqtt._names import DESTINATIONS, target_of
-from tidegate_protocols.mqtt._options import MqttOptions
-from tidegate_protocols.mqtt._outgoing import Outgoing, OutgoingSubscription
+from tidegate_protocols.mqtt._connect import Origin, Terms, answers_to, bounded_expiry, read_connect
+from tidegate_protocols.mqtt._context import SessionContext, Timer
+from tidegate_protocols.mqtt._conversation import Conversation
+from tidegate_protocols.mqtt._encode import PINGRESP
 from tidegate_protocols.mqtt._packets import (
+    Auth,
     Connect,
     Disconnect,
     Packet,
     Pingreq,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    TopicRequest,
-    Unsubscribe,
-    Will,
 )
+from tidegate_protocols.mqtt._reading import Pause, Reading
+from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason
 from tidegate_protocols.mqtt._states import PACKET_INPUTS, Input, SessionState, next_state
 from tidegate_protocols.transport import Link
 
@@ -84,10 +59,6 @@ logger = logging.getLogger("tidegate.mqtt")
 #: they can be. Strangers cannot make the gateway keep more than this.
 CONNECT_BYTES_MAX: Final = 10 + 5 * (2 + 65_535)
 
-#: Answers that may pile up for a client that sends without reading, before it is not read either.
-#: Deliveries stop much earlier; the answers to one full socket buffer fit many times.
-UNREAD_REPLIES_BYTES_MAX: Final = 1024 * 1024
-
 #: While a packet at least this long is on its way, its bytes count as a sign of life: a client
 #: cannot send a PINGREQ in the middle of a packet.
 LONG_PACKET_BYTES: Final = 4096
@@ -95,61 +66,37 @@ LONG_PACKET_BYTES: Final = 4096
 #: A client is given up after this many keep-alive times without a packet [MQTT-3.1.2-24].
 KEEP_ALIVE_FACTOR: Final = 1.5
 
-# Why the socket is not read now; any of them pauses it.
-_PAUSED_AUTHENTICATING: Final = 1
-_PAUSED_BY_BROKER: Final = 2
-_PAUSED_UNREAD_REPLIES: Final = 4
-
 _CONNECTED: Final = SessionState.CONNECTED
-_IN: Final = InflightDirection.IN
+_BEFORE_CONNACK: Final = frozenset({SessionState.AUTHENTICATING, SessionState.CHALLENGED})
 
-
-class Timer(Protocol):
-    """Something that can be called off: a timer or a task."""
-
-    def cancel(self) -> object: ...
-
-
-class Runtime(Protocol):
-    """What a session needs of the outside world; the front-end gives it the event loop's."""
-
-    def time(self) -> float:
-        """Monotonic seconds."""
-        ...
-
-    def now_us(self) -> int:
-        """Microseconds since the Unix epoch."""
-        ...
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer: ...
-
-    def spawn(self, coroutine: Coroutine[None, None, None]) -> Timer:
-        """Run *coroutine* as a task that the front-end owns."""
-        ...
-
-
-@dataclass(slots=True)
-class SessionContext:
-    """What all sessions of a listener share. listener: its address, set once it is bound."""
-
-    broker: Broker
-    options: MqttOptions
-    runtime: Runtime
-    allow_anonymous: bool
-    listener: str = ""
-
-
-class _RefusedError(Exception):
-    """A CONNECT that is answered with a refusing CONNACK."""
-
-    def __init__(self, reason: ReasonCode, problem: str) -> None:
-        super().__init__(problem)
-        self.reason = reason
+# After these there is nobody to tell, or what there was to say has been said.
+_UNTOLD: Final = frozenset({Input.DISCONNECT, Input.LOST, Input.REFUSED})
 
 
 @final
 class Session:
     """One client. Implements :class:`tidegate.spi.ClientPeer`; fed by the link's handler."""
+
+    __slots__ = (
+        "_answers",
+        "_authentication",
+        "_client_id",
+        "_codec",
+        "_context",
+        "_conversation",
+        "_first_data",
+        "_link",
+        "_options",
+        "_reading",
+        "_request",
+        "_runtime",
+        "_session_expiry",
+        "_silence_s",
+        "_state",
+        "_task",
+        "_terms",
+        "_timer",
+    )
 
     def __init__(self, context: SessionContext, link: Link) -> None:
         options = context.options
@@ -158,20 +105,19 @@ class Session:
         self._options = options
         self._runtime = runtime
         self._link = link
-        self._codec = Codec(min(options.packet_bytes_max, CONNECT_BYTES_MAX))
+        self._codec = Codec(min(options.packet_bytes_max, CONNECT_BYTES_MAX), from_client=True)
         self._state = SessionState.CONNECTING
         self._client_id = ""
-        self._is_persistent = False
-        self._connection: BrokerConnection | None = None
-        self._outgoing: Outgoing | None = None
-        self._subscriptions: dict[str, OutgoingSubscription] = {}
-        self._received: set[int] = set()  # packet ids of QoS 2 messages that came, not released yet
-        self._pauses = 0
-        self._is_writing_paused = False
-        self._unread_bytes = 0
-        self._last_heard = runtime.time()
+        self._session_expiry = 0
+        self._terms: Terms | None = None
+        self._request: ConnectRequest | None = None
+        self._answers: Answers | None = None  # once the CONNECT has been read
+        self._authentication: EnhancedAuthentication | None = None
+        self._first_data = b""  # authentication data of the CONNECT
+        self._conversation: Conversation | None = None  # from CONNACK to the end
+        self._reading = Reading(link, runtime)
         self._silence_s = 0.0
-        self._authentication: Timer | None = None
+        self._task: Timer | None = None
         self._timer: Timer | None = runtime.call_later(
             options.connect_timeout, self._connect_timed_out
         )
@@ -196,6 +142,8 @@ class Session:
             self._read()
         elif self._state is SessionState.CONNECTING:
             self._read_connect()
+        elif self._state is SessionState.CHALLENGED:
+            self._read_answer()
         # While authenticating the bytes stay undecoded [MQTT-3.1.4-5]; reading is paused.
 
     def link_closed(self, error: Exception | None) -> None:
@@ -206,50 +154,50 @@ class Session:
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
-        self._is_writing_paused = True
-        if self._connection is not None and self._state is _CONNECTED:
-            self._connection.writable(False)
+        self._reading.writing_paused()
+        if self._conversation is not None and self._state is _CONNECTED:
+            self._conversation.connection.writable(False)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._is_writing_paused = False
-        self._unread_bytes = 0
-        self._unpause(_PAUSED_UNREAD_REPLIES)
-        if self._connection is not None and self._state is _CONNECTED:
-            self._connection.writable(True)
+        self._reading.writing_resumed()
+        if self._conversation is not None and self._state is _CONNECTED:
+            self._conversation.connection.writable(True)
 
     # ------------------------------------------------------------------------- from the broker
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
         """Operations are durable: what waited for them leaves, in order."""
-        if self._state is _CONNECTED:
+        if self._state is _CONNECTED and self._conversation is not None:
+            self._conversation.confirmed(tokens)
             self._send(b"".join(cast("Sequence[bytes]", tokens)))
 
     def failed(self, token: Token, error: GatewayError) -> None:
-        """Something asked for did not happen. MQTT 3.1.1 has no word for that: the connection is
-        closed without the confirmation, and the client sends again [MQTT-4.8.0-2]."""
-        if self._state is _CONNECTED:
-            # Not disconnected from here: the broker is in the middle of telling us.
-            self._end(Input.FAILED, str(error), logging.INFO, disconnect=False)
-            self._runtime.call_later(0.0, self._disconnect)
+        """Something asked for did not happen. MQTT 5.0 has an answer for a PUBLISH; else the
+        connection is closed without the confirmation, and the client sends again."""
+        if self._state is not _CONNECTED or self._conversation is None:
+            return
+        if self._conversation.failed(token, error):
+            return
+        # Not disconnected from here: the broker is in the middle of telling us.
+        self._fail(error, disconnect=False)
+        self._runtime.call_later(0.0, self._disconnect)
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Send messages of one subscription."""
-        subscription = self._subscriptions.get(key)
-        if subscription is not None and self._outgoing is not None and self._state is _CONNECTED:
-            self._outgoing.deliver(subscription, messages)
+        if self._state is _CONNECTED and self._conversation is not None:
+            self._conversation.deliver(key, messages)
 
     def throttle(self, paused: bool) -> None:
         """The broker wants less, or more again."""
         if paused:
-            self._pause(_PAUSED_BY_BROKER)
+            self._reading.pause(Pause.BY_BROKER)
         else:
-            self._unpause(_PAUSED_BY_BROKER)
+            self._reading.resume(Pause.BY_BROKER)
 
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown."""
-        # The packet ids in flight go back with it: the same client is often here again already.
-        self._end(Input.ENDED, str(error), logging.INFO)
+        self._end(Input.ENDED, str(error), logging.INFO, code=end_reason(error))
 
     # ------------------------------------------------------------------------------ connecting
 
@@ -260,374 +208,321 @@ class Session:
                 return
             self._state = next_state(self._state, PACKET_INPUTS[type(packet)])
             assert isinstance(packet, Connect), "the table lets nothing else through"
-        except UnsupportedVersionError as error:
-            level = LEVEL_5_0 if error.level == LEVEL_5_0 else 0
-            self._link.send(connack(False, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, level))
-            self._end(Input.BAD_INPUT, error.problem, logging.INFO)  # [MQTT-3.1.2-2]
-            return
         except PeerProtocolError as error:
-            self._end(Input.BAD_INPUT, error.problem, logging.INFO)  # [MQTT-3.1.4-1]
+            self._tell_stranger(error)
+            self._end(Input.BAD_INPUT, error.problem, logging.INFO)
             return
         try:
-            request = self._connect_request(packet)
-        except _RefusedError as error:
-            self._refuse(error.reason, str(error))
+            self._settle(packet)
+        except RefusedError as error:
+            self._refuse(error)
             return
-        self._pause(_PAUSED_AUTHENTICATING)
-        self._authentication = self._runtime.spawn(self._authenticate(request, packet))
+        self._reading.pause(Pause.AUTHENTICATING)
+        self._spawn(self._authenticate())
 
-    def _connect_request(self, packet: Connect) -> ConnectRequest:
-        """Read a CONNECT. Raises: _RefusedError."""
-        options = self._options
-        client_id = packet.client_id
-        if not client_id:
-            if not packet.clean_session:  # [MQTT-3.1.3-7] [MQTT-3.1.3-8]
-                raise _RefusedError(
-                    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                    "a session without a client id cannot be kept",
-                )
-            client_id = f"auto-{uuid.uuid4().hex}"  # [MQTT-3.1.3-6]
-        elif len(client_id.encode()) > options.client_id_bytes_max:  # [MQTT-3.1.3-9]
-            raise _RefusedError(
-                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                f"the client id is longer than {options.client_id_bytes_max} bytes",
+    def _tell_stranger(self, error: PeerProtocolError) -> None:
+        """Answer a CONNECT that cannot be read, where its version has an answer for that."""
+        if isinstance(error, UnsupportedVersionError):
+            level = LEVEL_3_1_1  # a later version must know at least this answer
+        elif self._codec.level == LEVEL_5_0:
+            level = LEVEL_5_0
+        else:
+            return  # no CONNACK [MQTT-3.1.4-1]
+        reason = ReasonCode(error.wire_code or ReasonCode.MALFORMED_PACKET)
+        self._link.send(Answers(level).refusal(reason, error.problem))  # [MQTT-3.1.2-2]
+
+    def _settle(self, packet: Connect) -> None:
+        """Read a CONNECT. Raises: RefusedError."""
+        properties = packet.properties
+        self._answers = answers_to(packet)
+        link, context = self._link, self._context
+        origin = Origin(link.peer, context.listener, link.tls_subject, context.allow_anonymous)
+        now_us = self._runtime.now_us()
+        terms, request = read_connect(packet, self._options, origin, now_us)
+        self._terms, self._request = terms, request
+        self._session_expiry = terms.session_expiry
+        self._client_id = terms.client_id
+        self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
+        if terms.authentication_method is not None:
+            self._authentication = EnhancedAuthentication(
+                context.broker, terms.authentication_method, request
             )
-        keep_alive_max = options.keep_alive_max
-        if keep_alive_max and not 0 < packet.keep_alive <= keep_alive_max:
-            raise _RefusedError(
-                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                f"keep-alive {packet.keep_alive}s; the listener allows {keep_alive_max:g}s",
-            )
-        self._client_id = client_id
-        self._is_persistent = not packet.clean_session
-        self._silence_s = (packet.keep_alive or options.keep_alive_default) * KEEP_ALIVE_FACTOR
-        session_expiry = 0  # the session ends with its connection [MQTT-3.1.2-6]
-        if self._is_persistent:
-            session_expiry = int(options.session_expiry) or SESSION_NEVER_EXPIRES
-        return ConnectRequest(
-            protocol="mqtt",
-            version=VERSION_NAMES[packet.level],
-            client_id=client_id,
-            peer=self._link.peer,
-            listener=self._context.listener,
-            username=packet.username or "",
-            password=packet.password,
-            clean_start=packet.clean_session,
-            session_expiry=session_expiry,
-            will=self._will_message(packet.will),
-            anonymous_allowed=self._context.allow_anonymous,
-            prefetch_count=options.inflight_max,
-        )
+            self._authentication.begin()
+            self._first_data = properties.authentication_data or b""
 
-    def _will_message(self, will: Will | None) -> Message | None:
-        if will is None:
-            return None
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        self._task = self._runtime.spawn(self._guarded(coroutine))
+
+    async def _guarded(self, coroutine: Coroutine[None, None, None]) -> None:
         try:
-            destination = DESTINATIONS[will.topic]
-        except (AccessError, RequestError) as error:
-            raise _RefusedError(ReasonCode.NOT_AUTHORIZED, f"will: {error}") from error
-        return self._message(destination, will.body, will.qos, will.retain)
-
-    def _message(self, destination: str, body: bytes, qos: int, retain: bool) -> Message:
-        return Message(
-            destination,
-            body,
-            (),
-            self._runtime.now_us(),
-            0,
-            PRIORITY_DEFAULT,
-            qos > 0,
-            qos,
-            retain and names.is_topic(destination),  # a queue keeps its messages anyway
-            "mqtt",
-            self._client_id,
-        )
-
-    async def _authenticate(self, request: ConnectRequest, packet: Connect) -> None:
-        try:
-            await self._ask_broker(request, packet)
+            await coroutine
+        except RefusedError as error:
+            self._task = None  # it must not be cancelled from within
+            self._refuse(error)
         except Exception:  # nobody awaits this task, and a half-open session would stay for ever
-            logger.exception("connect failed client=%s peer=%s", self._client_id, self._link.peer)
+            logger.exception(
+                "connection failed client=%s peer=%s", self._client_id, self._link.peer
+            )
             self._link.abort()
 
-    async def _ask_broker(self, request: ConnectRequest, packet: Connect) -> None:
+    async def _authenticate(self) -> None:
+        if self._authentication is None:
+            await self._ask_broker(b"")
+        else:
+            await self._step(self._first_data)
+
+    async def _step(self, data: bytes) -> None:
+        """One step of enhanced authentication before CONNACK. Raises: RefusedError."""
+        authentication, request = self._authentication, self._request
+        assert authentication is not None
+        assert request is not None
+        answer = await authentication.step(data)
+        if self._state is not SessionState.AUTHENTICATING:
+            return  # the client left meanwhile
+        if authentication.principal:
+            self._request = msgspec.structs.replace(request, exchange=authentication.exchange)
+            await self._ask_broker(answer)
+            return
+        challenge = self._auth(ReasonCode.CONTINUE_AUTHENTICATION, answer)
+        self._state = next_state(self._state, Input.CHALLENGE)
+        self._task = None
+        self._send(challenge)
+        self._reading.resume(Pause.AUTHENTICATING)
+        self._read_answer()
+
+    def _auth(self, reason: ReasonCode, data: bytes) -> bytes:
+        """Raises: RefusedError."""
+        authentication, answers = self._authentication, self._answers
+        assert authentication is not None
+        assert answers is not None
+        try:
+            return answers.auth(reason, authentication.method, data)
+        except PeerProtocolError as error:
+            raise RefusedError(ReasonCode.PACKET_TOO_LARGE, error.problem) from error
+
+    def _read_answer(self) -> None:
+        """The client's next AUTH before CONNACK."""
+        authentication = self._authentication
+        assert authentication is not None
+        try:
+            packet = self._codec.next_event()
+            if isinstance(packet, NeedData):
+                return
+            if isinstance(packet, Disconnect):
+                self._end(Input.DISCONNECT, "the client disconnected", logging.DEBUG)
+                return
+            event = PACKET_INPUTS[type(packet)]
+            next_state(self._state, event)  # raises for what may not come now
+            assert isinstance(packet, Auth), "the table lets nothing else through"
+            authentication.check(packet)
+        except PeerProtocolError as error:
+            self._end(Input.BAD_INPUT, error.problem, logging.INFO, code=end_reason(error))
+            return
+        self._state = next_state(self._state, event)
+        self._reading.pause(Pause.AUTHENTICATING)
+        self._spawn(self._step(packet.properties.authentication_data or b""))
+
+    async def _ask_broker(self, authentication_data: bytes) -> None:
+        """Raises: RefusedError."""
+        request = self._request
+        assert request is not None
         try:
             result = await self._context.broker.connect(request, self)
-        except AccessError as error:
-            shown = packet.username is not None
-            reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD if shown else ReasonCode.NOT_AUTHORIZED
-            self._refuse(reason, str(error))
-        except RequestError as error:
-            self._refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error))
         except GatewayError as error:
-            self._refuse(ReasonCode.SERVER_UNAVAILABLE, str(error))
-        else:
-            if self._state is SessionState.AUTHENTICATING:
-                self._accept(result, packet)
-            else:
-                # The client left before CONNACK: it was never accepted, so there is no will.
-                result.connection.disconnect(graceful=True)
-
-    def _refuse(self, reason: ReasonCode, problem: str) -> None:
+            reason = connect_reason(error, has_username=bool(request.username))
+            raise RefusedError(reason, str(error)) from error
         if self._state is SessionState.AUTHENTICATING:
-            self._link.send(connack(False, reason, self._codec.level))
-            self._end(Input.REFUSED, problem, logging.INFO)  # [MQTT-3.2.2-5]
+            self._accept(result, authentication_data)
+        else:
+            # The client left before CONNACK: it was never accepted, so there is no will.
+            result.connection.disconnect(graceful=True)
 
-    def _accept(self, result: ConnectResult, packet: Connect) -> None:
-        options = self._options
-        self._state = next_state(self._state, Input.ACCEPTED)
-        self._cancel_timers()
-        connection = self._connection = result.connection
-        outgoing = self._outgoing = Outgoing(
-            connection,
-            self._send,
-            self._client_id,
-            is_persistent=self._is_persistent,
-            inflight_max=options.inflight_max,
-        )
-        present = result.session_present and self._is_persistent  # [MQTT-3.2.2-1]
-        # The first packet is the CONNACK [MQTT-3.2.0-1].
-        self._send(connack(present, ReasonCode.SUCCESS, packet.level))
-        for stored in result.subscriptions:
-            self._subscriptions[stored.name] = OutgoingSubscription(
-                stored.name, stored.qos, is_storable=True
+    def _refuse(self, error: RefusedError) -> None:
+        """Answer a CONNECT with a refusal, or end a connection that failed to authenticate again."""
+        if self._state is _CONNECTED:
+            self._end(Input.FAILED, error.problem, logging.INFO, code=error.reason)
+        elif self._state is SessionState.AUTHENTICATING:
+            answers = self._answers
+            assert answers is not None
+            reference = self._options.server_reference
+            self._link.send(answers.refusal(error.reason, error.problem, reference))
+            self._end(Input.REFUSED, error.problem, logging.INFO)  # [MQTT-3.2.2-7]
+
+    def _accept(self, result: ConnectResult, authentication_data: bytes) -> None:
+        terms, answers, options = self._terms, self._answers, self._options
+        assert terms is not None
+        assert answers is not None
+        properties = terms.changes
+        if self._authentication is not None:  # [MQTT-4.12.0-5]
+            properties = msgspec.structs.replace(
+                properties,
+                authentication_method=terms.authentication_method,
+                authentication_data=authentication_data or None,
             )
-        self._received = {record.packet_id for record in result.inflight if record.direction is _IN}
-        outgoing.restore(result.inflight, self._subscriptions)
+        present = result.session_present and not terms.is_clean  # [MQTT-3.2.2-2] [MQTT-3.2.2-3]
+        try:
+            connack = answers.connack(present, properties)
+        except PeerProtocolError as error:
+            result.connection.disconnect(graceful=True)
+            raise RefusedError(ReasonCode.PACKET_TOO_LARGE, error.problem) from error
+        self._state = next_state(self._state, Input.ACCEPTED)
+        self._task = None  # what follows runs in it
+        self._cancel_timers()
+        self._send(connack)  # the first packet [MQTT-3.2.0-1]
+        connection = result.connection
+        self._conversation = Conversation(self._context, terms, answers, result, self._send)
+        self._terms = self._request = None  # an idle client is not to keep what it does not need
         self._codec.packet_bytes_max = options.packet_bytes_max
-        self._last_heard = self._runtime.time()
-        if self._silence_s:
-            self._timer = self._runtime.call_later(self._silence_s, self._check_silence)
+        self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._client_id, self._link.peer)
-        if self._is_writing_paused:
+        if self._reading.is_writing_paused:
             connection.writable(False)
         connection.resume()
-        self._unpause(_PAUSED_AUTHENTICATING)
+        self._reading.resume(Pause.AUTHENTICATING)
         self._read()  # what came behind the CONNECT
 
     # ------------------------------------------------------------------------------- receiving
 
     def _read(self) -> None:
         """Handle every packet that is complete. Only called when connected."""
-        connection, outgoing = self._connection, self._outgoing
-        assert connection is not None
-        assert outgoing is not None
-        codec = self._codec
-        client_id = self._client_id
-        publish = connection.publish
-        puback = outgoing.puback
+        conversation, codec, runtime = self._conversation, self._codec, self._runtime
+        reading = self._reading
+        assert conversation is not None
         try:
             if codec.incomplete_bytes >= LONG_PACKET_BYTES:
-                self._last_heard = self._runtime.time()
+                reading.last_heard = runtime.time()
             # More than one round only when a packet broke the rules: the second one says so.
             while packets := codec.events():
-                self._last_heard = self._runtime.time()
-                now_us = self._runtime.now_us()
-                for packet in packets:
-                    if isinstance(packet, Publish):
-                        qos = packet.qos
-                        if qos == 2 or packet.retain:
-                            self._publish_with_care(packet)
-                            continue
-                        message = Message(
-                            DESTINATIONS[packet.topic],
-                            packet.body,
-                            (),
-                            now_us,
-                            0,
-                            PRIORITY_DEFAULT,
-                            qos > 0,
-                            qos,
-                            False,
-                            "mqtt",
-                            client_id,
-                        )
-                        # PUBACK when the message is durable [MQTT-4.3.2-2].
-                        publish(message, acknowledgement(PUBACK, packet.packet_id) if qos else None)
-                    elif isinstance(packet, Puback):
-                        puback(packet.packet_id)
-                    else:
-                        self._control(packet)
-                        if self._state is not _CONNECTED:
-                            return
-            outgoing.settle()
+                reading.last_heard = runtime.time()
+                if not conversation.receive(packets, runtime.now_us(), self._control):
+                    return
+            conversation.settle()
         except PeerProtocolError as error:
-            self._end(Input.BAD_INPUT, error.problem, logging.INFO)  # [MQTT-4.8.0-1]
+            # [MQTT-4.8.0-1] [MQTT-4.13.1-1]
+            self._end(Input.BAD_INPUT, error.problem, logging.INFO, code=end_reason(error))
         except GatewayError as error:
-            # A PUBLISH that is not allowed or has no room: not acknowledged [MQTT-3.3.5-2].
-            self._end(Input.FAILED, str(error), logging.INFO)
+            # Before MQTT 5.0: a PUBLISH that is not allowed or has no room is not acknowledged
+            # [MQTT-3.3.5-2].
+            self._fail(error)
 
-    def _publish_with_care(self, packet: Publish) -> None:
-        """A PUBLISH of QoS 2, or one to be retained."""
-        connection = self._connection
-        assert connection is not None
-        packet_id = packet.packet_id
-        if packet.qos == 2 and packet_id in self._received:
-            # Known already: answered again, not published again [MQTT-4.3.3-2]; behind the first
-            # one's batch, which may not be durable yet.
-            connection.synchronize(acknowledgement(PUBREC, packet_id))
-            return
-        destination = DESTINATIONS[packet.topic]
-        message = self._message(destination, packet.body, packet.qos, packet.retain)
-        if packet.qos < 2:
-            token = acknowledgement(PUBACK, packet_id) if packet.qos else None
-            connection.publish(message, token)
-            return
-        record = None
-        if self._is_persistent:
-            record = InflightRecord(self._client_id, _IN, packet_id, InflightState.RECEIVED)
-        connection.publish(message, acknowledgement(PUBREC, packet_id), inflight=record)
-        self._received.add(packet_id)
+    def _control(self, packet: Packet) -> bool:
+        """Any packet but PUBLISH and PUBACK, which the table allows in this state only.
 
-    def _control(self, packet: Packet) -> None:
-        """Any packet but PUBLISH and PUBACK, which the table allows in this state only."""
-        outgoing = self._outgoing
-        assert outgoing is not None
+        Returns: False when the connection ended.
+        """
+        conversation = self._conversation
+        assert conversation is not None
         # PUBACKs that came before must count before what comes now.
-        outgoing.settle()
+        conversation.settle()
         if isinstance(packet, Disconnect):
-            self._end(Input.DISCONNECT, "the client disconnected", logging.DEBUG)
-            return
+            self._client_disconnects(packet)
+            return False
         self._state = next_state(self._state, PACKET_INPUTS[type(packet)])
-        match packet:
-            case Pubrel():
-                self._pubrel(packet.packet_id)
-            case Pubrec():
-                outgoing.pubrec(packet.packet_id)
-            case Pubcomp():
-                outgoing.pubcomp(packet.packet_id)
-            case Pingreq():
-                self._send(PINGRESP)  # [MQTT-3.12.4-1]
-            case Subscribe():
-                self._subscribe(packet)
-            case Unsubscribe():
-                self._unsubscribe(packet)
-            case _:
-                raise AssertionError(f"the table lets {packet!r} through")
-
-    def _pubrel(self, packet_id: int) -> None:
-        """The client has forgotten the message: so may we (MQTT 3.1.1 section 4.3.3)."""
-        connection = self._connection
-        assert connection is not None
-        self._received.discard(packet_id)
-        complete = acknowledgement(PUBCOMP, packet_id)
-        if self._is_persistent:
-            # After PUBCOMP the id means another message: the old meaning must be gone for good.
-            connection.record_inflight(remove=((_IN, packet_id),), token=complete)
+        if isinstance(packet, Pingreq):
+            self._send(PINGRESP)  # [MQTT-3.12.4-1]
+        elif isinstance(packet, Auth):
+            self._authenticate_again(packet)
         else:
-            self._send(complete)
+            conversation.control(packet)
+        return self._state is _CONNECTED
 
-    def _subscribe(self, packet: Subscribe) -> None:
-        connection = self._connection
-        assert connection is not None
-        # Each filter as if it came alone [MQTT-3.8.4-4]; one code for each [MQTT-3.8.4-5].
-        codes = tuple(self._subscribe_one(request) for request in packet.requests)
-        connection.synchronize(encode(Suback(packet.packet_id, codes)))  # [MQTT-3.8.4-1]
-
-    def _subscribe_one(self, request: TopicRequest) -> int:
-        """Returns: the granted QoS, or 0x80."""
-        connection = self._connection
-        assert connection is not None
-        key = request.topic_filter
-        try:
-            target = target_of(key)
-        except ValueError as error:
-            return self._subscription_refused(key, error)  # [MQTT-4.7.1-2] [MQTT-4.7.1-3]
-        subscription = self._subscriptions.get(key)
-        is_new = subscription is None
-        if subscription is None:
-            limit = self._options.subscriptions_max
-            if len(self._subscriptions) >= limit:
-                return self._subscription_refused(key, f"subscriptions_max is {limit}")
-            is_storable = self._is_persistent and target.is_storable
-            subscription = OutgoingSubscription(key, request.qos, is_storable=is_storable)
-            self._subscriptions[key] = subscription  # deliveries may come before we return
-        qos_before, subscription.qos = subscription.qos, request.qos
-        try:
-            connection.subscribe(
-                SubscribeRequest(
-                    key=key,
-                    destination=target.destination,
-                    acknowledge=request.qos > 0,
-                    durable_name=key if subscription.is_storable else "",
-                    qos=request.qos,
-                    retain_handling=RetainHandling.SEND,  # [MQTT-3.3.1-6] [MQTT-3.8.4-3]
-                    share_group=target.share_group,
-                    prefetch_count=self._options.inflight_max,
+    def _client_disconnects(self, packet: Disconnect) -> None:
+        """Raises: PacketViolationError."""
+        expiry = packet.properties.session_expiry_interval
+        if expiry is not None:
+            if expiry and not self._session_expiry:
+                raise PacketViolationError(
+                    "a session that was to end with its connection cannot be kept",
+                    "MQTT 5.0 3.14.2.2.2",
                 )
-            )
-        except GatewayError as error:
-            subscription.qos = qos_before
-            if is_new:
-                del self._subscriptions[key]
-            return self._subscription_refused(key, error)
-        return request.qos  # [MQTT-3.8.4-6]
-
-    def _subscription_refused(self, topic_filter: str, problem: object) -> int:
-        logger.info(
-            "subscription refused client=%s filter=%s reason=%s",
-            self._client_id,
-            topic_filter,
-            problem,
+            expiry = bounded_expiry(expiry, self._options)
+        self._end(
+            Input.DISCONNECT,
+            f"the client disconnected, reason {packet.reason_code:#04x}",
+            logging.DEBUG,
+            disconnect=False,
         )
-        return SUBACK_FAILURE
+        # Only reason 0x00 takes back the will [MQTT-3.1.2-10] [MQTT-3.14.4-3].
+        self._disconnect(graceful=True, publish_will=packet.reason_code != 0, session_expiry=expiry)
 
-    def _unsubscribe(self, packet: Unsubscribe) -> None:
-        connection, outgoing = self._connection, self._outgoing
-        assert connection is not None
-        assert outgoing is not None
-        for topic_filter in packet.topic_filters:  # compared as written [MQTT-3.10.4-1]
-            subscription = self._subscriptions.pop(topic_filter, None)
-            if subscription is not None:
-                outgoing.remove(subscription)
-                connection.unsubscribe(topic_filter, forget=True)  # [MQTT-3.10.4-2]
-        # Also when there was none of them [MQTT-3.10.4-5].
-        connection.synchronize(acknowledgement(UNSUBACK, packet.packet_id))
+    def _authenticate_again(self, packet: Auth) -> None:
+        """Raises: PacketViolationError."""
+        authentication = self._authentication
+        if authentication is None:
+            raise PacketViolationError(
+                "AUTH from a client that connected without a method", "5.0:MQTT-4.12.0-6"
+            )
+        authentication.check(packet)
+        try:
+            if packet.reason_code is ReasonCode.REAUTHENTICATE:
+                authentication.begin()
+        except RefusedError as error:
+            self._refuse(error)
+            return
+        self._spawn(self._step_again(packet.properties.authentication_data or b""))
+
+    async def _step_again(self, data: bytes) -> None:
+        """One step of authenticating again; the connection goes on meanwhile. Raises: RefusedError."""
+        authentication = self._authentication
+        assert authentication is not None
+        answer = await authentication.step(data)
+        conversation = self._conversation
+        if self._state is not _CONNECTED or conversation is None:
+            return
+        reason = ReasonCode.CONTINUE_AUTHENTICATION
+        if authentication.principal:
+            if authentication.principal != conversation.connection.principal:
+                raise RefusedError(
+                    ReasonCode.NOT_AUTHORIZED, "authenticated again as somebody else"
+                )
+            reason = ReasonCode.SUCCESS
+        self._send(self._auth(reason, answer))
 
     # --------------------------------------------------------------------------------- writing
 
     def _send(self, data: bytes) -> None:
         self._link.send(data)
-        if self._is_writing_paused:
-            self._unread_bytes += len(data)
-            if self._unread_bytes > UNREAD_REPLIES_BYTES_MAX:
-                self._pause(_PAUSED_UNREAD_REPLIES)
-
-    def _pause(self, reason: int) -> None:
-        if not self._pauses:
-            self._link.pause_reading()
-        self._pauses |= reason
-
-    def _unpause(self, reason: int) -> None:
-        if self._pauses & reason:
-            self._pauses &= ~reason
-            if not self._pauses:
-                self._last_heard = self._runtime.time()  # it could not be heard until now
-                self._link.resume_reading()
+        if self._reading.is_writing_paused:
+            self._reading.wrote(len(data))
 
     # ------------------------------------------------------------------------------ the end
 
     def _connect_timed_out(self) -> None:
         seconds = self._options.connect_timeout
-        self._end(Input.TIMED_OUT, f"no accepted CONNECT within {seconds:g}s", logging.INFO)
+        self._end(
+            Input.TIMED_OUT,
+            f"no accepted CONNECT within {seconds:g}s",
+            logging.INFO,
+            code=ReasonCode.SERVER_BUSY,
+        )
 
-    def _check_silence(self) -> None:
-        """One timer for the whole connection instead of one for each packet."""
-        now = self._runtime.time()
-        if self._pauses:
-            self._last_heard = now  # we do not listen: its silence says nothing
-        rest = self._silence_s - (now - self._last_heard)
-        if rest > 0:
-            self._timer = self._runtime.call_later(rest, self._check_silence)
-            return
-        reason = f"no packet for {self._silence_s:g}s"
-        self._end(Input.TIMED_OUT, reason, logging.INFO)  # [MQTT-3.1.2-24]
+    def _was_silent(self) -> None:
+        self._end(  # [MQTT-3.1.2-24]
+            Input.TIMED_OUT,
+            f"no packet for {self._silence_s:g}s",
+            logging.INFO,
+            code=ReasonCode.KEEP_ALIVE_TIMEOUT,
+        )
 
-    def _end(self, event: Input, reason: str, level: int, *, disconnect: bool = True) -> None:
-        """Close, whatever the cause; the first cause counts."""
+    def _fail(self, error: GatewayError, *, disconnect: bool = True) -> None:
+        self._end(
+            Input.FAILED, str(error), logging.INFO, code=end_reason(error), disconnect=disconnect
+        )
+
+    def _end(
+        self,
+        event: Input,
+        reason: str,
+        level: int,
+        *,
+        code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR,
+        disconnect: bool = True,
+    ) -> None:
+        """Close, whatever the cause; the first cause counts. code: what MQTT 5.0 is told."""
         if self._state is SessionState.CLOSED:
             return
-        self._state = next_state(self._state, event)
+        before = self._state
+        self._state = next_state(before, event)
         logger.log(
             level,
             "session ended client=%s peer=%s cause=%s reason=%s",
@@ -637,25 +532,43 @@ class Session:
             reason,
         )
         self._cancel_timers()
-        if self._authentication is not None and event is not Input.REFUSED:
-            self._authentication.cancel()  # no effect when it is done
+        if self._task is not None:
+            self._task.cancel()  # no effect when it is done
+        if event not in _UNTOLD:
+            self._tell_why(before, code, reason)
         if disconnect:
-            self._disconnect(graceful=event is Input.DISCONNECT)
+            self._disconnect()
         self._link.close()
 
-    def _disconnect(self, *, graceful: bool = False) -> None:
-        """Leave the broker, once; not *graceful* publishes the will [MQTT-3.1.2-8]."""
-        connection, outgoing = self._connection, self._outgoing
-        self._connection = None
-        if connection is None or outgoing is None:
+    def _tell_why(self, state: SessionState, code: ReasonCode, reason: str) -> None:
+        """A client of MQTT 5.0 hears why its connection ends [MQTT-4.13.0-1]."""
+        answers = self._answers
+        if answers is None or not answers.is_v5:
             return
-        try:
-            outgoing.acknowledge_received()  # what the client answered before it went counts
-        except GatewayError as error:
-            logger.debug("last acknowledgements lost client=%s reason=%s", self._client_id, error)
-        connection.disconnect(graceful=graceful, detached=outgoing.detached())
+        if state in _BEFORE_CONNACK:  # no DISCONNECT there [MQTT-3.14.0-1]
+            code = (
+                ReasonCode.SERVER_UNAVAILABLE if code == ReasonCode.SERVER_SHUTTING_DOWN else code
+            )
+            self._link.send(answers.refusal(code, reason))
+        else:
+            self._link.send(answers.disconnect(code, reason))
+
+    def _disconnect(
+        self,
+        *,
+        graceful: bool = False,
+        publish_will: bool = False,
+        session_expiry: int | None = None,
+    ) -> None:
+        """Leave the broker, once; not *graceful* publishes the will [MQTT-3.1.2-8]."""
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            conversation.leave(
+                graceful=graceful, publish_will=publish_will, session_expiry=session_expiry
+            )
 
     def _cancel_timers(self) -> None:
+        self._reading.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

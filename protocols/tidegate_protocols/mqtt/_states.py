@@ -13,6 +13,7 @@ from typing import Final
 from tidegate.spi import LocalProtocolError
 from tidegate_protocols.mqtt._codes import PacketViolationError
 from tidegate_protocols.mqtt._packets import (
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -36,6 +37,7 @@ class SessionState(enum.Enum):
 
     CONNECTING = "connecting"  # the link is up, no CONNECT yet
     AUTHENTICATING = "authenticating"  # the broker is looking at the CONNECT; nothing is decoded
+    CHALLENGED = "challenged"  # AUTH was sent; only AUTH or DISCONNECT may come
     CONNECTED = "connected"  # CONNACK 0 was sent
     CLOSED = "closed"
 
@@ -57,6 +59,8 @@ class Input(enum.Enum):
     PINGREQ = "PINGREQ"
     PINGRESP = "PINGRESP"
     DISCONNECT = "DISCONNECT"
+    AUTH = "AUTH"
+    CHALLENGE = "the client is to say more to authenticate"
     ACCEPTED = "the broker accepted the client"
     REFUSED = "the client was refused"
     BAD_INPUT = "the client broke the protocol"
@@ -81,12 +85,14 @@ PACKET_INPUTS: Final[Mapping[type[Packet], Input]] = {
     Pingreq: Input.PINGREQ,
     Pingresp: Input.PINGRESP,
     Disconnect: Input.DISCONNECT,
+    Auth: Input.AUTH,
 }
 
 _PACKETS: Final = frozenset(PACKET_INPUTS.values())
 
 _CONNECTING: Final = SessionState.CONNECTING
 _AUTHENTICATING: Final = SessionState.AUTHENTICATING
+_CHALLENGED: Final = SessionState.CHALLENGED
 _CONNECTED: Final = SessionState.CONNECTED
 _CLOSED: Final = SessionState.CLOSED
 
@@ -98,10 +104,18 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CONNECTING, Input.LOST): _CLOSED,
     # What a client sends behind its CONNECT waits undecoded for the answer [MQTT-3.1.4-5].
     (_AUTHENTICATING, Input.ACCEPTED): _CONNECTED,  # [MQTT-3.1.4-4]
+    (_AUTHENTICATING, Input.CHALLENGE): _CHALLENGED,  # MQTT 5.0 [MQTT-4.12.0-2]
     (_AUTHENTICATING, Input.REFUSED): _CLOSED,  # [MQTT-3.2.2-5]
     (_AUTHENTICATING, Input.TIMED_OUT): _CLOSED,
     (_AUTHENTICATING, Input.ENDED): _CLOSED,
     (_AUTHENTICATING, Input.LOST): _CLOSED,
+    # Nothing but these two until CONNACK (MQTT 5.0 [MQTT-3.1.2-30]).
+    (_CHALLENGED, Input.AUTH): _AUTHENTICATING,
+    (_CHALLENGED, Input.DISCONNECT): _CLOSED,
+    (_CHALLENGED, Input.BAD_INPUT): _CLOSED,
+    (_CHALLENGED, Input.TIMED_OUT): _CLOSED,
+    (_CHALLENGED, Input.ENDED): _CLOSED,
+    (_CHALLENGED, Input.LOST): _CLOSED,
     # A second CONNECT is not here [MQTT-3.1.0-2], nor is what only servers send.
     (_CONNECTED, Input.PUBLISH): _CONNECTED,
     (_CONNECTED, Input.PUBACK): _CONNECTED,
@@ -111,6 +125,10 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CONNECTED, Input.SUBSCRIBE): _CONNECTED,
     (_CONNECTED, Input.UNSUBSCRIBE): _CONNECTED,
     (_CONNECTED, Input.PINGREQ): _CONNECTED,
+    (
+        _CONNECTED,
+        Input.AUTH,
+    ): _CONNECTED,  # the client authenticates again (MQTT 5.0 section 4.12.1)
     (_CONNECTED, Input.DISCONNECT): _CLOSED,  # without the will [MQTT-3.14.4-3]
     (_CONNECTED, Input.BAD_INPUT): _CLOSED,  # [MQTT-4.8.0-1]
     (_CONNECTED, Input.FAILED): _CLOSED,
@@ -136,4 +154,6 @@ def next_state(state: SessionState, event: Input) -> SessionState:
         raise PacketViolationError(f"{event.value} before CONNECT", "MQTT-3.1.0-1")
     if event is Input.CONNECT:
         raise PacketViolationError("a second CONNECT", "MQTT-3.1.0-2")
+    if state is _CHALLENGED:
+        raise PacketViolationError(f"{event.value} before CONNACK", "5.0:MQTT-3.1.2-30")
     raise PacketViolationError(f"{event.value} from a client", "MQTT-4.8.0-1")

@@ -1,7 +1,7 @@
 """Whether a packet that could be read says something that is allowed.
 
 The answers here are :class:`PacketViolationError`: legal bytes, illegal content. Which packet may
-come when is the session's table, in ``_states``.
+come when is the session's table, in ``_states``. MQTT 5.0 packets are checked in ``_validate_v5``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tidegate_protocols.mqtt._codes import PacketViolationError
+from tidegate_protocols.mqtt._codes import LEVEL_3_1_1, LEVEL_5_0, PacketViolationError
 from tidegate_protocols.mqtt._packets import (
     Connack,
     Connect,
@@ -24,6 +24,7 @@ from tidegate_protocols.mqtt._packets import (
     Unsuback,
     Unsubscribe,
 )
+from tidegate_protocols.mqtt._validate_v5 import validate_v5
 
 
 def validate_publish(packet: Publish) -> None:
@@ -40,11 +41,16 @@ def validate_publish(packet: Publish) -> None:
         raise PacketViolationError("DUP in a PUBLISH of QoS 0", "MQTT-3.3.1-2")
 
 
-def validate(packet: Packet) -> None:
-    """Check one packet of any type.
+def validate(packet: Packet, level: int = LEVEL_3_1_1) -> None:
+    """Check one packet of any type as one of protocol *level*; CONNECT brings its own.
 
     Raises: PacketViolationError with the clause.
     """
+    if type(packet) is Connect:
+        level = packet.level
+    if level == LEVEL_5_0:
+        validate_v5(packet)
+        return
     check = _CHECKS.get(type(packet))
     if check is not None:
         check(packet)
@@ -60,9 +66,9 @@ def _validate_connect(packet: Connect) -> None:
 
 
 def _validate_connack(packet: Connack) -> None:
-    if packet.return_code > 5:
+    if packet.reason_code > 5:
         raise PacketViolationError("a reserved CONNACK return code", "MQTT 3.1.1 3.2.2.3")
-    if packet.return_code and packet.session_present:
+    if packet.reason_code and packet.session_present:
         raise PacketViolationError("session present in a refusing CONNACK", "MQTT-3.2.2-4")
 
 

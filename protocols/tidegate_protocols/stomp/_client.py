@@ -15,6 +15,7 @@ from tidegate.spi import (
     GatewayError,
     PeerProtocolError,
     RequestError,
+    RetainHandling,
     StoredMessage,
     SubscribeRequest,
     names,
@@ -44,9 +45,6 @@ _DURABLE_NAMES: Final = (
 )
 _PREFETCH_NAMES: Final = ("prefetch-count", "activemq.prefetchSize")
 _PREFETCH_DIGITS_MAX: Final = 9
-#: Headers of SUBSCRIBE that change *which* messages come. Ignoring them would consume messages that
-#: the client did not want, so until they are supported they are refused.
-_NOT_YET: Final = ("selector",)
 #: Browsing subscriptions that are over and whose UNSUBSCRIBE may still come: their ids.
 _BROWSED_REMEMBERED: Final = 64
 
@@ -233,12 +231,8 @@ class Client:
             raise RequestError(
                 f"this connection has {len(self._by_key)} subscriptions, the listener's limit"
             )
-        for name in _NOT_YET:
-            if headers.get(name, "false") != "false":
-                raise RequestError(
-                    f"the header {name} is not supported; without it other messages would come"
-                )
-        browse = _browses(headers.get("browser", "false"))
+        browse = _is_true("browser", headers.get("browser", "false"))
+        retained = _is_true("retained", headers.get("retained", "false"))
         mode = _ack_mode(headers.get("ack", "auto"))
         if browse:
             mode = AckMode.AUTO  # copies: there is nothing to acknowledge
@@ -280,6 +274,8 @@ class Client:
                 durable_name=durable_name,
                 prefetch_count=_prefetch(frame),
                 browse=browse,
+                retain_handling=RetainHandling.SEND if retained else RetainHandling.DO_NOT_SEND,
+                selector=headers.get("selector", ""),
             ),
             headers.get("receipt"),
         )
@@ -428,9 +424,9 @@ def _ack_mode(text: str) -> AckMode:
         raise PeerProtocolError(f"ack:{text[:40]} is not allowed; write one of {modes}") from None
 
 
-def _browses(text: str) -> bool:
+def _is_true(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise PeerProtocolError(f"browser:{text[:40]} is not allowed; write true or false")
+        raise PeerProtocolError(f"{name}:{text[:40]} is not allowed; write true or false")
     return text == "true"
 
 

@@ -20,6 +20,9 @@ from typing import Final
 
 from tidegate.spi import PeerProtocolError, names
 
+#: Topics that MQTT clients could not tell from queues and from shared subscriptions.
+_NOT_TOPICS: Final = ("topic://$queue.", "topic://$share.")
+
 #: Artemis' routing types, which choose for a name without a prefix.
 _ROUTING_TYPES: Final = {"ANYCAST": names.QUEUE_PREFIX, "MULTICAST": names.TOPIC_PREFIX}
 
@@ -78,13 +81,18 @@ def to_stomp(destination: str) -> str:
 
 def _required(name: str, routing_type: str) -> str:
     destination = canonical(name)
+    if destination is not None and destination.startswith(_NOT_TOPICS):
+        raise PeerProtocolError(
+            f"destination {name!r}: a topic cannot begin with $queue. or $share., which mean"
+            " something else in MQTT; a queue is /queue/NAME"
+        )
     if destination is None and routing_type and not name.startswith("/"):
         prefix = _ROUTING_TYPES.get(routing_type)
         if prefix is None:
             raise PeerProtocolError(
                 f"destination type {routing_type[:40]!r} is not known; write ANYCAST or MULTICAST"
             )
-        return prefix + name
+        return _required(prefix + name, "")
     if destination is None:
         raise PeerProtocolError(
             f"destination {name!r} names neither a queue nor a topic; "

@@ -6,13 +6,16 @@ built once (:class:`MessageEncoder`), and receipts of one confirmation leave in 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
-from tidegate.spi import PRIORITY_DEFAULT, Message, StoredMessage
+from tidegate.spi import PRIORITY_DEFAULT, StoredMessage
+from tidegate_protocols._user_headers import escaped
 from tidegate_protocols.stomp._destinations import to_stomp
 from tidegate_protocols.stomp._escape import escape_name, escape_value
 from tidegate_protocols.stomp._frames import Frame, Version
+from tidegate_protocols.stomp._messages import CORRELATION_BASE64, PROTOCOL
 
 HEART_BEAT_BYTES: Final = b"\n"
 
@@ -93,7 +96,7 @@ class MessageEncoder:
         ack_prefix: goes before the sequence in ``ack``; "": no such header (1.0, 1.1, auto).
     """
 
-    __slots__ = ("_ack", "_destinations", "_lead", "_subscription", "_version")
+    __slots__ = ("_ack", "_destinations", "_lead", "_origins", "_subscription", "_version")
 
     def __init__(
         self, version: Version, subscription: str | None, message_id_prefix: str, ack_prefix: str
@@ -106,6 +109,7 @@ class MessageEncoder:
         self._lead = f"{lead}message-id:{message_id_prefix}"
         self._ack = f"\nack:{ack_prefix}" if ack_prefix else ""
         self._destinations: dict[str, str] = {}
+        self._origins: dict[tuple[str, int], str] = {}  # as many as front-ends, times three
 
     def encode(self, messages: Iterable[StoredMessage]) -> bytes:
         """The MESSAGE frames of *messages*, in order, in one piece."""
@@ -121,7 +125,9 @@ class MessageEncoder:
             if destination is None:
                 destination = self._remember(message.destination)
             user = message.headers
-            if user:
+            if message.protocol != PROTOCOL:
+                lines, stamped = self._lines_of_other(stored)
+            elif user:
                 lines = self._user_lines(user)
                 stamped = "timestamp:" in lines and any(name == "timestamp" for name, _ in user)
             else:
@@ -135,10 +141,13 @@ class MessageEncoder:
                 or message.correlation_data
                 or message.reply_to
                 or message.original_name
+                or message.retain
+                or message.retained
+                or message.payload_format
                 or not message.persistent
             ):
                 lines = self._rare_lines(stored) + lines
-                if message.original_name and message.protocol == "stomp":
+                if message.original_name and message.protocol == PROTOCOL:
                     destination = self._destination_line(message.original_name)
             if not stamped:
                 lines = f"timestamp:{message.received_at // 1000}\n{lines}"
@@ -178,13 +187,7 @@ class MessageEncoder:
             and "\0" not in lines
         ):
             return lines
-        version = self._version
-        return "".join(
-            [
-                f"{escape_name(name, version)}:{escape_value(value, version)}\n"
-                for name, value in headers
-            ]
-        )
+        return self._lines(headers)
 
     def _rare_lines(self, stored: StoredMessage) -> str:
         """Headers that most messages do not have; their order is that of docs/stomp.md."""
@@ -201,13 +204,66 @@ class MessageEncoder:
         if not message.persistent:
             pairs.append(("persistent", "false"))
         if message.correlation_data:
-            pairs.append(("correlation-id", _correlation_id(message)))
+            pairs += _correlation_id(message.correlation_data, self._version)
         if message.reply_to:
             pairs.append(("reply-to", to_stomp(message.reply_to)))
+        if message.payload_format:
+            pairs.append(("payload-format", str(message.payload_format)))
+        if message.retain:
+            pairs.append(("retain", "true"))
+        if message.retained:
+            pairs.append(("retained", "true"))
         version = self._version
         return "".join([f"{name}:{escape_value(value, version)}\n" for name, value in pairs])
 
+    def _lines_of_other(self, stored: StoredMessage) -> tuple[str, bool]:
+        """Where a message of another protocol comes from, and its user's headers under names
+        that STOMP has no other use for. Returns: also whether one of them is a timestamp."""
+        message = stored.message
+        # A QoS 0 message is not persistent, and a queue keeps it as one of QoS 1.
+        origin = message.protocol, message.qos if message.persistent or message.qos > 1 else 0
+        lines = self._origins.get(origin)
+        if lines is None:
+            pairs = [("origin-protocol", origin[0]), ("origin-qos", str(origin[1]))]
+            lines = self._origins[origin] = self._lines(pairs if origin[0] else ())
+        if message.original_name:
+            lines += self._lines([("origin-destination", message.original_name)])
+        if not message.headers:
+            return lines, False
+        user = tuple([(escaped(name), value) for name, value in message.headers])
+        user_lines = self._user_lines(user)
+        stamped = "timestamp:" in user_lines and any(name == "timestamp" for name, _ in user)
+        return lines + user_lines, stamped
 
-def _correlation_id(message: Message) -> str:
-    """Correlation data as a header: MQTT's are any bytes, STOMP's headers are UTF-8."""
-    return message.correlation_data.decode("utf-8", "backslashreplace")
+    def _lines(self, pairs: Iterable[tuple[str, str]]) -> str:
+        version = self._version
+        return "".join(
+            [
+                f"{escape_name(name, version)}:{escape_value(value, version)}\n"
+                for name, value in pairs
+            ]
+        )
+
+
+#: What a version cannot write in a header, or a client of it may take off.
+_NOT_IN_TEXT: Final[Mapping[Version, str]] = {
+    Version.V1_0: "\0\r\n\\",
+    Version.V1_1: "\0\r",
+    Version.V1_2: "\0",
+}
+
+
+def _correlation_id(data: bytes, version: Version) -> list[tuple[str, str]]:
+    """Correlation data as headers: it may be any bytes, and a header is UTF-8 text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if not any(character in text for character in _NOT_IN_TEXT[version]) and (
+        version is not Version.V1_0 or text == text.strip(" ")
+    ):
+        return [("correlation-id", text)]
+    return [
+        ("correlation-id", base64.b64encode(data).decode()),
+        ("correlation-id-encoding", CORRELATION_BASE64),
+    ]

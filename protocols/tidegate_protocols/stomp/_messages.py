@@ -6,10 +6,13 @@ every other header passes unchanged and in order.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tidegate.spi import PRIORITY_DEFAULT, Message, PeerProtocolError
+from tidegate.spi import PRIORITY_DEFAULT, Message, PeerProtocolError, names
+from tidegate_protocols._user_headers import ENVELOPE, MAPPED, OF_MESSAGE_FRAME
 from tidegate_protocols.stomp._destinations import canonical, temporary
 from tidegate_protocols.stomp._frames import Frame
 
@@ -17,25 +20,16 @@ T = TypeVar("T")
 
 PROTOCOL: Final = "stomp"
 
-#: Headers of SEND that say how to carry it; they are not the user's.
-_ENVELOPE: Final = ("content-length", "destination", "receipt", "transaction")
-#: Headers that the MESSAGE frame sets itself. A bridge that copies all headers of what it received
-#: sends them too; passed on, they would contradict the real ones for a client that lets the last
-#: of repeated headers win.
-_OF_MESSAGE_FRAME: Final = ("ack", "message-id", "redelivered", "subscription")
-_MAPPED: Final = (
-    "content-type",
-    "correlation-id",
-    "expires",
-    "persistent",
-    "priority",
-    "reply-to",
-)
-_UNUSUAL: Final = frozenset((*_OF_MESSAGE_FRAME, *_MAPPED))
-_NOT_USER: Final = frozenset((*_ENVELOPE, *_OF_MESSAGE_FRAME, *_MAPPED))
+_UNUSUAL: Final = frozenset((*OF_MESSAGE_FRAME, *MAPPED))
+_NOT_USER: Final = frozenset((*ENVELOPE, *OF_MESSAGE_FRAME, *MAPPED))
+
+#: Value of ``correlation-id-encoding`` for data that a header cannot carry as text.
+CORRELATION_BASE64: Final = "base64"
 
 _PRIORITIES: Final = {str(priority): priority for priority in range(10)}
 _BOOLEANS: Final = {"true": True, "false": False}
+_FORMATS: Final = {"0": 0, "1": 1}
+_QUEUE_OF_MQTT: Final = "topic://$queue."
 #: Digits of a time in milliseconds: year 5138, and still an unsigned 64-bit number of microseconds.
 _TIME_DIGITS_MAX: Final = 14
 
@@ -92,10 +86,12 @@ def _any_message(
 ) -> Message:
     headers = frame.headers
     reply_to = headers.get("reply-to", "")
-    reply_to_canonical = canonical(reply_to) or ""
     own = temporary(reply_to)
+    reply_to_canonical = ""
     if own is not None:
         reply_to_canonical = make_temporary(own)
+    elif reply_to:
+        reply_to_canonical = _reply_destination(reply_to)
     user = [(n, v) for n, v in frame.pairs or headers.items() if n not in _NOT_USER]
     if reply_to and not reply_to_canonical:
         user.append(("reply-to", reply_to))  # a name only the client understands: carry it as it is
@@ -107,12 +103,42 @@ def _any_message(
         expires_at=_expires_at(headers.get("expires", "0")),
         priority=_one_of(_PRIORITIES, headers, "priority", PRIORITY_DEFAULT),
         persistent=_one_of(_BOOLEANS, headers, "persistent", True),
+        # A queue keeps its messages anyway.
+        retain=_one_of(_BOOLEANS, headers, "retain", False) and names.is_topic(destination),
         protocol=PROTOCOL,
         client_id=client_id,
         original_name=original_name,
         content_type=headers.get("content-type", ""),
-        correlation_data=headers.get("correlation-id", "").encode(),
+        correlation_data=_correlation_data(headers) if "correlation-id" in headers else b"",
         reply_to=reply_to_canonical,
+        payload_format=_one_of(_FORMATS, headers, "payload-format", 0),
+    )
+
+
+def _reply_destination(text: str) -> str:
+    """The canonical form of a ``reply-to``; "" when nobody could send to it."""
+    destination = canonical(text) or ""
+    if destination.startswith(_QUEUE_OF_MQTT) and destination != _QUEUE_OF_MQTT:
+        return ""  # an MQTT client would take it for the queue of that name
+    try:
+        names.check_name(names.name_of(destination))
+    except ValueError:
+        return ""
+    return destination
+
+
+def _correlation_data(headers: dict[str, str]) -> bytes:
+    text = headers["correlation-id"]
+    encoding = headers.get("correlation-id-encoding", "")
+    if not encoding:
+        return text.encode()
+    if encoding == CORRELATION_BASE64:
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise PeerProtocolError(f"correlation-id:{text[:40]} is not base64") from None
+    raise PeerProtocolError(
+        f"correlation-id-encoding:{encoding[:40]} is not known; write {CORRELATION_BASE64}"
     )
 
 

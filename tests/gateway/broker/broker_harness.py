@@ -25,6 +25,7 @@ from tidegate.spi import (
     ConnectResult,
     CursorFactory,
     Durability,
+    EnhancedAuthenticator,
     GatewayError,
     Interceptor,
     Message,
@@ -192,8 +193,8 @@ class ScriptedStore:
 
     def pending(self, destination: str) -> list[bytes]:
         """Bodies that are durable and pending in a queue."""
-        number = self.contents.destinations[destination]
-        return [stored.message.body for stored in self.contents.lists[number].values()]
+        number = self.contents.destinations.get(destination, 0)
+        return [stored.message.body for stored in self.contents.lists.get(number, {}).values()]
 
 
 class Client:
@@ -326,7 +327,7 @@ class Broker:
     def __init__(
         self,
         *policies: DestinationPolicy,
-        extensions: Sequence[Authenticator | Authorizer | Interceptor] = (),
+        extensions: Sequence[Authenticator | EnhancedAuthenticator | Authorizer | Interceptor] = (),
         contents: MemoryContents | None = None,
         keep_acknowledged: bool = False,
         **config: Any,
@@ -360,7 +361,7 @@ class Broker:
         assert not core._by_client
         assert not core._queue_watchers
         assert not core._throttled
-        assert not core.shared
+        assert all(core.sessions.has_members(*key) for key in core.shared)
         assert not core._closers
         known: set[PendingList] = set()
         nodes = [core._router._filters._root]
@@ -368,7 +369,7 @@ class Broker:
             node = nodes.pop()
             known.update(node.lists)
             nodes += node.children.values()
-        assert known == set(core.durable.values())
+        assert known == {*core.durable.values(), *core.shared.values()}
         numbers = {*self.contents.destinations.values(), *self.contents.subscriptions}
         assert set(self.contents.lists) <= numbers, "messages for lists that do not exist"
 
@@ -423,7 +424,9 @@ class Broker:
             await asyncio.sleep(0)
             is_writing = writer._in_flight is not None and not store.waiting
             is_full = writer.full_until > asyncio.get_running_loop().time()
-            pages = [task for task in core._tasks if task.get_name().startswith("page-in")]
+            pages = [
+                task for task in core._tasks if task.get_name().startswith(("page-in", "select"))
+            ]
             work_waits = not writer.turn.is_empty() and writer._in_flight is None
             busy = (is_writing and not is_full) or pages or work_waits
             if busy or writer.scheduled or core._resting or core._closers:

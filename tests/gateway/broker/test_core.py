@@ -202,7 +202,7 @@ def test_what_one_authorizer_refuses_is_refused() -> None:
         everything = Rules(lambda *_: True)
         readers = Rules(lambda _who, what, where: what is Action.SUBSCRIBE or where != "queue://q")
         async with Broker(extensions=[everything, readers]) as broker:
-            client = await broker.client("mqtt", "c", will=message("queue://q", "no will either"))
+            client = await broker.client("mqtt", "c")
             client.subscribe("queue://q")
             client.connection.begin("t")
             for transaction in (None, "t"):
@@ -213,9 +213,20 @@ def test_what_one_authorizer_refuses_is_refused() -> None:
             client.send("queue://other", "m", "r")
             await broker.settle()
             assert client.confirmations == ["r"]
-            client.connection.disconnect(graceful=False)
-            await broker.settle()
             assert broker.store.pending("queue://q") == []
+
+    run(main())
+
+
+def test_a_client_with_a_will_it_may_not_publish_is_refused() -> None:
+    async def main() -> None:
+        readers = Rules(lambda _who, what, where: what is Action.SUBSCRIBE or where != "queue://q")
+        async with Broker(extensions=[readers]) as broker:
+            with pytest.raises(AccessError) as refused:
+                await broker.client("mqtt", "c", will=message("queue://q", "never"))
+            assert refused.value.destination == "queue://q"
+            assert not broker.core.connections
+            assert len(broker.core.sessions) == 0
 
     run(main())
 

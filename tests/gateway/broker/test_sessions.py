@@ -10,10 +10,12 @@ from broker_harness import Broker, Client, run
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     Acknowledge,
+    Durability,
     InflightDirection,
     InflightRecord,
     InflightState,
     PutInflight,
+    RemoveInflight,
 )
 
 OUT, IN = InflightDirection.OUT, InflightDirection.IN
@@ -183,6 +185,20 @@ def test_a_session_expires_when_its_time_is_over_and_not_before() -> None:
     run(main())
 
 
+def test_a_session_whose_time_is_over_is_not_taken_up_although_nobody_removed_it_yet() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker, expiry=1)
+            await asyncio.sleep(0.9)  # the maintenance looks once a second, from the start on
+            first.connection.disconnect(graceful=True)
+            await asyncio.sleep(1.05)
+            assert len(broker.core.sessions) == 1
+            second = await resume(broker, expiry=1)
+            assert not second.result.session_present
+
+    run(main())
+
+
 def test_a_session_that_was_connected_when_the_gateway_died_expires_from_the_restart_on() -> None:
     async def main() -> None:
         async with Broker() as broker:
@@ -215,52 +231,160 @@ def test_packet_ids_of_unacknowledged_messages_return_to_the_next_connection() -
             first = await resume(broker)
             first.subscribe("topic://t", "t", durable_name="t", qos=1)
             first.send("topic://t", "m")
+            first.on_deliver = lambda _key, messages: first.connection.record_inflight(
+                put=[record(7, messages[0].sequence)]
+            )
             await broker.settle()
-            first.connection.disconnect(graceful=False, detached=[record(7, 1)])
-            second = await resume(broker)
+            second = await resume(broker)  # takes over
+            assert first.ended is not None
             assert second.result.inflight == [record(7, 1)]
             await broker.settle()
             assert second.sequences("t") == [1]
+            await broker.kill()
+            third = await resume(broker)
+            assert third.result.inflight == [record(7, 1)]
 
     run(main())
 
 
-def test_packet_ids_return_also_when_the_next_connection_takes_over() -> None:
-    """[MQTT-4.4.0-1]: resent messages keep their packet ids; the front-end hands them back when
-    it is told that its connection ends."""
-
+def test_a_packet_id_state_without_a_token_waits_for_no_sync_and_is_removed_once() -> None:
     async def main() -> None:
         async with Broker() as broker:
             first = await resume(broker)
-            first.on_closed = lambda: first.connection.disconnect(
-                graceful=False, detached=[record(7, 1)]
-            )
-            second = await resume(broker)
-            assert first.ended is not None
-            assert second.result.inflight == [record(7, 1)]
-
-    run(main())
-
-
-def test_stored_packet_id_states_win_over_detached_ones_and_are_removed_once() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first = await resume(broker)
-            stored = InflightRecord("c", OUT, 7, InflightState.RELEASED)
-            first.connection.record_inflight(put=[stored, record(8, direction=IN)], token="r")
+            await broker.settle()
+            batches = len(broker.store.durabilities)
+            first.connection.record_inflight(put=[record(7, 1)])
+            await broker.settle()
+            assert broker.store.durabilities[batches:] == [Durability.WRITTEN]
+            first.connection.record_inflight(put=[record(8, direction=IN)], token="r")
             await broker.settle()
             assert first.confirmations == ["r"]
-            first.connection.disconnect(graceful=False, detached=[record(7, 1), record(9, 2)])
-            second = await resume(broker)
-            by_id = {(r.direction, r.packet_id): r for r in second.result.inflight}
-            assert by_id == {
-                (OUT, 7): stored,
-                (IN, 8): record(8, direction=IN),
-                (OUT, 9): record(9, 2),
-            }
-            second.connection.record_inflight(remove=[(OUT, 7), (OUT, 7), (IN, 8)])
+            assert broker.store.durabilities[batches + 1 :] == [Durability.SYNCED]
+            first.connection.record_inflight(remove=[(OUT, 7), (OUT, 7), (IN, 8)])
             await broker.settle()
+            assert len(broker.store.operations(RemoveInflight)) == 2
             assert broker.contents.inflight == {}
+
+    run(main())
+
+
+# --- queues and shared subscriptions ---------------------------------------------------------------
+
+
+def test_a_session_takes_up_its_queues_and_shared_subscriptions_again_also_after_a_restart() -> (
+    None
+):
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker)
+            options = {"identifier": "7"}
+            first.subscribe("queue://q", "q", durable_name="q", qos=1, options=options)
+            first.subscribe("topic://t", "s", durable_name="s", qos=1, share_group="g")
+            await broker.settle()
+            await broker.kill()
+            sender = await broker.client()
+            sender.send("queue://q", "queued")
+            sender.send("topic://t", "shared")
+            await broker.settle()
+            second = await resume(broker)
+            found = {item.name: item for item in second.result.subscriptions}
+            assert sorted(found) == ["q", "s"]
+            assert found["q"].options == options
+            assert found["s"].share_group == "g"
+            await broker.settle()
+            assert second.bodies("q") == [b"queued"]
+            assert second.bodies("s") == [b"shared"]
+
+    run(main())
+
+
+def test_a_group_keeps_messages_as_long_as_a_session_belongs_to_it() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            stored = await resume(broker)
+            stored.subscribe("topic://t", "s", durable_name="s", qos=1, share_group="g")
+            passing = await broker.client("mqtt", "p")
+            passing.subscribe("topic://t", "s", qos=1, share_group="g")
+            stored.connection.disconnect(graceful=True)
+            passing.connection.disconnect(graceful=True)
+            sender = await broker.client()
+            sender.send("topic://t", "meanwhile")
+            await broker.settle()
+            again = await resume(broker)
+            await broker.settle()
+            assert again.bodies("s") == [b"meanwhile"]
+            again.connection.unsubscribe("s", forget=True)
+            await broker.settle()
+            assert broker.core.shared == {}
+            assert broker.contents.subscriptions == {}
+
+    run(main())
+
+
+def test_a_group_that_only_connected_clients_are_left_in_ends_with_them() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            stored = await resume(broker)
+            stored.subscribe("topic://t", "s", durable_name="s", qos=1, share_group="g")
+            passing = await broker.client("mqtt", "p")
+            passing.subscribe("topic://t", "s", qos=1, share_group="g")
+            stored.connection.unsubscribe("s", forget=True)
+            await broker.settle()
+            (subscription,) = broker.contents.subscriptions.values()
+            assert not subscription.durable  # a restart would remove it
+            passing.send("topic://t", "m")
+            await broker.settle()
+            assert passing.bodies("s") == [b"m"]
+            passing.connection.disconnect(graceful=True)
+            await broker.settle()
+            assert broker.contents.subscriptions == {}
+
+    run(main())
+
+
+def test_a_session_that_expires_leaves_its_groups() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            stored = await resume(broker, expiry=10)
+            stored.subscribe("topic://t", "s", durable_name="s", qos=1, share_group="g")
+            stored.connection.disconnect(graceful=True)
+            await asyncio.sleep(20)
+            await broker.settle()
+            assert broker.core.shared == {}
+            assert broker.contents.subscriptions == {}
+            assert broker.contents.sessions == {}
+
+    run(main())
+
+
+def test_overlapping_subscriptions_deliver_once_but_no_local_stands_for_itself_only() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await resume(broker)
+            client.subscribe("topic://a.*", "one", durable_name="one", qos=1, no_local=True)
+            client.subscribe("topic://a.b", "two", durable_name="two", qos=0)
+            client.send("topic://a.b", "own", qos=1)
+            await broker.settle()
+            assert (client.bodies("one"), client.bodies("two")) == ([], [b"own"])
+            client.subscribe("topic://a.*", "one", durable_name="one", qos=1)
+            client.send("topic://a.b", "again", qos=1)
+            await broker.settle()
+            assert (client.bodies("one"), client.bodies("two")) == ([b"again"], [b"own"])
+
+    run(main())
+
+
+def test_the_end_of_a_connection_can_change_when_its_session_expires() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await resume(broker, expiry=1000)
+            client.connection.disconnect(graceful=True, session_expiry=5)
+            await asyncio.sleep(10)
+            assert len(broker.core.sessions) == 0
+            client = await resume(broker, expiry=1000)
+            client.connection.disconnect(graceful=True, session_expiry=0)
+            await broker.settle()
+            assert broker.contents.sessions == {}
 
     run(main())
 

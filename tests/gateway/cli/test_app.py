@@ -18,7 +18,7 @@ from tidegate.cli._exit import ExitCode
 
 def test_the_version_names_the_contracts_too(tidegate) -> None:
     done = tidegate("--version")
-    assert (done.code, done.out, done.err) == (0, f"tidegate {__version__} (SPI 1.0)\n", "")
+    assert (done.code, done.out, done.err) == (0, f"tidegate {__version__} (SPI 1.1)\n", "")
 
 
 def test_without_a_command_the_help_is_shown(tidegate) -> None:
@@ -56,6 +56,7 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
         "no cursor plugin: pip install tidegate-cursors",
         "no protocol plugin: pip install tidegate-protocols",
         "no sink plugin: pip install tidegate-sink-spark",
+        "no extension plugin: pip install tidegate-auth-scram",
     ]
     assert tidegate("plugins", "--json").out == "[]\n"
 

@@ -93,6 +93,7 @@ def test_only_kinds_of_which_nothing_is_installed_are_missing(site) -> None:
         "cursor",
         "protocol",
         "sink",
+        "extension",
     ]
 
 

@@ -106,6 +106,21 @@ def test_counts_and_modes(call, at, ack, receipt) -> None:
     assert (code, out) == (0, ""), "all three were acknowledged"
 
 
+def test_a_selector_chooses_what_is_received_and_shown(call, at) -> None:
+    name = "/queue/cli.selector"
+    for color in ("red", "blue"):
+        assert call("send", name, color, "-H", f"color:{color}", *at)[0] == 0
+    assert call("browse", name, "--selector", "color = 'blue'", *at) == (0, "blue\n", "")
+    assert call("receive", name, "--selector", "color = 'blue'", *at) == (0, "blue\n", "")
+    assert call("receive", name, *at) == (0, "red\n", "")
+
+
+def test_a_bad_selector_says_where(call, at) -> None:
+    code, out, err = call("receive", "/queue/cli.selector", "--selector", "color ==", *at)
+    assert (code, out) == (8, "")
+    assert "column 8" in err
+
+
 def test_a_refused_send_says_what_the_broker_said(call, at) -> None:
     code, out, err = call("send", "nowhere", "x", *at)
     assert (code, out) == (8, "")

@@ -48,6 +48,10 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._index import Index
 
 GOLDEN = Path(__file__).parent / "golden"
+#: Files of format version 1: the first one, and the last one, whose values have the fields that were
+#: appended since (SPI 1.1).
+FIRST, NEWEST = "version-1.hex", "version-1-spi-1.1.hex"
+SECOND = "version-2.hex"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SALT = 0x0123_4567_89AB_CDEF
 MESSAGE = Message(
@@ -138,17 +142,18 @@ def golden_bytes_2() -> bytes:
     return result + _format.END_MARK
 
 
-def golden_file(version: int) -> bytes:
-    text = (GOLDEN / f"version-{version}.hex").read_text()
-    return bytes.fromhex("".join(line.partition("#")[0].strip() for line in text.splitlines()))
+def golden_file(name: str) -> bytes:
+    lines = (GOLDEN / name).read_text().splitlines()
+    text = "".join(line.partition("#")[0].strip() for line in lines)
+    return bytes.fromhex(text)
 
 
 def test_bytes_of_version_2_have_not_changed() -> None:
-    assert golden_bytes_2() == golden_file(2)
+    assert golden_bytes_2() == golden_file(SECOND)
 
 
 def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows() -> None:
-    data = golden_file(2)
+    data = golden_file(SECOND)
     file = _format.decode_file_header(data)
     assert file.reused
     first = _format.decode_batch_header(file.seed, data[64:128])
@@ -172,9 +177,9 @@ def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows() -> No
         assert _format.read_message(payload[begin : begin + size], sequence) == MESSAGE
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_golden_file_is_what_the_document_says(version: int) -> None:
-    data = golden_file(version)
+@pytest.mark.parametrize(("name", "version"), [(FIRST, 1), (NEWEST, 1), (SECOND, 2)])
+def test_the_golden_file_is_what_the_document_says(name: str, version: int) -> None:
+    data = golden_file(name)
     # File header, docs/journal-format.md section 2.
     assert data[0:8] == b"TGJOURNL"
     assert data[8:10] == bytes([version, 0])
@@ -215,9 +220,9 @@ def test_the_golden_file_is_what_the_document_says(version: int) -> None:
     assert msgspec.msgpack.decode(value)[0:2] == ["queue://orders", b"body"]
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_golden_file_decodes_into_its_operations(version: int) -> None:
-    data = golden_file(version)
+@pytest.mark.parametrize("name", [FIRST, NEWEST, SECOND])
+def test_the_golden_file_decodes_into_its_operations(name: str) -> None:
+    data = golden_file(name)
     seed = _format.decode_file_header(data).seed
     header = _format.decode_batch_header(seed, data[64:128])
     assert header is not None
@@ -306,7 +311,7 @@ def test_a_message_is_read_only_from_its_own_record() -> None:
         (record, 6),
         (record[:-1], 5),
         (record[:20], 5),
-        (record[:-1] + b"\0", 5),
+        (record[:-1] + b"\1", 5),
         (_format.encode_record(_format.SET_RETAINED, _format.encode(message(5)), sequence=5), 5),
         (_format.encode_record(_format.ADD, b"\xc1", sequence=5), 5),
     ):

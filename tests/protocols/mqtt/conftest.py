@@ -1,22 +1,37 @@
 """Fakes on both sides of an MQTT session: its link and clock, and the broker."""
 
 import dataclasses
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from tidegate.spi import ConnectResult, GatewayError, Message, StoredMessage
-from tidegate_protocols.mqtt import Codec, Connack, Connect, MqttOptions, Packet, encode
-from tidegate_protocols.mqtt._session import Session, SessionContext
+from tidegate.spi import AccessError, ConnectResult, GatewayError, Message, StoredMessage
+from tidegate_protocols.mqtt import (
+    Codec,
+    Connack,
+    Connect,
+    MqttOptions,
+    Packet,
+    Publish,
+    encode,
+)
+from tidegate_protocols.mqtt._answers import PACKET_BYTES_MAX, Answers
+from tidegate_protocols.mqtt._context import SessionContext
+from tidegate_protocols.mqtt._fan_out import FanOut
+from tidegate_protocols.mqtt._outgoing import Outgoing
+from tidegate_protocols.mqtt._session import Session
+from tidegate_protocols.mqtt._subscriptions import SubscriptionIdentifiers
+from tidegate_protocols.mqtt._window import OutgoingSubscription, Window
 
 
 class FakeLink:
     """Records what is written. Closing reports back when the test says so, as a socket does."""
 
-    peer, subprotocol, tls_subject = "192.0.2.1:5000", "", ""
+    peer, subprotocol = "192.0.2.1:5000", ""
 
-    def __init__(self) -> None:
+    def __init__(self, tls_subject: str = "") -> None:
+        self.tls_subject = tls_subject
         self.sent: list[bytes] = []
         self.is_closing = False
         self.is_aborted = False
@@ -121,6 +136,8 @@ class FakeConnection:
         self.calls: list[tuple[str, Any]] = []
         self.tokens: list[object] = []
         self.errors: dict[str, GatewayError] = {}
+        self.has_subscribers = True
+        self.unanswered: dict[str, Sequence[int]] = {}
         self.on_call: Callable[[str], None] = lambda _name: None
 
     def _call(self, name: str, details: Any, token: object = None) -> None:
@@ -142,8 +159,9 @@ class FakeConnection:
 
     def publish(
         self, message: Message, token: Any = None, transaction: Any = None, inflight: Any = None
-    ) -> None:
+    ) -> bool:
         self._call("publish", (message, inflight), token)
+        return self.has_subscribers
 
     def subscribe(self, request: Any, token: Any = None) -> bool:
         self._call("subscribe", request, token)
@@ -177,8 +195,16 @@ class FakeConnection:
     def writable(self, value: bool) -> None:
         self._call("writable", value)
 
-    def disconnect(self, *, graceful: bool, detached: Any = (), publish_will: bool = False) -> None:
-        self._call("disconnect", (graceful, list(detached)))
+    def disconnect(
+        self,
+        *,
+        graceful: bool,
+        publish_will: bool = False,
+        session_expiry: int | None = None,
+        unanswered: Mapping[str, Sequence[int]] = {},
+    ) -> None:
+        self.unanswered = dict(unanswered)
+        self._call("disconnect", (graceful, publish_will, session_expiry))
 
     def make_temporary(self, destination: str) -> str:
         raise AssertionError("MQTT has no temporary destinations of its own")
@@ -200,6 +226,26 @@ class Pause:
         yield
 
 
+class FakeExchange:
+    """Asks one question: ``user`` → ``who`` → ``NAME``; any name but ``nobody`` is let in."""
+
+    def __init__(self) -> None:
+        self.principal = ""
+        self.is_slow = False
+
+    async def step(self, data: bytes) -> bytes:
+        if self.is_slow:
+            await Pause()
+        if data == b"user":
+            return b"who"
+        if data == b"nobody":
+            raise AccessError("nobody is not let in")
+        if data == b"bug":
+            raise ZeroDivisionError("bug")
+        self.principal = data.decode()
+        return b"welcome"
+
+
 class FakeBroker:
     name = "test"
     store_id = "store"
@@ -213,6 +259,16 @@ class FakeBroker:
         self.session_present = False
         self.subscriptions: list[Any] = []
         self.inflight: list[Any] = []
+        self.exchanges: list[FakeExchange] = []
+        self.begin_error: GatewayError | None = None
+
+    def begin_authentication(self, method: str, request: Any) -> FakeExchange | None:
+        if self.begin_error is not None:
+            raise self.begin_error
+        if method != "PUZZLE":
+            return None
+        self.exchanges.append(FakeExchange())
+        return self.exchanges[-1]
 
     async def connect(self, request: Any, peer: Any) -> ConnectResult:
         self.requests.append(request)
@@ -241,7 +297,13 @@ class Client:
 
     def sends(self, *packets: Packet | bytes) -> None:
         """The client sends these, in one piece."""
-        wire = b"".join(p if isinstance(p, bytes) else encode(p) for p in packets)
+        wire = b""
+        for packet in packets:
+            if isinstance(packet, Connect):
+                self.codec.level = packet.level
+            if not isinstance(packet, bytes):
+                packet = encode(packet, self.codec.level)
+            wire += packet
         self.session.data_received(wire)
 
     def gets(self) -> list[Packet]:
@@ -279,11 +341,12 @@ def make_client() -> Callable[..., Client]:
         broker: FakeBroker | None = None,
         runtime: FakeRuntime | None = None,
         allow_anonymous: bool = True,
+        tls_subject: str = "",
         **options: Any,
     ) -> Client:
         broker = broker or FakeBroker()
         runtime = runtime or FakeRuntime()
-        link = FakeLink()
+        link = FakeLink(tls_subject)
         context = SessionContext(
             broker, MqttOptions(**options), runtime, allow_anonymous, "mqtt://127.0.0.1:1883"
         )
@@ -297,6 +360,14 @@ def client(make_client: Callable[..., Client]) -> Client:
     """A client that is connected with a clean session as ``dev``."""
     made = make_client()
     assert made.connects() == Connack(False, 0)
+    return made
+
+
+@pytest.fixture
+def client_5(make_client: Callable[..., Client]) -> Client:
+    """A client of MQTT 5.0 that is connected as ``dev``; its session ends with the connection."""
+    made = make_client()
+    assert made.connects(level=5).reason_code == 0
     return made
 
 
@@ -320,10 +391,93 @@ def stored() -> Callable[..., StoredMessage]:
         body: bytes = b"x",
         *,
         qos: int = 2,
-        retain: bool = False,
         delivery_count: int = 0,
+        **fields: Any,
     ) -> StoredMessage:
-        message = Message(destination, body, qos=qos, retain=retain)
+        fields.setdefault("protocol", "mqtt")
+        message = Message(destination, body, qos=qos, **fields)
         return StoredMessage(sequence, message, delivery_count)
 
     return make
+
+
+class Side:
+    """The sending side of a session: what it sent, and what it asked the broker for."""
+
+    def __init__(
+        self,
+        connection: FakeConnection,
+        *,
+        level: int = 4,
+        is_persistent: bool = False,
+        size: int = 10,
+        packet_bytes_max: int = PACKET_BYTES_MAX,
+        topic_alias_max: int = 0,
+        fan_out: FanOut | None = None,
+    ) -> None:
+        self.connection = connection
+        self.sent: list[bytes] = []
+        self.now_us = 1_000_000_000
+        self.by_key: dict[str, OutgoingSubscription] = {}
+        self.identifiers = SubscriptionIdentifiers(self.by_key)
+        self.is_persistent = is_persistent
+        self.window = Window(
+            connection,
+            self.sent.append,
+            Answers(level, packet_bytes_max),
+            "dev",
+            is_persistent=is_persistent,
+            size=size,
+        )
+        self.outgoing = Outgoing(
+            connection,
+            self.sent.append,
+            self.window,
+            lambda: self.now_us,
+            "dev",
+            identifiers=self.identifiers if level == 5 else None,
+            packet_bytes_max=packet_bytes_max,
+            topic_alias_max=topic_alias_max,
+            fan_out=FanOut() if fan_out is None else fan_out,
+        )
+        self.codec = Codec(1 << 28, level)
+
+    def subscribed(
+        self, key: str = "a", qos: int = 2, *, is_own: bool = True, **values: Any
+    ) -> OutgoingSubscription:
+        """A subscription that the session has."""
+        stored = self.is_persistent
+        values.setdefault("filter_name", key)
+        made = OutgoingSubscription(key, qos, is_own=is_own, is_stored=stored, **values)
+        self.by_key[key] = made
+        self.identifiers.changed()
+        return made
+
+    def gets(self) -> list[Any]:
+        """What the client received since the last time."""
+        for data in self.sent:
+            self.codec.receive_data(data)
+        self.sent.clear()
+        return self.codec.events()
+
+    def bodies(self) -> list[bytes]:
+        """The bodies of the messages that the client received."""
+        return [packet.body for packet in self.gets() if isinstance(packet, Publish)]
+
+    def durable(self) -> None:
+        """The broker made everything durable, so what waited for it leaves."""
+        tokens, self.connection.tokens = self.connection.tokens, []
+        self.outgoing.confirmed(tokens)
+        self.sent += [token for token in tokens if isinstance(token, bytes)]
+
+
+@pytest.fixture
+def make_side(connection: FakeConnection) -> Callable[..., Side]:
+    """``make_side(is_persistent=…, size=…)``: a sending side at ``connection``."""
+    return lambda **values: Side(connection, **values)
+
+
+@pytest.fixture
+def side(make_side: Callable[..., Side]) -> Side:
+    """A sending side of MQTT 3.1.1 whose session ends with the connection."""
+    return make_side()

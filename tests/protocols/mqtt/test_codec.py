@@ -1,7 +1,9 @@
 """Packet cases as data, each run four ways, and the properties that hold for any bytes."""
 
-import dataclasses
+from typing import Any
 
+import mqtt_cases
+import mqtt_cases_v5
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from tidegate_protocols.mqtt import (
     Disconnect,
     MalformedPacketError,
     Packet,
+    PacketViolationError,
     Pingreq,
     Pingresp,
     Puback,
@@ -30,220 +33,30 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
+from tidegate_protocols.mqtt._codes import PACKET_REASONS, PacketType
+from tidegate_protocols.mqtt._fields import fixed_header
+from tidegate_protocols.mqtt._packets import Auth
+from tidegate_protocols.mqtt._properties import (
+    NO_PROPERTIES,
+    PROPERTIES,
+    WILL,
+    Properties,
+    PropertyType,
+)
 
 LIMIT = 1 << 20
+CASES = mqtt_cases.CASES + mqtt_cases_v5.CASES
+LEVELS = (3, 4, 5)
 
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One packet. Parts: (what it is, its bytes). decode_only: we never write it this way."""
-
-    name: str
-    packet: Packet
-    parts: tuple[tuple[str, bytes], ...]
-    level: int = 4
-    decode_only: bool = False
-
-    @property
-    def wire(self) -> bytes:
-        return b"".join(data for _, data in self.parts)
-
-
-CASES = [
-    Case(
-        "the smallest CONNECT",
-        Connect(client_id=""),
-        (
-            ("type 1, flags 0 [MQTT-2.2.2-1]", b"\x10"),
-            ("remaining length", b"\x0c"),
-            ("protocol name [MQTT-3.1.2-1]", b"\x00\x04MQTT"),
-            ("protocol level 4 [MQTT-3.1.2-2]", b"\x04"),
-            ("connect flags: clean session", b"\x02"),
-            ("keep-alive 0", b"\x00\x00"),
-            ("client id of no bytes [MQTT-3.1.3-6]", b"\x00\x00"),
-        ),
-    ),
-    Case(
-        "a CONNECT with every field",
-        Connect(
-            client_id="dev-ü",
-            clean_session=False,
-            keep_alive=60,
-            username="user",
-            password=b"\x00\xff",
-            will=Will("gone/dev", b"bye", 2, True),
-        ),
-        (
-            ("type 1", b"\x10"),
-            ("remaining length", b"\x2b"),
-            ("protocol name", b"\x00\x04MQTT"),
-            ("protocol level", b"\x04"),
-            ("flags: user, password, will retain, will QoS 2, will", b"\xf4"),
-            ("keep-alive 60", b"\x00\x3c"),
-            ("client id comes first [MQTT-3.1.3-3]", b"\x00\x06dev-\xc3\xbc"),
-            ("will topic [MQTT-3.1.3-10]", b"\x00\x08gone/dev"),
-            ("will message", b"\x00\x03bye"),
-            ("user name [MQTT-3.1.3-11]", b"\x00\x04user"),
-            ("password, any bytes", b"\x00\x02\x00\xff"),
-        ),
-    ),
-    Case(
-        "a CONNECT of MQTT 3.1",
-        Connect(client_id="a", keep_alive=10, level=3),
-        (
-            ("type 1", b"\x10"),
-            ("remaining length", b"\x0f"),
-            ("protocol name of 3.1", b"\x00\x06MQIsdp"),
-            ("protocol level 3", b"\x03"),
-            ("flags: clean session", b"\x02"),
-            ("keep-alive", b"\x00\x0a"),
-            ("client id", b"\x00\x01a"),
-        ),
-    ),
-    Case(
-        "a CONNECT of MQTT 3.1 whose user name flag has no user name",
-        Connect(client_id="a", level=3),
-        (
-            ("type 1, remaining length", b"\x10\x0f"),
-            ("protocol name of 3.1", b"\x00\x06MQIsdp"),
-            ("protocol level 3", b"\x03"),
-            ("flags: user name, password, clean session", b"\xc2"),
-            ("keep-alive", b"\x00\x00"),
-            ("client id, and the packet ends", b"\x00\x01a"),
-        ),
-        decode_only=True,
-    ),
-    Case(
-        "CONNACK with session present",
-        Connack(True, 0),
-        (
-            ("type 2, remaining length", b"\x20\x02"),
-            ("session present", b"\x01"),
-            ("accepted", b"\x00"),
-        ),
-    ),
-    Case(
-        "CONNACK refusing",
-        Connack(False, 5),
-        (
-            ("type 2, remaining length", b"\x20\x02"),
-            ("no session", b"\0"),
-            ("not authorized", b"\5"),
-        ),
-    ),
-    Case(
-        "PUBLISH QoS 0 has no packet id [MQTT-2.3.1-5]",
-        Publish("a/b", b"hi"),
-        (
-            ("type 3, no flags", b"\x30"),
-            ("length", b"\x07"),
-            ("topic", b"\0\3a/b"),
-            ("body", b"hi"),
-        ),
-    ),
-    Case(
-        "PUBLISH without a body",
-        Publish("a", b"", 0, 0, True),
-        (("type 3, RETAIN", b"\x31"), ("length", b"\x03"), ("topic", b"\0\1a")),
-    ),
-    Case(
-        "PUBLISH QoS 1, DUP",
-        Publish("a/b", b"x", 1, 258, False, True),
-        (
-            ("type 3, DUP, QoS 1", b"\x3a"),
-            ("length", b"\x08"),
-            ("topic", b"\0\3a/b"),
-            ("packet id 258", b"\1\2"),
-            ("body", b"x"),
-        ),
-    ),
-    Case(
-        "PUBLISH QoS 2, RETAIN, body of 128 bytes: a remaining length of two bytes",
-        Publish("t", b"z" * 128, 2, 65535, True),
-        (
-            ("type 3, QoS 2, RETAIN", b"\x35"),
-            ("length 133", b"\x85\x01"),
-            ("topic", b"\0\1t"),
-            ("packet id 65535", b"\xff\xff"),
-            ("body", b"z" * 128),
-        ),
-    ),
-    Case(
-        "PUBLISH with a remaining length of three bytes",
-        Publish("t", b"z" * 16381),
-        (
-            ("type 3", b"\x30"),
-            ("length 16384", b"\x80\x80\x01"),
-            ("topic", b"\0\1t"),
-            ("body", b"z" * 16381),
-        ),
-    ),
-    Case(
-        "PUBLISH with a BOM in the topic, which stays [MQTT-1.5.3-3]",
-        Publish("\ufeffa", b""),
-        (("type 3", b"\x30"), ("length", b"\x06"), ("topic", b"\0\4\xef\xbb\xbfa")),
-    ),
-    Case(
-        "PUBLISH with a remaining length that is longer than needed",
-        Publish("a", b""),
-        (("type 3", b"\x30"), ("length 3 in four bytes", b"\x83\x80\x80\x00"), ("topic", b"\0\1a")),
-        decode_only=True,
-    ),
-    Case("PUBACK", Puback(7), (("type 4, length", b"\x40\x02"), ("packet id", b"\0\7"))),
-    Case("PUBREC", Pubrec(7), (("type 5, length", b"\x50\x02"), ("packet id", b"\0\7"))),
-    Case(
-        "PUBREL with flags 0010 [MQTT-3.6.1-1]",
-        Pubrel(7),
-        (("type 6, flags 2, length", b"\x62\x02"), ("packet id", b"\0\7")),
-    ),
-    Case(
-        "PUBREL of MQTT 3.1 with DUP",
-        Pubrel(7),
-        (("type 6, DUP, flags 2, length", b"\x6a\x02"), ("packet id", b"\0\7")),
-        level=3,
-        decode_only=True,
-    ),
-    Case("PUBCOMP", Pubcomp(7), (("type 7, length", b"\x70\x02"), ("packet id", b"\0\7"))),
-    Case(
-        "SUBSCRIBE with flags 0010 [MQTT-3.8.1-1] and two filters",
-        Subscribe(10, (TopicRequest("a/+", 1), TopicRequest("#", 2))),
-        (
-            ("type 8, flags 2", b"\x82"),
-            ("length", b"\x0c"),
-            ("packet id", b"\0\x0a"),
-            ("filter, QoS 1", b"\0\3a/+\1"),
-            ("filter, QoS 2", b"\0\1#\2"),
-        ),
-    ),
-    Case(
-        "SUBACK",
-        Suback(10, (1, 0x80)),
-        (("type 9, length", b"\x90\x04"), ("packet id", b"\0\x0a"), ("QoS 1, failure", b"\1\x80")),
-    ),
-    Case(
-        "UNSUBSCRIBE",
-        Unsubscribe(11, ("a", "b/#")),
-        (
-            ("type 10, flags 2 [MQTT-3.10.1-1], length", b"\xa2\x0a"),
-            ("packet id", b"\0\x0b"),
-            ("filters", b"\0\1a\0\3b/#"),
-        ),
-    ),
-    Case("UNSUBACK", Unsuback(11), (("type 11, length", b"\xb0\x02"), ("packet id", b"\0\x0b"))),
-    Case("PINGREQ", Pingreq(), (("type 12, length 0", b"\xc0\x00"),)),
-    Case("PINGRESP", Pingresp(), (("type 13, length 0", b"\xd0\x00"),)),
-    Case("DISCONNECT", Disconnect(), (("type 14, length 0", b"\xe0\x00"),)),
-]
-
-by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+by_name = pytest.mark.parametrize("case", mqtt_cases.params(CASES))
 
 
 @by_name
 def test_a_packet_is_written_as_its_bytes(case):
     if case.decode_only:
-        assert encode(case.packet) != case.wire
+        assert encode(case.packet, case.level) != case.wire
     else:
-        assert encode(case.packet) == case.wire
+        assert encode(case.packet, case.level) == case.wire
 
 
 @by_name
@@ -272,6 +85,10 @@ def test_a_packet_is_read_with_others_behind_it(case):
     assert codec.events() == [case.packet, Pingreq(), case.packet]
     codec.receive_data(b"\x00")
     assert codec.events() == [Pingreq()]
+
+
+def test_case_names_are_different():
+    assert len({case.name for case in CASES}) == len(CASES)
 
 
 def test_events_returns_no_more_than_asked_for_and_the_rest_later():
@@ -317,6 +134,40 @@ def test_a_packet_is_refused_above_the_limit_before_its_body_came(limit, accepte
         assert caught.value.wire_code == 0x95
 
 
+@pytest.mark.mqtt_clause("5.0:MQTT-3.2.2-15")
+@pytest.mark.parametrize("size", [7, 128, 129, 130, 131, 16_386, 16_387, 16_388, 2_097_156])
+def test_the_packet_limit_of_5_0_counts_the_whole_packet(size):
+    packet = max(
+        (
+            header + b"z" * (length - 1)
+            for length in range(max(2, size - 6), size)
+            if len(header := fixed_header(0x30, length) + b"\0") + length - 1 <= size
+        ),
+        key=len,
+    )
+    for limit, is_accepted in ((len(packet), True), (len(packet) - 1, False)):
+        codec = Codec(limit, 5)
+        codec.receive_data(packet[:5])
+        if is_accepted:
+            codec.next_event()
+            assert codec.incomplete_bytes in (0, len(packet))
+        else:
+            with pytest.raises(FrameTooLargeError) as caught:
+                codec.next_event()
+            assert caught.value.wire_code == 0x95
+
+
+def test_the_limit_of_5_0_holds_for_what_comes_behind_the_connect():
+    connect = encode(Connect(client_id="a", level=5))
+    codec = Codec(len(connect))
+    codec.receive_data(connect + encode(Publish("t", b"x" * (len(connect) - 6)), 5))
+    assert len(codec.events()) == 2
+    codec.packet_bytes_max -= 1
+    codec.receive_data(encode(Publish("t", b"x" * (len(connect) - 6)), 5))
+    with pytest.raises(FrameTooLargeError):
+        codec.next_event()
+
+
 def test_a_remaining_length_of_five_bytes_is_malformed():
     codec = Codec(1 << 28)
     codec.receive_data(b"\x30\xff\xff\xff")
@@ -334,6 +185,81 @@ def test_the_largest_remaining_length_is_understood():
     assert codec.incomplete_bytes == 268_435_455 + 5
 
 
+def test_a_remaining_length_of_more_bytes_than_it_needs_is_malformed_in_5_0():
+    for level, is_refused in ((3, False), (4, False), (5, True)):
+        codec = Codec(LIMIT, level)
+        codec.receive_data(b"\xc0\x80\x00")
+        if is_refused:
+            with pytest.raises(MalformedPacketError) as caught:
+                codec.next_event()
+            assert caught.value.clause == "5.0:MQTT-1.5.5-1"
+        else:
+            assert codec.next_event() == Pingreq()
+
+
+def test_a_packet_without_properties_has_the_one_empty_value():
+    codec = Codec(LIMIT, 5)
+    codec.receive_data(b"\x30\x04\x00\x01t\x00" + b"\x40\x04\x00\x01\x00\x00" + b"\xe0\x00")
+    found = [getattr(packet, "properties", None) for packet in codec.events()]
+    assert len(found) == 3
+    assert all(properties is NO_PROPERTIES for properties in found)
+
+
+def test_a_connect_of_5_0_changes_how_a_publish_behind_it_is_read():
+    codec = Codec(LIMIT)
+    connect = Connect(client_id="a", level=5)
+    publish = Publish("t", b"x", properties=Properties(content_type="c"))
+    codec.receive_data(encode(connect) + encode(publish, 5))
+    assert codec.events() == [connect, publish]
+    assert codec.level == 5
+
+
+@pytest.mark.parametrize(
+    ("wire", "level"),
+    [
+        (b"\x10\x08\x00\x04MQTT\x05\x03", 5),  # ends inside its header
+        (b"\x10\xff\xff\x7f\x00\x04MQTT\x05", 5),  # too large
+        (b"\x10\x0a\x00\x06MQIsdp\x03\x03", 3),
+        (b"\x10\x08\x00\x04MQTT\x06\x02", 4),  # of a version that is not known: as before
+        (b"\x30\x08\x00\x04MQTT\x05\x03", 4),  # no CONNECT
+    ],
+)
+def test_a_broken_connect_still_says_in_which_version_to_answer(wire, level):
+    codec = Codec(100)
+    codec.receive_data(wire)
+    try:
+        codec.next_event()
+    except PeerProtocolError:
+        assert wire[0] == 0x10
+    assert codec.level == level
+
+
+@pytest.mark.parametrize(
+    ("case", "by_client"),
+    [
+        pytest.param(
+            case,
+            by_client,
+            id=case.name,
+            marks=[pytest.mark.mqtt_clause(*case.clauses)] if case.clauses else [],
+        )
+        for case, by_client in mqtt_cases_v5.WRONG_SENDER
+    ],
+)
+def test_what_only_the_other_side_may_say_is_refused(case, by_client):
+    wire = encode(case.packet, 5)
+    for from_client in (None, not by_client):
+        codec = Codec(LIMIT, 5, from_client=from_client)
+        codec.receive_data(wire)
+        assert codec.next_event() == case.packet
+    codec = Codec(LIMIT, 5, from_client=by_client)
+    codec.receive_data(wire)
+    with pytest.raises(PacketViolationError) as caught:
+        codec.next_event()
+    assert caught.value.clause == case.clause
+    assert caught.value.wire_code == case.reason
+
+
 # ---------------------------------------------------------------------------------- properties
 
 packet_ids = st.integers(1, 65535)
@@ -343,39 +269,138 @@ text = st.text(
 topics = text.filter(lambda name: "+" not in name and "#" not in name)
 bodies = st.binary(max_size=300)
 qos = st.integers(0, 2)
-publishes = st.one_of(
-    st.builds(Publish, topics, bodies, st.just(0), st.just(0), st.booleans(), st.just(False)),
-    st.builds(Publish, topics, bodies, st.integers(1, 2), packet_ids, st.booleans(), st.booleans()),
-)
-packets = st.one_of(
-    publishes,
-    st.builds(
-        Connect,
-        client_id=st.just("") | text,
-        clean_session=st.booleans(),
-        keep_alive=st.integers(0, 65535),
-        username=text,
-        password=st.none() | bodies,
-        will=st.none() | st.builds(Will, topics, bodies, qos, st.booleans()),
-        level=st.just(4),
-    ),
-    st.builds(Connack, st.just(False), st.integers(0, 5)),
-    *(st.builds(kind, packet_ids) for kind in (Puback, Pubrec, Pubrel, Pubcomp, Unsuback)),
-    st.builds(
-        Subscribe, packet_ids, st.lists(st.builds(TopicRequest, text, qos), min_size=1).map(tuple)
-    ),
-    st.builds(Suback, packet_ids, st.lists(st.sampled_from((0, 1, 2, 128))).map(tuple)),
-    st.builds(Unsubscribe, packet_ids, st.lists(text, min_size=1).map(tuple)),
-    st.sampled_from([Pingreq(), Pingresp(), Disconnect()]),
-)
+
+#: Values of a property of each type; those that only some properties may have are narrower.
+VALUES = {
+    PropertyType.BYTE: st.integers(0, 1),
+    PropertyType.TWO_BYTES: st.integers(1, 0xFFFF),
+    PropertyType.FOUR_BYTES: st.integers(1, 0xFFFF_FFFF),
+    PropertyType.STRING: st.just("") | text,
+    PropertyType.BINARY: st.binary(max_size=20),
+    PropertyType.VARIABLE: st.integers(1, 268_435_455).map(lambda value: (value,)),
+    PropertyType.STRING_PAIR: st.lists(st.tuples(text, text), max_size=4).map(tuple),
+}
 
 
+def properties_of(place: int, **always: Any) -> st.SearchStrategy[Properties]:
+    """Properties that a packet may have; *always*: values it needs."""
+    fields = {
+        rule.name: VALUES[rule.kind]
+        for rule in PROPERTIES.values()
+        if place in rule.places and rule.name != "authentication_data"
+    }
+    if "response_topic" in fields:
+        fields["response_topic"] = topics
+    if place == PacketType.PUBLISH:
+        fields["subscription_identifiers"] = st.lists(st.integers(1, 268_435_455), max_size=3).map(
+            tuple
+        )
+
+    def make(values: dict[str, Any]) -> Properties:
+        return Properties(**(values | always))
+
+    made = st.fixed_dictionaries({}, optional=fields).map(make)
+    return made.map(lambda value: NO_PROPERTIES if value == NO_PROPERTIES else value)
+
+
+def reasons(kind: PacketType) -> st.SearchStrategy[int]:
+    return st.sampled_from(sorted(set(PACKET_REASONS[kind].values())))
+
+
+requests_v5 = st.builds(
+    TopicRequest, text, qos, st.booleans(), st.booleans(), st.integers(0, 2)
+).filter(lambda request: not (request.no_local and request.topic_filter.startswith("$share/")))
+acknowledgements = {
+    Puback: PacketType.PUBACK,
+    Pubrec: PacketType.PUBREC,
+    Pubrel: PacketType.PUBREL,
+    Pubcomp: PacketType.PUBCOMP,
+}
+P = PacketType
+
+
+def packets(level: int) -> st.SearchStrategy[Packet]:
+    """Every packet of one version."""
+    is_new = level == 5
+
+    def props(place: int, **always: Any) -> st.SearchStrategy[Properties]:
+        return properties_of(place, **always) if is_new else st.just(NO_PROPERTIES)
+
+    message = props(P.PUBLISH)
+    kinds = [
+        st.builds(
+            Publish, topics, bodies, st.just(0), st.just(0), st.booleans(), st.just(False), message
+        ),
+        st.builds(
+            Publish, topics, bodies, st.integers(1, 2), packet_ids, st.booleans(), st.booleans(),
+            message,
+        ),
+        st.builds(
+            Connect,
+            client_id=st.just("") | text,
+            clean_session=st.booleans(),
+            keep_alive=st.integers(0, 65535),
+            username=text,
+            password=st.none() | bodies,
+            will=st.none() | st.builds(Will, topics, bodies, qos, st.booleans(), props(WILL)),
+            level=st.just(level),
+            properties=props(P.CONNECT),
+        ),
+        st.sampled_from([Pingreq(), Pingresp(), Disconnect()]),
+        st.builds(
+            Unsubscribe, packet_ids, st.lists(text, min_size=1).map(tuple), props(P.UNSUBSCRIBE)
+        ),
+    ]  # fmt: skip
+    if not is_new:
+        return st.one_of(
+            *kinds,
+            st.builds(Connack, st.just(False), st.integers(0, 5)),
+            *(st.builds(kind, packet_ids) for kind in (*acknowledgements, Unsuback)),
+            st.builds(
+                Subscribe,
+                packet_ids,
+                st.lists(st.builds(TopicRequest, text, qos), min_size=1).map(tuple),
+            ),
+            st.builds(Suback, packet_ids, st.lists(st.sampled_from((0, 1, 2, 128))).map(tuple)),
+        )
+    return st.one_of(
+        *kinds,
+        st.builds(Connack, st.just(False), reasons(P.CONNACK), props(P.CONNACK)),
+        *(
+            st.builds(kind, packet_ids, reasons(number), props(number))
+            for kind, number in acknowledgements.items()
+        ),
+        st.builds(
+            Subscribe,
+            packet_ids,
+            st.lists(requests_v5, min_size=1).map(tuple),
+            props(P.SUBSCRIBE),
+        ),
+        *(
+            st.builds(
+                kind,
+                packet_ids,
+                st.lists(reasons(number), min_size=1, max_size=9).map(tuple),
+                props(number),
+            )
+            for kind, number in ((Suback, P.SUBACK), (Unsuback, P.UNSUBACK))
+        ),
+        st.builds(Disconnect, reasons(P.DISCONNECT), props(P.DISCONNECT)),
+        st.builds(Auth, reasons(P.AUTH), props(P.AUTH, authentication_method="m")),
+    )
+
+
+PACKETS = {level: packets(level) for level in LEVELS}
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @settings(deadline=None)
-@given(st.lists(packets, max_size=8), st.data())
-def test_packets_survive_the_wire_however_it_is_cut(sent, data):
-    wire = b"".join(encode(packet) for packet in sent)
+@given(data=st.data())
+def test_packets_survive_the_wire_however_it_is_cut(level, data):
+    sent = data.draw(st.lists(PACKETS[level], max_size=8))
+    wire = b"".join(encode(packet, level) for packet in sent)
     cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=10).map(sorted))
-    codec = Codec(LIMIT)
+    codec = Codec(LIMIT, level)
     received: list[Packet] = []
     for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True):
         codec.receive_data(wire[start:stop])
@@ -386,7 +411,7 @@ def test_packets_survive_the_wire_however_it_is_cut(sent, data):
 
 
 @settings(deadline=None)
-@given(st.lists(st.binary(max_size=60), max_size=6), st.integers(0, 100), st.sampled_from((3, 4)))
+@given(st.lists(st.binary(max_size=60), max_size=6), st.integers(0, 100), st.sampled_from(LEVELS))
 def test_any_bytes_parse_or_are_the_peers_fault(pieces, limit, level):
     codec = Codec(limit, level)
     for piece in pieces:
@@ -398,12 +423,13 @@ def test_any_bytes_parse_or_are_the_peers_fault(pieces, limit, level):
             return
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @settings(deadline=None)
-@given(packets, st.data())
-def test_a_packet_with_one_wrong_byte_parses_or_is_the_peers_fault(packet, data):
-    wire = bytearray(encode(packet))
+@given(data=st.data())
+def test_a_packet_with_one_wrong_byte_parses_or_is_the_peers_fault(level, data):
+    wire = bytearray(encode(data.draw(PACKETS[level]), level))
     wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
-    codec = Codec(LIMIT)
+    codec = Codec(LIMIT, level)
     codec.receive_data(bytes(wire))
     try:
         for event in codec.events():

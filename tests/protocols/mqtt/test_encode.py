@@ -3,43 +3,25 @@
 import pytest
 
 from tidegate.spi import LocalProtocolError
-from tidegate_protocols.mqtt import Connect, Publish, ReasonCode, Subscribe, encode
-from tidegate_protocols.mqtt._encode import (
-    REMAINING_LENGTH_MAX,
-    acknowledgement,
-    connack,
-    field,
-    fixed_header,
+from tidegate_protocols.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    Puback,
+    Publish,
+    ReasonCode,
+    Suback,
+    Subscribe,
+    TopicRequest,
+    Unsuback,
+    Will,
+    encode,
 )
+from tidegate_protocols.mqtt._encode import acknowledgement, connack
+from tidegate_protocols.mqtt._packets import Auth
+from tidegate_protocols.mqtt._properties import Properties
 
-
-@pytest.mark.parametrize(
-    ("remaining", "wire"),
-    [
-        # MQTT 3.1.1 table 2.4
-        (0, b"\x00"),
-        (127, b"\x7f"),
-        (128, b"\x80\x01"),
-        (16_383, b"\xff\x7f"),
-        (16_384, b"\x80\x80\x01"),
-        (2_097_151, b"\xff\xff\x7f"),
-        (2_097_152, b"\x80\x80\x80\x01"),
-        (268_435_455, b"\xff\xff\xff\x7f"),
-    ],
-)
-def test_a_remaining_length_takes_one_to_four_bytes(remaining, wire):
-    assert fixed_header(0x30, remaining) == b"\x30" + wire
-
-
-def test_a_longer_remaining_length_cannot_be_said():
-    with pytest.raises(LocalProtocolError):
-        fixed_header(0x30, REMAINING_LENGTH_MAX + 1)
-
-
-def test_a_field_has_at_most_65535_bytes():
-    assert field(b"x" * 65_535)[:2] == b"\xff\xff"
-    with pytest.raises(LocalProtocolError):
-        field(b"x" * 65_536)
+SOME = Properties(user_properties=(("k", "v"),))
 
 
 @pytest.mark.parametrize(
@@ -49,12 +31,49 @@ def test_a_field_has_at_most_65535_bytes():
         Subscribe(1, ()),
         Connect(client_id="c", password=b"alone"),
         Publish("t" * 65_536, b""),
+        Connect(client_id="a\0b"),
+        Connect(client_id="c", username="\ud800"),
+        Subscribe(1, (TopicRequest("a\0b", 0),)),
     ],
-    ids=["wildcard topic", "no filter", "password alone", "topic too long"],
+    ids=[
+        "wildcard topic",
+        "no filter",
+        "password alone",
+        "topic too long",
+        "U+0000 in a client id",
+        "surrogate in a user name",
+        "U+0000 in a filter",
+    ],
 )
 def test_what_the_protocol_does_not_allow_is_our_mistake(packet):
     with pytest.raises(LocalProtocolError):
         encode(packet)
+
+
+@pytest.mark.parametrize("level", [3, 4])
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Publish("t", b"", properties=SOME),
+        Connack(False, 0, SOME),
+        Puback(1, ReasonCode.QUOTA_EXCEEDED),
+        Puback(1, properties=SOME),
+        Subscribe(1, (TopicRequest("a", 0, True),)),
+        Subscribe(1, (TopicRequest("a", 0, False, True),)),
+        Subscribe(1, (TopicRequest("a", 0, False, False, 1),)),
+        Subscribe(1, (TopicRequest("a", 0),), SOME),
+        Suback(1, (0,), SOME),
+        Unsuback(1, (ReasonCode.SUCCESS,)),
+        Disconnect(ReasonCode.DISCONNECT_WITH_WILL),
+        Auth(),
+        Connect(client_id="c", properties=SOME),
+        Connect(client_id="c", will=Will("w", b"", properties=SOME)),
+    ],
+    ids=repr,
+)
+def test_what_came_with_5_0_cannot_be_written_before_it(packet, level):
+    with pytest.raises(LocalProtocolError):
+        encode(packet, level)
 
 
 def test_an_acknowledgement_is_four_bytes():
@@ -72,6 +91,8 @@ def test_an_acknowledgement_is_four_bytes():
         (ReasonCode.BAD_USER_NAME_OR_PASSWORD, 3, b"\x20\x02\x00\x04"),
         (ReasonCode.NOT_AUTHORIZED, 4, b"\x20\x02\x00\x05"),
         (ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, 5, b"\x20\x03\x00\x84\x00"),
+        (ReasonCode.SUCCESS, 5, b"\x20\x03\x01\x00\x00"),
+        (ReasonCode.PACKET_TOO_LARGE, 5, b"\x20\x03\x00\x95\x00"),
         (ReasonCode.PACKET_TOO_LARGE, 4, b""),  # 3.1.1 has no code for it [MQTT-3.2.2-6]
     ],
 )

@@ -56,7 +56,7 @@ def test_a_client_connects_pings_and_leaves(broker):
         assert broker.requests[0].listener == address
         writer.write(encode(Disconnect()))
         assert await reader.read() == b""
-        assert broker.connection.take("disconnect") == [(True, [])]
+        assert broker.connection.take("disconnect") == [(True, False, None)]
         writer.close()
         await front_end.stop()
 
@@ -78,7 +78,7 @@ def test_stopping_closes_what_is_left_and_can_be_repeated(broker):
         writer.close()
         await stopping
         await front_end.stop()
-        assert broker.connection.take("disconnect") == [(False, [])]
+        assert broker.connection.take("disconnect") == [(False, False, None)]
 
     run(scenario)
 
@@ -190,3 +190,27 @@ def test_options_of_another_kind_and_unknown_transports_are_refused(broker):
     unknown = ListenerConfig("mqtt", "carrier-pigeon", "127.0.0.1", 0, True, MqttOptions())
     with pytest.raises(ConfigError, match="carrier-pigeon"):
         factory.create(unknown, broker)
+
+
+def test_a_client_id_from_certificates_needs_certificates(broker):
+    options = MqttOptions(client_id_from_certificate=True)
+    with pytest.raises(ConfigError) as caught:
+        MqttFrontEndFactory().create(config(options=options), broker)
+    assert caught.value.key == "client_id_from_certificate"
+
+
+def test_a_client_of_5_0_connects_and_leaves(broker):
+    async def scenario():
+        front_end = MqttFrontEndFactory().create(config(), broker)
+        reader, writer = await dial(await front_end.start())
+        writer.write(encode(Connect(client_id="dev", level=5)))
+        header = await reader.readexactly(2)
+        assert header[0] == 0x20
+        assert (await reader.readexactly(header[1]))[:2] == b"\0\0"
+        writer.write(encode(Disconnect(), 5))
+        assert await reader.read() == b""
+        assert broker.requests[0].version == "5.0"
+        writer.close()
+        await front_end.stop()
+
+    run(scenario)

@@ -96,11 +96,11 @@ def test_an_illegal_filter_is_refused(topic_filter):
 
 
 @pytest.mark.parametrize(
-    ("topic_filter", "storable"),
+    ("topic_filter", "own"),
     [("a/#", True), ("$queue/a", False), ("$share/g/a", False)],
 )
-def test_only_a_clients_own_topic_filter_belongs_to_its_session(topic_filter, storable):
-    assert target_of(topic_filter).is_storable is storable
+def test_what_a_queue_or_a_group_holds_is_nobodys_own(topic_filter, own):
+    assert target_of(topic_filter).is_own is own
 
 
 topic_names = st.text(
@@ -127,6 +127,13 @@ def test_a_filter_without_wildcards_names_the_destination_of_the_topic(topic):
 
 def test_a_topic_field_has_its_length_in_front():
     assert topic_field("topic://a.b") == b"\x00\x03a/b"
+
+
+@settings(deadline=None)
+@given(topic_names, st.sampled_from([names.topic, names.queue]))
+def test_a_topic_field_says_what_topic_of_says(topic, kind):
+    destination = kind(names.swap_separators(topic))
+    assert topic_field(destination)[2:] == topic_of(destination).encode()
 
 
 def test_a_name_that_is_too_long_with_its_prefix_cannot_be_said():

@@ -24,11 +24,29 @@ def test_sizes_and_times_have_units():
         {"connect_timeout": "0s"},
         {"client_id_bytes_max": 22},  # [MQTT-3.1.3-5]
         {"keepalive_max": "10s"},
+        {"receive_maximum": 0},
+        {"topic_alias_max": 65_536},
+        {"server_redirect": "moved"},
+        {"server_reference": "other:1883"},
+        {"server_redirect": "elsewhere", "server_reference": "other:1883"},
+        {"response_topic_prefix": "$answers"},
+        {"response_topic_prefix": "answers/"},
+        {"response_topic_prefix": "answers/+"},
     ],
 )
 def test_what_the_protocol_cannot_do_is_refused(table):
     with pytest.raises(ConfigError):
         parse_options(MqttOptions, table)
+
+
+def test_a_listener_can_send_its_clients_elsewhere():
+    table = {"server_redirect": "use_another", "server_reference": "other:1883"}
+    assert parse_options(MqttOptions, table).server_reference == "other:1883"
+
+
+def test_the_options_of_the_transport_are_still_checked():
+    with pytest.raises(ConfigError):
+        parse_options(MqttOptions, {"tls_certificate": "/does/not/exist.pem"})
 
 
 def test_every_option_says_what_it_is_for():

@@ -29,11 +29,13 @@ from tidegate_protocols.mqtt import (
     Disconnect,
     Pingreq,
     Pingresp,
+    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
+    ReasonCode,
     SessionState,
     Suback,
     Subscribe,
@@ -43,10 +45,10 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
+from tidegate_protocols.mqtt._reading import UNREAD_REPLIES_BYTES_MAX
 from tidegate_protocols.mqtt._session import (
     CONNECT_BYTES_MAX,
     LONG_PACKET_BYTES,
-    UNREAD_REPLIES_BYTES_MAX,
 )
 
 IN, OUT = InflightDirection.IN, InflightDirection.OUT
@@ -55,6 +57,10 @@ PUBLISHED, RECEIVED, RELEASED = (
     InflightState.RECEIVED,
     InflightState.RELEASED,
 )
+
+
+# How a connection ends: (graceful, publish_will, session_expiry).
+LEFT, LOST = (True, False, None), (False, False, None)
 
 
 def subscribe(*wanted: tuple[str, int], packet_id: int = 1) -> Subscribe:
@@ -96,17 +102,8 @@ def test_mqtt_3_1_is_accepted_and_never_told_of_a_session(make_client, broker):
     assert broker.requests[0].version == "3.1"
 
 
-@pytest.mark.parametrize("level", [5], ids=["5.0"])
-def test_a_client_of_mqtt_5_is_refused_in_its_own_words(make_client, level):
-    client = make_client()
-    client.sends(b"\x10\x0d\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00\x00")
-    assert client.link.sent == [b"\x20\x03\x00\x84\x00"]
-    assert client.link.is_closing
-    assert client.broker.requests == []
-
-
 @pytest.mark.parametrize("level", [0, 3, 6, 0x84], ids=["0", "3 as MQTT", "6", "bridge"])
-def test_any_other_version_is_refused_with_return_code_1(make_client, level):
+def test_any_other_version_is_refused_with_reason_code_1(make_client, level):
     client = make_client()  # [MQTT-3.1.2-2]
     client.sends(b"\x10\x0c\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00")
     assert client.gets() == [Connack(False, 1)]
@@ -135,7 +132,7 @@ def test_the_longest_connect_is_accepted(make_client):
         client_id=long, username=long, password=long.encode(), will=Will(long, long.encode())
     )
     assert len(encode(packet)) == CONNECT_BYTES_MAX + 4
-    assert client.connects(packet).return_code == 0
+    assert client.connects(packet).reason_code == 0
 
 
 def test_a_client_without_an_id_gets_one(make_client, broker):
@@ -156,13 +153,13 @@ def test_a_session_without_an_id_is_refused(make_client):
 @pytest.mark.parametrize(("client_id", "code"), [("ü" * 20, 0), ("ü" * 20 + "x", 2)])
 def test_a_client_id_is_limited_in_bytes(make_client, client_id, code):
     client = make_client(client_id_bytes_max=40)  # [MQTT-3.1.3-9]
-    assert client.connects(client_id=client_id).return_code == code
+    assert client.connects(client_id=client_id).reason_code == code
 
 
 @pytest.mark.parametrize(("keep_alive", "code"), [(0, 2), (60, 0), (61, 2)])
 def test_a_keep_alive_over_the_limit_is_refused(make_client, keep_alive, code):
     client = make_client(keep_alive_max=60.0)
-    assert client.connects(keep_alive=keep_alive).return_code == code
+    assert client.connects(keep_alive=keep_alive).reason_code == code
 
 
 def test_a_will_to_a_topic_of_the_gateway_is_refused(make_client):
@@ -181,7 +178,7 @@ def test_a_will_to_a_topic_of_the_gateway_is_refused(make_client):
         (RequestError("bad id"), None, 2),
     ],
 )
-def test_the_brokers_refusal_has_a_return_code(make_client, broker, error, username, code):
+def test_the_brokers_refusal_has_a_reason_code(make_client, broker, error, username, code):
     broker.error = error
     client = make_client(broker)
     assert client.connects(username=username) == Connack(False, code)
@@ -196,7 +193,7 @@ def test_a_bug_while_connecting_ends_the_connection(make_client, broker, caplog)
     with caplog.at_level(logging.ERROR, "tidegate.mqtt"):
         client.sends(Connect(client_id="dev"))
     assert client.link.is_aborted
-    assert "connect failed" in caplog.text
+    assert "connection failed" in caplog.text
     client.hangs_up()
     assert client.session.state is SessionState.CLOSED
 
@@ -214,7 +211,7 @@ def test_connack_is_the_first_thing_a_client_hears(make_client, broker, stored):
     client.sends(Connect(client_id="dev", clean_session=False))
     connack, publish = client.gets()  # [MQTT-3.2.0-1]
     assert connack == Connack(True, 0)
-    assert publish == Publish("a", b"x", 1, 1)
+    assert publish == Publish("a", b"x", 1, 2)
 
 
 def test_a_clean_session_is_never_present(make_client, broker):
@@ -273,7 +270,7 @@ def test_a_connection_that_comes_too_late_is_given_back_without_a_will(make_clie
 
     broker.connect = connect
     client.sends(Connect(client_id="dev"))
-    assert client.connection.take("disconnect") == [(True, [])]
+    assert client.connection.take("disconnect") == [LEFT]
     assert client.gets() == []
 
 
@@ -305,7 +302,7 @@ def test_a_client_is_given_up_after_one_and_a_half_keep_alives(make_client):
     assert not client.link.is_closing
     client.runtime.advance(0.1)  # [MQTT-3.1.2-24]
     assert client.link.is_closing
-    assert client.connection.take("disconnect") == [(False, [])]
+    assert client.connection.take("disconnect") == [LOST]
 
 
 def test_half_a_packet_is_no_sign_of_life(make_client):
@@ -438,7 +435,7 @@ def test_a_refused_publish_closes_the_connection_without_an_acknowledgement(clie
     client.sends(Publish("a", b"", qos, 1 if qos else 0), Pingreq())
     assert client.link.is_closing
     assert client.gets() == []
-    assert client.connection.take("disconnect") == [(False, [])]
+    assert client.connection.take("disconnect") == [LOST]
 
 
 @pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/a", "$queue/"])
@@ -452,7 +449,7 @@ def test_what_came_before_a_broken_packet_counts(client):
     client.sends(Publish("a", b"x"), b"\x30\x03\x00\x01#")
     assert len(client.connection.take("publish")) == 1
     assert client.link.is_closing  # [MQTT-4.8.0-1]
-    assert client.connection.take("disconnect") == [(False, [])]
+    assert client.connection.take("disconnect") == [LOST]
 
 
 def test_a_packet_over_the_limit_closes_the_connection(make_client):
@@ -477,7 +474,7 @@ def test_a_failure_that_comes_later_closes_the_connection_without_the_puback(cli
     # The broker is not called back from inside of its own call.
     assert client.connection.take("disconnect") == []
     client.runtime.advance(0)
-    assert client.connection.take("disconnect") == [(False, [])]
+    assert client.connection.take("disconnect") == [LOST]
     client.durable()
     client.hangs_up()
     assert client.gets() == []
@@ -507,12 +504,14 @@ def test_a_subscription_asks_the_broker_for_what_the_filter_means(client):
     assert client.gets() == [Suback(1, (1, 0, 2))]  # [MQTT-3.8.4-1] [MQTT-3.8.4-5]
 
 
-def test_only_a_persistent_sessions_own_topic_subscriptions_are_durable(make_client):
+@pytest.mark.parametrize("clean", [True, False])
+def test_all_subscriptions_of_a_persistent_session_come_back_with_it(make_client, clean):
     client = make_client()
-    client.connects(clean_session=False)
-    client.sends(subscribe(("a/#", 1), ("b", 0), ("$queue/q", 1), ("$share/g/a", 1)))
+    client.connects(clean_session=clean)
+    wanted = ["a/#", "b", "$queue/q", "$share/g/a"]
+    client.sends(subscribe(*((name, 1) for name in wanted)))
     names = [request.durable_name for request in client.connection.take("subscribe")]
-    assert names == ["a/#", "b", "", ""]
+    assert names == (["", "", "", ""] if clean else wanted)
 
 
 def test_an_illegal_filter_fails_alone(client):
@@ -565,7 +564,7 @@ def test_a_refused_renewal_leaves_the_subscription_as_it_was(client, stored):
 
 def test_messages_may_come_before_the_suback(client, stored):
     client.connection.on_call = lambda name: (
-        client.session.deliver("a", [stored(1, retain=True)]) if name == "subscribe" else None
+        client.session.deliver("a", [stored(1, retained=True)]) if name == "subscribe" else None
     )
     client.sends(subscribe(("a", 0)))
     client.durable()
@@ -646,7 +645,7 @@ def persistent(make_client, broker, *records: InflightRecord, **options):
 def test_a_restored_subscription_is_served_without_subscribing_again(make_client, broker, stored):
     client = persistent(make_client, broker)
     client.session.deliver("a", [stored(1, qos=1)])
-    assert client.gets() == [Publish("a", b"x", 1, 1)]
+    assert client.gets() == [Publish("a", b"x", 1, 2)]
     client.sends(Unsubscribe(1, ("a",)))
     assert client.connection.take("unsubscribe") == [("a", True)]
 
@@ -655,22 +654,22 @@ def test_qos_2_goes_out_exactly_once_step_by_durable_step(make_client, broker, s
     client = persistent(make_client, broker)
     client.session.deliver("a", [stored(41), stored(42)])
     records = [
-        InflightRecord("dev", OUT, 1, PUBLISHED, "a", 41),
-        InflightRecord("dev", OUT, 2, PUBLISHED, "a", 42),
+        InflightRecord("dev", OUT, 42, PUBLISHED, "a", 41, 2),
+        InflightRecord("dev", OUT, 43, PUBLISHED, "a", 42, 2),
     ]
     assert client.connection.take("record_inflight") == [(records, [])]
     assert client.gets() == []  # the ids are not durable yet
     client.durable()
-    assert client.gets() == [Publish("a", b"x", 2, 1), Publish("a", b"x", 2, 2)]
-    client.sends(Pubrec(1))
-    released = InflightRecord("dev", OUT, 1, RELEASED)
+    assert client.gets() == [Publish("a", b"x", 2, 42), Publish("a", b"x", 2, 43)]
+    client.sends(Pubrec(42))
+    released = InflightRecord("dev", OUT, 42, RELEASED)
     assert client.connection.take("acknowledge") == [("a", [41], released)]
-    client.sends(Pubrec(1))  # the client repeats itself before it heard of us
+    client.sends(Pubrec(42))  # the client repeats itself before it heard of us
     assert client.gets() == []
     client.durable()
-    assert client.gets() == [Pubrel(1), Pubrel(1)]
-    client.sends(Pubcomp(1))
-    assert client.connection.take("record_inflight") == [([], [(OUT, 1)])]
+    assert client.gets() == [Pubrel(42), Pubrel(42)]
+    client.sends(Pubcomp(42))
+    assert client.connection.take("record_inflight") == [([], [(OUT, 42)])]
 
 
 def test_qos_2_of_a_clean_session_needs_no_records(client, stored):
@@ -699,9 +698,11 @@ def test_a_resumed_session_gets_its_messages_under_their_own_ids(make_client, br
     assert client.gets() == [
         Publish("a", b"x", 2, 7, False, True),  # [MQTT-4.4.0-1] [MQTT-3.3.1-1]
         Publish("a", b"x", 1, 1, False, True),
-        Publish("a", b"x", 1, 2),  # a new message under an id that is not in use
+        Publish("a", b"x", 1, 44),  # a new message
     ]
-    assert client.connection.take("record_inflight") == []  # both are durable already
+    # Two ids are stored already; of QoS 1 the store is told how far was sent, and nothing waits.
+    sent_through = InflightRecord("dev", OUT, 0, PUBLISHED, "", 43)
+    assert client.connection.take("record_inflight") == [([sent_through], [])]
     client.sends(Pubrec(7), Puback(1))
     client.durable()
     assert client.gets() == [Pubrel(7)]
@@ -722,36 +723,29 @@ def test_a_resumed_session_repeats_its_pubrels(make_client, broker):
     assert client.connection.take("record_inflight") == [([], [(OUT, 9)])]
 
 
-def test_qos_1_ids_are_handed_to_the_next_connection(make_client, broker, stored):
-    client = persistent(make_client, broker, InflightRecord("dev", OUT, 9, PUBLISHED, "a", 40))
-    client.session.deliver("a", [stored(41, qos=1), stored(42, qos=1), stored(43, qos=2)])
-    client.durable()
-    client.sends(Puback(1))
-    client.connection.calls.clear()
+def test_the_end_says_which_messages_of_a_group_are_in_doubt(client, stored):
+    client.sends(subscribe(("$share/g/a", 2)))
+    client.session.deliver("$share/g/a", [stored(41), stored(42)])
+    client.sends(Pubrec(1))
     client.hangs_up()
-    detached = [
-        InflightRecord("dev", OUT, 2, PUBLISHED, "a", 42),
-        InflightRecord("dev", OUT, 9, PUBLISHED, "a", 40),  # it never came back to us
-    ]
-    assert client.connection.take("disconnect") == [(False, detached)]
+    assert client.connection.unanswered == {"$share/g/a": [42]}
 
 
-def test_a_take_over_hands_the_ids_on_too(make_client, broker, stored):
+def test_a_take_over_counts_what_the_client_answered_before(make_client, broker, stored):
     client = persistent(make_client, broker)
-    client.session.deliver("a", [stored(41, qos=1)])
-    client.session.closed(ConnectionEndedError("take-over", "another connection of the client"))
-    record = InflightRecord("dev", OUT, 1, PUBLISHED, "a", 41)
-    assert client.connection.take("disconnect") == [(False, [record])]
-    assert client.link.is_closing
+    client.session.deliver("a", [stored(41, qos=1), stored(42, qos=1)])
+    client.connection.calls.clear()
+
+    def take_over(name: str) -> None:
+        client.session.closed(ConnectionEndedError("taken-over", "another connection"))
+
+    client.connection.on_call = lambda name: take_over(name) if name == "publish" else None
+    client.sends(Puback(42), Publish("b", b""))
+    assert client.connection.take("acknowledge") == [("a", [41], None)]
+    assert client.connection.take("record_inflight") == [([], [(OUT, 0)])]
+    assert client.connection.take("disconnect") == [LOST]
     client.hangs_up()
     assert client.connection.take("disconnect") == []
-
-
-def test_a_clean_session_hands_on_nothing(client, stored):
-    client.sends(subscribe(("a", 1)))
-    client.session.deliver("a", [stored(1)])
-    client.hangs_up()
-    assert client.connection.take("disconnect") == [(False, [])]
 
 
 # ---------------------------------------------------------------------------------- flow control
@@ -803,7 +797,7 @@ def test_reading_goes_on_only_when_no_reason_to_pause_is_left(client):
 
 def test_disconnect_ends_without_the_will_and_ignores_the_rest(client):
     client.sends(Disconnect(), Publish("a", b""))  # [MQTT-3.14.4-3]
-    assert client.connection.take("disconnect") == [(True, [])]
+    assert client.connection.take("disconnect") == [LEFT]
     assert client.connection.take("publish") == []
     assert client.link.is_closing
     client.hangs_up()
@@ -812,7 +806,7 @@ def test_disconnect_ends_without_the_will_and_ignores_the_rest(client):
 
 def test_a_lost_link_ends_with_the_will(client):
     client.hangs_up()
-    assert client.connection.take("disconnect") == [(False, [])]
+    assert client.connection.take("disconnect") == [LOST]
 
 
 def test_an_end_by_the_broker_closes_the_link(client):
@@ -846,13 +840,187 @@ def test_the_log_says_why_and_never_what(client, caplog):
     assert "secret-body" not in text
 
 
+# ------------------------------------------------------------------------- MQTT 5.0: why it ends
+
+
+def reason_of(client):
+    """Type, reason and words of the one packet that the client got."""
+    (packet,) = client.gets()
+    return type(packet), packet.reason_code, packet.properties.reason_string
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"), [("taken-over", 0x8E), ("shutdown", 0x8B), ("by an operator", 0x98)]
+)
+def test_a_client_of_5_0_hears_why_the_broker_ends_it(client_5, ending, reason):
+    client_5.session.closed(ConnectionEndedError(ending, "because"))
+    assert reason_of(client_5) == (Disconnect, reason, "because")
+    assert client_5.link.is_closing
+
+
+def test_a_client_of_5_0_that_was_silent_hears_of_it(make_client):
+    client = make_client()
+    client.connects(level=5, keep_alive=10)
+    client.runtime.advance(15)
+    assert reason_of(client)[:2] == (Disconnect, 0x8D)
+    assert client.connection.take("disconnect") == [LOST]
+
+
+def test_a_client_of_5_0_is_given_up_after_the_keep_alive_that_it_was_told(make_client):
+    client = make_client(keep_alive_max=10.0)
+    assert client.connects(level=5, keep_alive=0).properties.server_keep_alive == 10
+    client.runtime.advance(15)
+    assert client.link.is_closing
+
+
+@pytest.mark.parametrize(
+    ("wire", "reason"),
+    [
+        (b"\x00\x00", 0x81),
+        (b"\x30\x03\x00\x01#", 0x81),
+        (b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00", 0x82),
+        (b"\x30\xff\xff\xff\x7f", 0x95),
+    ],
+    ids=["malformed", "short", "second connect", "too large"],
+)
+def test_a_client_of_5_0_hears_what_it_did_wrong(client_5, wire, reason):
+    client_5.sends(wire)
+    assert reason_of(client_5)[:2] == (Disconnect, reason)  # 5.0:MQTT-4.13.1-1
+    assert client_5.link.is_closing
+    assert client_5.connection.take("disconnect") == [LOST]
+
+
+@pytest.mark.parametrize(
+    ("wire", "reason"),
+    [
+        (b"\x10\x0d\x00\x04MQTT\x05\x03\x00\x00\x00\x00\x00", 0x81),
+        (b"\x10\x10\x00\x04MQTT\x05\x02\x00\x00\x03\x21\x00\x00\x00\x00", 0x82),
+    ],
+    ids=["reserved flag", "receive maximum 0"],
+)
+def test_a_connect_of_5_0_that_is_wrong_is_refused_in_its_own_words(make_client, wire, reason):
+    client = make_client()
+    client.codec.level = 5
+    client.sends(wire)
+    assert reason_of(client)[:2] == (Connack, reason)
+    assert client.link.is_closing
+    assert client.broker.requests == []
+
+
+@pytest.mark.parametrize(
+    ("error", "username", "reason"),
+    [
+        (AccessError("no"), None, 0x87),
+        (AccessError("no"), "user", 0x86),
+        (FlowControlError("too many connections"), None, 0x88),
+        (RequestError("bad id"), None, 0x85),
+    ],
+)
+def test_a_client_of_5_0_hears_why_it_is_refused(make_client, broker, error, username, reason):
+    broker.error = error
+    client = make_client(broker)
+    client.sends(Connect(client_id="dev", username=username, level=5))
+    assert reason_of(client) == (Connack, reason, str(error))
+    assert client.link.is_closing
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_redirected_client_is_told_where_to_go(make_client, level):
+    client = make_client(server_redirect="moved", server_reference="b.example:1883")
+    answer = client.connects(level=level)
+    assert answer.reason_code == (0x9D if level == 5 else 3)
+    assert answer.properties.server_reference == ("b.example:1883" if level == 5 else None)
+    assert client.link.is_closing
+    assert client.broker.requests == []
+
+
+def test_a_refusal_keeps_to_what_the_client_takes(make_client):
+    client = make_client(client_id_bytes_max=23)
+    properties = Properties(maximum_packet_size=20)
+    client.sends(Connect(client_id="x" * 24, level=5, properties=properties))
+    assert client.gets() == [Connack(False, 0x85)]
+
+
+def test_a_connack_that_the_client_does_not_take_is_not_sent(make_client):
+    client = make_client()
+    client.sends(Connect(client_id="dev", level=5, properties=Properties(maximum_packet_size=6)))
+    assert client.gets() == [Connack(False, 0x95)]
+    assert client.connection.take("disconnect") == [LEFT]
+    assert client.link.is_closing
+
+
+def test_the_certificates_name_reaches_the_broker(make_client):
+    client = make_client(tls_subject="CN=dev-7", client_id_from_certificate=True)
+    client.connects(level=5, client_id="")
+    (request,) = client.broker.requests
+    assert (request.client_id, request.tls_subject) == ("dev-7", "CN=dev-7")
+
+
+# ------------------------------------------------------------------ MQTT 5.0: the session's end
+
+
+def test_a_session_that_was_taken_up_to_end_now_is_completed_as_it_began(
+    make_client, broker, stored
+):
+    broker.session_present = True
+    broker.subscriptions = [Subscription(1, "dev", "a", "topic://a", True, 2)]
+    broker.inflight = [InflightRecord("dev", OUT, 0, PUBLISHED, "", 41)]
+    client = make_client(broker)
+    client.sends(Connect(client_id="dev", level=5, clean_session=False))
+    assert client.gets()[0].session_present is True
+    client.session.deliver("a", [stored(41, qos=1)])
+    assert client.gets() == [Publish("a", b"x", 1, 42, False, True)]  # 5.0:MQTT-4.4.0-1
+
+
+@pytest.mark.parametrize(("clean", "present"), [(True, False), (False, True)])
+def test_a_session_is_present_unless_a_clean_start_was_asked_for(
+    make_client, broker, clean, present
+):
+    broker.session_present = True
+    client = make_client(broker)
+    assert client.connects(level=5, clean_session=clean).session_present is present
+
+
+@pytest.mark.parametrize(("reason", "will"), [(0x00, False), (0x04, True), (0x80, True)])
+def test_only_a_normal_disconnect_takes_back_the_will(client_5, reason, will):
+    client_5.sends(Disconnect(ReasonCode(reason)))
+    assert client_5.connection.take("disconnect") == [(True, will, None)]
+    assert client_5.gets() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "longest", "kept"),
+    [(60, 0, 0.0, 0), (60, 90, 0.0, 90), (60, 9999, 3600.0, 3600), (0, 0, 0.0, 0)],
+)
+def test_a_disconnect_may_change_how_long_the_session_is_kept(
+    make_client, before, asked, longest, kept
+):
+    client = make_client(session_expiry=longest)
+    client.connects(level=5, properties=Properties(session_expiry_interval=before))
+    client.sends(Disconnect(properties=Properties(session_expiry_interval=asked)))
+    assert client.connection.take("disconnect") == [(True, False, kept)]
+
+
+def test_a_session_that_was_to_end_cannot_be_kept_after_all(client_5):
+    client_5.sends(Disconnect(properties=Properties(session_expiry_interval=1)))
+    assert reason_of(client_5)[:2] == (Disconnect, 0x82)
+    assert client_5.connection.take("disconnect") == [LOST]
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_bytes_whatever_upset_a_session(make_client, data):
     client = make_client()
-    if data.draw(st.booleans()):
-        client.sends(Connect(client_id="c", clean_session=False))
-    first = st.sampled_from([0x10, 0x30, 0x32, 0x34, 0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0])
+    level = data.draw(st.sampled_from([0, 4, 5]))
+    if level:
+        method = Properties(authentication_method="PUZZLE", authentication_data=b"user")
+        properties = data.draw(st.sampled_from([Properties(), method])) if level == 5 else None
+        packet = Connect(client_id="c", clean_session=False, level=level)
+        if properties:
+            packet = Connect(client_id="c", level=level, properties=properties)
+        client.sends(packet)
+    kinds = [0x10, 0x30, 0x32, 0x34, 0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0, 0xF0]
+    first = st.sampled_from(kinds)
     packet = st.tuples(first, st.binary(max_size=12)).map(
         lambda parts: bytes((parts[0], len(parts[1]))) + parts[1]
     )

@@ -4,6 +4,7 @@ import pytest
 
 from tidegate.spi import LocalProtocolError
 from tidegate_protocols.mqtt import (
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -11,11 +12,13 @@ from tidegate_protocols.mqtt import (
     PacketViolationError,
     Pingreq,
     Pingresp,
+    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
+    ReasonCode,
     SessionState,
     Suback,
     Subscribe,
@@ -27,6 +30,7 @@ from tidegate_protocols.mqtt._states import PACKET_INPUTS, TRANSITIONS, Input, n
 
 CONNECTING = SessionState.CONNECTING
 AUTHENTICATING = SessionState.AUTHENTICATING
+CHALLENGED = SessionState.CHALLENGED
 CONNECTED = SessionState.CONNECTED
 CLOSED = SessionState.CLOSED
 
@@ -41,7 +45,10 @@ FROM_CLIENTS = [
     Pingreq(),
 ]
 FROM_SERVERS = [Connack(False, 0), Suback(1, (0,)), Unsuback(1), Pingresp()]
-PACKETS: list[Packet] = [Connect(client_id="c"), Disconnect(), *FROM_CLIENTS, *FROM_SERVERS]
+BEFORE_5: list[Packet] = [Connect(client_id="c"), Disconnect(), *FROM_CLIENTS, *FROM_SERVERS]
+AUTH = Auth(ReasonCode.REAUTHENTICATE, Properties(authentication_method="PUZZLE"))
+PACKETS: list[Packet] = [*BEFORE_5, AUTH]
+IN_5 = [Unsuback(1, (0,)) if isinstance(packet, Unsuback) else packet for packet in PACKETS]
 
 
 def expected(state: SessionState, event: Input) -> SessionState | None:
@@ -56,8 +63,12 @@ def expected(state: SessionState, event: Input) -> SessionState | None:
     if event is Input.ENDED:
         return CLOSED
     if state is AUTHENTICATING:
-        return {Input.ACCEPTED: CONNECTED, Input.REFUSED: CLOSED}.get(event)
-    if event in packets:
+        answers = {Input.ACCEPTED: CONNECTED, Input.REFUSED: CLOSED, Input.CHALLENGE: CHALLENGED}
+        return answers.get(event)
+    if state is CHALLENGED:
+        ends = (Input.DISCONNECT, Input.BAD_INPUT)
+        return AUTHENTICATING if event is Input.AUTH else CLOSED if event in ends else None
+    if event in packets or event is Input.AUTH:
         return CONNECTED
     return CLOSED if event in (Input.DISCONNECT, Input.BAD_INPUT, Input.FAILED) else None
 
@@ -85,6 +96,7 @@ def test_every_packet_is_an_input():
         (CONNECTING, Input.PUBLISH, "MQTT-3.1.0-1"),
         (CONNECTED, Input.CONNECT, "MQTT-3.1.0-2"),
         (CONNECTED, Input.SUBACK, "MQTT-4.8.0-1"),
+        (CHALLENGED, Input.PUBLISH, "5.0:MQTT-3.1.2-30"),
     ],
 )
 def test_a_packet_at_the_wrong_moment_names_the_clause(state, event, clause):
@@ -93,7 +105,7 @@ def test_a_packet_at_the_wrong_moment_names_the_clause(state, event, clause):
     assert caught.value.clause == clause
 
 
-@pytest.mark.parametrize("packet", PACKETS, ids=lambda packet: type(packet).__name__)
+@pytest.mark.parametrize("packet", BEFORE_5, ids=lambda packet: type(packet).__name__)
 def test_a_session_that_waits_for_connect_does_as_the_table_says(make_client, packet):
     client = make_client()
     client.broker.is_slow = True
@@ -105,7 +117,7 @@ def test_a_session_that_waits_for_connect_does_as_the_table_says(make_client, pa
     client.hangs_up()
 
 
-@pytest.mark.parametrize("packet", PACKETS, ids=lambda packet: type(packet).__name__)
+@pytest.mark.parametrize("packet", BEFORE_5, ids=lambda packet: type(packet).__name__)
 def test_an_authenticating_session_looks_at_nothing(make_client, packet):
     client = make_client()
     client.broker.is_slow = True
@@ -117,7 +129,7 @@ def test_an_authenticating_session_looks_at_nothing(make_client, packet):
     client.hangs_up()
 
 
-@pytest.mark.parametrize("packet", PACKETS, ids=lambda packet: type(packet).__name__)
+@pytest.mark.parametrize("packet", BEFORE_5, ids=lambda packet: type(packet).__name__)
 def test_a_connected_session_does_as_the_table_says(client, packet):
     client.sends(packet)
     target = TRANSITIONS.get((CONNECTED, PACKET_INPUTS[type(packet)]), CLOSED)
@@ -130,10 +142,40 @@ def test_a_connected_session_does_as_the_table_says(client, packet):
         assert graceful == []
 
 
-@pytest.mark.parametrize("packet", PACKETS, ids=lambda packet: type(packet).__name__)
+@pytest.mark.parametrize("packet", BEFORE_5, ids=lambda packet: type(packet).__name__)
 def test_a_closed_session_does_nothing(client, packet):
     client.sends(Disconnect())
     client.connection.calls.clear()
     client.sends(packet)
     assert client.connection.calls == []
     assert client.gets() == []
+
+
+@pytest.mark.parametrize("packet", IN_5, ids=lambda packet: type(packet).__name__)
+def test_a_challenged_session_does_as_the_table_says(make_client, packet):
+    client = make_client()
+    method = Properties(authentication_method="PUZZLE", authentication_data=b"user")
+    client.sends(Connect(client_id="c", level=5, properties=method))
+    assert client.session.state is CHALLENGED
+    client.gets()
+    if packet is AUTH:
+        packet = Auth(ReasonCode.CONTINUE_AUTHENTICATION, method)
+    client.sends(packet)
+    target = TRANSITIONS.get((CHALLENGED, PACKET_INPUTS[type(packet)]), CLOSED)
+    # What an AUTH says is looked at at once; here it is asked the same again.
+    assert client.session.state is (CHALLENGED if target is AUTHENTICATING else target)
+    assert client.link.is_closing is (target is CLOSED)
+    assert client.connection.calls == []
+    client.hangs_up()
+
+
+@pytest.mark.parametrize("packet", IN_5, ids=lambda packet: type(packet).__name__)
+def test_a_connected_session_of_5_0_does_as_the_table_says(make_client, packet):
+    client = make_client()
+    method = Properties(authentication_method="PUZZLE", authentication_data=b"somebody")
+    client.connects(level=5, properties=method)
+    client.sends(packet)
+    target = TRANSITIONS.get((CONNECTED, PACKET_INPUTS[type(packet)]), CLOSED)
+    assert client.session.state is target
+    assert client.link.is_closing is (target is CLOSED)
+    client.hangs_up()

@@ -165,6 +165,9 @@ class FakeBroker:
         self.error: Exception | None = None
         self.gate = Gate()
 
+    def begin_authentication(self, method, request):
+        return None  # STOMP has no challenge-response
+
     async def connect(self, request, peer):
         self.requests.append(request)
         await self.gate

@@ -2,7 +2,14 @@
 
 import pytest
 
-from tidegate.spi import Message, RequestError, StoredMessage, StoreFullError, SubscribeRequest
+from tidegate.spi import (
+    Message,
+    RequestError,
+    RetainHandling,
+    StoredMessage,
+    StoreFullError,
+    SubscribeRequest,
+)
 from tidegate_protocols.stomp import StompOptions
 
 
@@ -124,8 +131,8 @@ class TestSubscribe:
             ("id:1\ndestination:a\n", "write /queue/NAME"),
             ("id:1\ndestination:/queue/a\nack:maybe\n", "auto, client, client-individual"),
             ("id:1\ndestination:/queue/a\nprefetch-count:x\n", "not a number"),
-            ("id:1\ndestination:/queue/a\nselector:a = 1\n", "selector is not supported"),
             ("id:1\ndestination:/queue/a\nbrowser:yes\n", "write true or false"),
+            ("id:1\ndestination:/topic/a\nretained:1\n", "retained:1 is not allowed"),
             ("id:1\ndestination:a\nsubscription-type:X\n", "write ANYCAST or MULTICAST"),
             ("id:1\ndestination:/topic/a\ndurable-subscription-name:x\n", "client-id"),
             ("id:0\ndestination:/queue/b\n", "already"),
@@ -224,6 +231,13 @@ class TestRoutingTypes:
         harness.connect()
         ((_, request, _),) = harness.subscribe("1", "orders.*", **{name: "MULTICAST"})
         assert request.destination == "topic://orders.*"
+
+
+@pytest.mark.parametrize(("asked", "handling"), [("true", 0), ("false", 2)])
+def test_retained_messages_come_to_those_who_ask(harness, asked, handling):
+    harness.connect()
+    ((_, request, _),) = harness.subscribe("1", "/topic/a.>", retained=asked)
+    assert request.retain_handling == RetainHandling(handling)
 
 
 class TestBrowsing:

@@ -516,11 +516,20 @@ def test_prefetch_is_a_header_of_ours(harness, version):
 
 
 @pytest.mark.clause("stomp-1.0/subscribe/selector")
-def test_a_selector_is_refused_not_ignored(harness):
+def test_a_selector_chooses_the_messages(harness):
     harness.connect("1.0")
     harness.feed("SUBSCRIBE\ndestination:/queue/a\nselector:a = 1\n\n\0")
-    assert "selector" in harness.error().headers["message"]
-    assert harness.connection.take() == [("disconnect", {"graceful": False})]
+    ((name, request, _),) = harness.connection.take()
+    assert (name, request.selector) == ("subscribe", "a = 1")
+
+
+@pytest.mark.clause("stomp-1.0/subscribe/selector")
+def test_a_selector_that_cannot_be_read_is_an_error(harness):
+    harness.connect("1.0")
+    harness.connection.fail["subscribe"] = RequestError("selector: '= 1' is at column 4")
+    harness.feed("SUBSCRIBE\ndestination:/queue/a\nselector:a == 1\n\n\0")
+    assert "column 4" in harness.error().headers["message"]
+    assert harness.connection.take()[-1] == ("disconnect", {"graceful": False})
 
 
 @pytest.mark.clause(

@@ -44,6 +44,26 @@ def test_impossible_names_are_refused(written):
             check(written)
 
 
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("/topic/$queue.a", ""),
+        ("topic://$queue.>", ""),
+        ("/topic/$share.g.a", ""),
+        ("$queue.a", "MULTICAST"),
+    ],
+)
+def test_a_topic_that_mqtt_would_take_for_something_else_is_refused(written, kind):
+    for check in (to_publish, to_subscribe):
+        with pytest.raises(PeerProtocolError, match="something else in MQTT"):
+            check(written, kind)
+
+
+@pytest.mark.parametrize("written", ["/queue/$queue.a", "/topic/$queue", "/topic/$queues.a"])
+def test_names_that_only_look_like_it_are_names(written):
+    assert to_stomp(to_publish(written)) == to_stomp(to_subscribe(written)) == written
+
+
 def test_wildcards_are_for_subscriptions():
     assert to_subscribe("/topic/a.*.>") == "topic://a.*.>"
     with pytest.raises(PeerProtocolError, match="wildcard"):

@@ -94,12 +94,75 @@ class TestMessage:
             ("mine", "1"),
         ]
 
-    def test_correlation_data_that_is_not_text_is_shown_escaped(self):
+    @pytest.mark.parametrize(
+        ("version", "data", "text"),
+        [
+            (V12, b"\xff\x00a", "/wBh"),
+            (V12, b"\0", "AA=="),
+            (V12, b"a\r\n:", None),
+            (V11, b"a\n:", None),
+            (V11, b"a\r", "YQ0="),
+            (V10, b"a\n", "YQo="),
+            (V10, b" a", "IGE="),
+            (V10, b"a:b", None),
+        ],
+    )
+    def test_correlation_data_that_a_header_cannot_carry_is_base64(self, version, data, text):
+        stored = StoredMessage(1, message(correlation_data=data))
+        (frame,) = decoded(MessageEncoder(version, "1", "id-", "").encode([stored]), version)
+        assert frame.headers["correlation-id"] == (data.decode() if text is None else text)
+        encoding = None if text is None else "base64"
+        assert frame.headers.get("correlation-id-encoding") == encoding
+
+    @pytest.mark.parametrize(
+        ("fields", "pair"),
+        [
+            ({"retain": True}, ("retain", "true")),
+            ({"retained": True}, ("retained", "true")),
+            ({"payload_format": 1}, ("payload-format", "1")),
+        ],
+    )
+    def test_what_only_some_messages_have_comes_as_a_header(self, fields, pair):
         encoder = MessageEncoder(V12, "1", "id-", "")
-        (frame,) = decoded(
-            encoder.encode([StoredMessage(1, message(correlation_data=b"\xff\x00a"))])
+        for protocol in ("stomp", "mqtt"):
+            stored = StoredMessage(1, message(protocol=protocol, **fields))
+            (frame,) = decoded(encoder.encode([stored]))
+            assert pair in frame.headers.items()
+
+    def test_a_message_of_another_protocol_says_so_and_has_its_headers_escaped(self):
+        encoder = MessageEncoder(V12, "1", "id-", "")
+        headers = (("destination", "x"), ("a", "1"), ("a", "2"), ("timestamp", "6"))
+        fields = {"protocol": "mqtt", "qos": 1, "original_name": "o", "headers": headers}
+        (frame,) = decoded(encoder.encode([StoredMessage(1, message(**fields))]))
+        assert frame.pairs[4:] == (
+            ("origin-protocol", "mqtt"),
+            ("origin-qos", "1"),
+            ("origin-destination", "o"),
+            ("user-destination", "x"),
+            ("a", "1"),
+            ("a", "2"),
+            ("timestamp", "6"),
         )
-        assert frame.headers["correlation-id"] == "\\xff a"
+        assert frame.headers["destination"] == "/queue/a"
+
+    @pytest.mark.parametrize(
+        ("qos", "persistent", "shown"),
+        [(0, False, "0"), (1, False, "0"), (1, True, "1"), (2, True, "2"), (2, False, "2")],
+    )
+    def test_the_qos_of_origin_is_that_of_the_publish_also_from_a_queue(
+        self, qos, persistent, shown
+    ):
+        encoder = MessageEncoder(V12, "1", "id-", "")
+        fields = {"protocol": "mqtt", "qos": qos, "persistent": persistent}
+        (frame,) = decoded(encoder.encode([StoredMessage(1, message(**fields))]))
+        assert frame.headers["origin-qos"] == shown
+
+    def test_a_stomp_message_keeps_its_headers_as_they_are(self):
+        encoder = MessageEncoder(V12, "1", "id-", "")
+        headers = (("user-destination", "x"), ("browser", "b"))
+        stored = StoredMessage(1, message(protocol="stomp", headers=headers))
+        (frame,) = decoded(encoder.encode([stored]))
+        assert tuple(frame.headers.items())[5:] == headers
 
     def test_a_timestamp_of_the_producer_stands(self):
         encoder = MessageEncoder(V12, "1", "id-", "")

@@ -65,6 +65,9 @@ class Broker:
         self.queues = collections.defaultdict(list)
         self.sequence, self.acknowledged, self.connections, self.writable = 0, [], [], []
 
+    def begin_authentication(self, method, request):
+        return None  # STOMP has no challenge-response
+
     async def connect(self, request, peer):
         self.connections.append(Connection(self, peer))
         return ConnectResult(self.connections[-1])

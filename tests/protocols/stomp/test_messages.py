@@ -55,6 +55,36 @@ def test_known_headers_become_fields():
     assert message.headers == (("mine", "1"),)
 
 
+def test_correlation_data_can_be_any_bytes():
+    message = any_of(correlation_id="/wA=", correlation_id_encoding="base64")
+    assert (message.correlation_data, message.headers) == (b"\xff\0", ())
+
+
+def test_an_encoding_of_nothing_is_nothing():
+    message = any_of(correlation_id_encoding="base64", a="1")
+    assert (message.correlation_data, message.headers) == (b"", (("a", "1"),))
+
+
+def test_a_payload_format_is_kept():
+    assert any_of(payload_format="1").payload_format == 1
+    assert any_of(payload_format="0").payload_format == 0
+
+
+def test_a_topic_can_be_asked_to_retain_and_a_queue_keeps_its_messages_anyway():
+    frame = Frame("SEND", {"retain": "true"}, b"body")
+    assert message_of(frame, "topic://a", "", 5, "me", own).retain is True
+    assert any_of(retain="true").retain is False
+    frame = Frame("SEND", {"retain": "false"}, b"body")
+    message = message_of(frame, "topic://a", "", 5, "me", own)
+    assert (message.retain, message.headers) == (False, ())
+
+
+@pytest.mark.parametrize("text", ["/queue/", "/topic/a.*", "queue://>", "/topic/$queue.a"])
+def test_a_reply_to_that_nobody_could_send_to_is_carried_as_it_is(text):
+    message = any_of(reply_to=text)
+    assert (message.reply_to, message.headers) == ("", (("reply-to", text),))
+
+
 def test_headers_of_the_message_frame_are_not_the_users():
     message = any_of(subscription="1", ack="2", redelivered="true", message_id="3", type="t")
     assert message.headers == (("type", "t"),)
@@ -131,6 +161,11 @@ def test_what_is_not_acted_upon_is_carried_in_order(also):
         ({"expires": "-5"}, "milliseconds"),
         ({"expires": "9" * 15}, "milliseconds"),
         ({"expires": "٣"}, "milliseconds"),
+        ({"retain": "1"}, "true, false"),
+        ({"payload-format": "2"}, "0, 1"),
+        ({"correlation-id": "a", "correlation-id-encoding": "base64"}, "not base64"),
+        ({"correlation-id": "ü===", "correlation-id-encoding": "base64"}, "not base64"),
+        ({"correlation-id": "a", "correlation-id-encoding": "hex"}, "write base64"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(headers, text):

@@ -1,0 +1,76 @@
+"""Whether the configured parts can be built: contradictions that only a plugin itself can see.
+
+``resolve`` parses options one by one. That ``transport = "tls"`` lacks a certificate, or that two
+options exclude each other, a factory says in ``create()``; so each one is made once, without a
+broker, and thrown away.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+from tidegate.config._resolve import ResolvedConfig
+from tidegate.spi import (
+    AuthenticationExchange,
+    ClientPeer,
+    ConfigError,
+    ConnectRequest,
+    GatewayError,
+    PluginContractError,
+    SinkContext,
+    StoreContext,
+)
+
+
+class _NoBroker:
+    """Stands where the broker will be; a factory that already uses it breaks the contract."""
+
+    name = "check"
+    store_id = ""
+    version = ""
+
+    def begin_authentication(
+        self, method: str, request: ConnectRequest
+    ) -> AuthenticationExchange | None:
+        _refuse()
+
+    async def connect(self, request: ConnectRequest, peer: ClientPeer) -> NoReturn:
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise RuntimeError("create() must not use the broker")
+
+
+def check_parts(config: ResolvedConfig) -> None:
+    """Make store, sinks and listeners once; nothing is opened but the files that options name.
+
+    Raises: ConfigError with file and key; PluginContractError for any other failure.
+    """
+    directory = Path(config.broker.data_directory)
+    where, plugin = "store", f"store-{config.store.name}"
+    try:
+        config.store.factory.create(
+            StoreContext(
+                data_directory=directory,
+                gateway_name=config.broker.name,
+                persistent=config.broker.persistent,
+                keep_acknowledged=bool(config.sinks),
+            ),
+            config.store.options,
+        )
+        for index, sink in enumerate(config.sinks):
+            where, plugin = f"sinks[{index}]", f"sink-{sink.plugin}"
+            sink.factory.create(SinkContext(sink.name, config.broker.name, directory), sink.options)
+        for listener in config.listeners:
+            where, plugin = listener.key, f"protocol-{listener.config.protocol}"
+            listener.factory.create(listener.config, _NoBroker())
+    except ConfigError as error:
+        raise error.at(path=config.path, prefix=where) from error.__cause__
+    except GatewayError:
+        raise
+    except Exception as error:
+        raise PluginContractError(
+            plugin, f"create() failed: {type(error).__name__}: {error}"
+        ) from error

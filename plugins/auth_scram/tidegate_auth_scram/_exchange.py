@@ -1,0 +1,92 @@
+"""One SCRAM exchange (RFC 5802 section 5), as MQTT 5.0's AUTH packets carry it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast, final
+
+from scramp import ScramMechanism  # pyright: ignore[reportMissingTypeStubs]  # untyped package
+from scramp.utils import ScramException  # pyright: ignore[reportMissingTypeStubs]  # untyped package
+
+from tidegate.spi import AccessError
+from tidegate_auth_scram._users import UserDirectory
+
+#: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time in
+#: proportion to its length, and strangers send it.
+MESSAGE_BYTES_MAX: Final = 4096
+
+#: What every failed attempt is told, so that it does not tell who exists.
+_REFUSED: Final = "wrong user name or password"
+
+
+@final
+class ScramExchange:
+    """Implements :class:`tidegate.spi.AuthenticationExchange`.
+
+    Channel binding is not offered: a client that asks for it (``p=``) is refused, one that would
+    have (``y``) or cannot (``n``) goes on (RFC 5802 section 6).
+
+    Args: nonce: the server's part of it; None: a random one.
+    """
+
+    def __init__(self, method: str, users: UserDirectory, nonce: str | None = None) -> None:
+        self._method = method
+        self._users = users
+        self._nonce = nonce
+        self._was_asked = False
+        self._name = ""
+        self._server: Any = None
+        self._is_over = False
+        self._principal = ""
+
+    @property
+    def principal(self) -> str:
+        """See AuthenticationExchange."""
+        return self._principal
+
+    async def step(self, data: bytes) -> bytes:
+        """See AuthenticationExchange."""
+        if self._is_over:
+            raise AccessError("this authentication is over")
+        if not data and self._server is None and not self._was_asked:
+            self._was_asked = True  # the client begins, and may wait to be told so
+            return b""
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise self._refusal(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise self._refusal("a message that is not UTF-8") from None
+        if self._server is None:
+            await self._users.refresh()
+        try:
+            answer = self._first(text) if self._server is None else self._final(text)
+        except ScramException as error:
+            raise self._refusal(_REFUSED if self._name else str(error)) from None
+        return answer.encode()
+
+    def _first(self, text: str) -> str:
+        """client-first-message to server-first-message."""
+        server = cast("Any", ScramMechanism)(self._method).make_server(
+            self._look_up, s_nonce=self._nonce
+        )
+        server.set_client_first(text)
+        self._server = server
+        return cast("str", server.get_server_first())
+
+    def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        self._name = name
+        # Nothing fits the made-up keys of one that does not exist.
+        found, _ = self._users.find(name, self._method)
+        return found.salt, found.stored_key, found.server_key, found.iterations
+
+    def _final(self, text: str) -> str:
+        """client-final-message to server-final-message."""
+        self._is_over = True
+        self._server.set_client_final(text)
+        answer = cast("str", self._server.get_server_final())
+        self._principal = self._name
+        return answer
+
+    def _refusal(self, problem: str) -> AccessError:
+        self._is_over = True
+        return AccessError(problem, principal=self._name)

@@ -1,0 +1,127 @@
+"""What is stored of a password, and how it is written: the form that PostgreSQL uses.
+
+``SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, the last three in base64. Whoever reads it
+cannot log in with it, but can try passwords (RFC 5802 section 9), so it is kept like one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from scramp import ScramMechanism  # pyright: ignore[reportMissingTypeStubs]  # untyped package
+from scramp.utils import (  # pyright: ignore[reportMissingTypeStubs]
+    ScramException,
+    saslprep,  # pyright: ignore[reportUnknownVariableType]
+)
+
+#: The methods that are offered, and the length of their keys in bytes.
+METHODS: Final[Mapping[str, int]] = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
+METHOD_DEFAULT: Final = "SCRAM-SHA-256"
+
+#: RFC 7677 section 4: at least 4096. The upper bound is the library's: what a client is told to do.
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 10_000_000
+
+#: OWASP advises 600,000 for PBKDF2 with SHA-256 when the server does the work. With SCRAM every
+#: client does it at every connection, and clients may be small; 100,000 cost a server core 25 ms.
+ITERATIONS_DEFAULT: Final = 100_000
+
+SALT_BYTES: Final = 16
+_SALT_BYTES_MIN: Final = 12
+
+_FORM: Final = re.compile(r"([A-Z0-9-]+)\$([1-9][0-9]{3,7}):([^$:]+)\$([^$:]+):([^$:]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What checks one password. Attributes: method, iterations, salt, stored_key, server_key."""
+
+    method: str
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:  # the keys must never reach a log
+        return f"Verifier({self.method}, {self.iterations} iterations)"
+
+    def written(self) -> str:
+        """As it stands in the file, keys and all."""
+        salt, stored_key, server_key = (
+            base64.b64encode(part).decode()
+            for part in (self.salt, self.stored_key, self.server_key)
+        )
+        return f"{self.method}${self.iterations}:{salt}${stored_key}:{server_key}"
+
+
+def parse(text: str) -> Verifier:
+    """Read the written form. Raises: ValueError that says what is wrong, without the keys."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError("is not METHOD$ITERATIONS:SALT$STORED_KEY:SERVER_KEY")
+    method, iterations = found[1], int(found[2])
+    length = METHODS.get(method)
+    if length is None:
+        raise ValueError(f"has the method {method}; known are {', '.join(METHODS)}")
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise ValueError(
+            f"has {iterations} iterations; from {ITERATIONS_MIN} (RFC 7677) to {ITERATIONS_MAX}"
+            " are allowed"
+        )
+    try:
+        salt, stored_key, server_key = (
+            base64.b64decode(part, validate=True) for part in found.groups()[2:]
+        )
+    except (binascii.Error, ValueError):
+        raise ValueError("has a salt or a key that is not base64") from None
+    if len(salt) < _SALT_BYTES_MIN:
+        raise ValueError(f"has a salt of {len(salt)} bytes; at least {_SALT_BYTES_MIN} are needed")
+    if len(stored_key) != length or len(server_key) != length:
+        raise ValueError(f"has a key that is not {length} bytes long")
+    return Verifier(method, iterations, salt, stored_key, server_key)
+
+
+def make(password: str, method: str, iterations: int, salt: bytes) -> Verifier:
+    """What is stored of *password*. Takes 0.25 microseconds of CPU an iteration, outside the GIL.
+
+    Raises: ValueError for a password that SASLprep (RFC 4013) prohibits, or an empty one.
+    """
+    mechanism = cast("Any", ScramMechanism)(method)
+    try:
+        if not saslprep(password):
+            raise ValueError("an empty password is no password")
+        salt, stored_key, server_key, iterations = mechanism.make_auth_info(
+            password, iteration_count=iterations, salt=salt
+        )
+    except ScramException as error:
+        raise ValueError(f"a password cannot contain this: {error}") from None
+    return Verifier(method, iterations, salt, stored_key, server_key)
+
+
+def is_correct(password: str, verifier: Verifier) -> bool:
+    """Tell whether *password* is the one; costs the same for a wrong one. See :func:`make`."""
+    try:
+        made = make(password, verifier.method, verifier.iterations, verifier.salt)
+    except ValueError:
+        return False  # nobody can have such a password
+    return hmac.compare_digest(made.stored_key, verifier.stored_key)
+
+
+def prepared_name(name: str) -> str:
+    """*name* as it is compared (RFC 5802 section 5.1: SASLprep).
+
+    Raises: ValueError for one that is prohibited, or empty.
+    """
+    try:
+        prepared = saslprep(name)
+    except ScramException as error:
+        raise ValueError(f"a user name cannot contain this: {error}") from None
+    if not prepared:
+        raise ValueError("a user name must not be empty")
+    return prepared

@@ -1,0 +1,41 @@
+"""QoS 0 to many: what one client is sent is kept for the next ones that are sent the same.
+
+One message to a hundred subscribers is otherwise encoded a hundred times. With QoS 0 the packets
+of all clients of one version are the same bytes, unless something of their own is in them (aliases,
+subscription identifiers, retain as published), and the broker hands the same messages to one
+subscriber after the other. So remembering one batch is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from tidegate.spi import StoredMessage
+
+#: The newest batch is kept until the next one comes; what is larger than this is encoded anew.
+KEPT_BYTES_MAX: Final = 256 * 1024
+
+
+@final
+class FanOut:
+    """The newest batch of one protocol version. Used on the event loop only."""
+
+    __slots__ = ("_messages", "_wire")
+
+    def __init__(self) -> None:
+        self._messages: Sequence[StoredMessage] = ()
+        self._wire = b""
+
+    def find(self, messages: Sequence[StoredMessage]) -> bytes:
+        """The packets for *messages*, b"" when other ones were the last.
+
+        The same objects in the same order: lists compare by identity first, so a hit costs little
+        and a miss ends at the first message.
+        """
+        return self._wire if messages == self._messages else b""
+
+    def keep(self, messages: Sequence[StoredMessage], wire: bytes) -> None:
+        """*wire* is what any client may be sent for *messages*, now and later."""
+        if len(wire) <= KEPT_BYTES_MAX:
+            self._messages, self._wire = messages, wire

@@ -1,0 +1,79 @@
+"""Errors of the gateway as reason codes of MQTT 5.0 (section 2.4).
+
+What MQTT 3.1.1 can say of the same is decided where it is said: its CONNACK has five codes, its
+SUBACK one, and everything else is a closed connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidegate.spi import (
+    AccessError,
+    ConnectionEndedError,
+    FlowControlError,
+    GatewayError,
+    PeerProtocolError,
+    RequestError,
+    StoreFullError,
+)
+from tidegate_protocols.mqtt._codes import ReasonCode
+
+#: Why the broker ends connections: `ConnectionEndedError.reason`. Any other is an operator's act.
+_ENDINGS: Final[Mapping[str, ReasonCode]] = {
+    "taken-over": ReasonCode.SESSION_TAKEN_OVER,
+    "shutdown": ReasonCode.SERVER_SHUTTING_DOWN,
+    "internal-error": ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+}
+
+
+class RefusedError(GatewayError):
+    """A request that is refused with a reason of its own. Attributes: reason, problem."""
+
+    def __init__(self, reason: ReasonCode, problem: str) -> None:
+        super().__init__(problem)
+        self.reason = reason
+        self.problem = problem
+
+
+def connect_reason(error: GatewayError, *, has_username: bool) -> ReasonCode:
+    """Why the broker did not accept a CONNECT; also right for MQTT 3.1.1."""
+    if isinstance(error, RefusedError):
+        return error.reason
+    if isinstance(error, AccessError):
+        return ReasonCode.BAD_USER_NAME_OR_PASSWORD if has_username else ReasonCode.NOT_AUTHORIZED
+    if isinstance(error, RequestError):
+        return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+    return ReasonCode.SERVER_UNAVAILABLE
+
+
+def publish_reason(error: GatewayError) -> ReasonCode:
+    """Why a PUBLISH was not accepted (PUBACK, PUBREC)."""
+    return _reason(error, bad_request=ReasonCode.TOPIC_NAME_INVALID)
+
+
+def subscribe_reason(error: GatewayError) -> ReasonCode:
+    """Why a subscription was not made (SUBACK)."""
+    return _reason(error, bad_request=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+
+def end_reason(error: GatewayError) -> ReasonCode:
+    """Why the gateway ends a connection (DISCONNECT)."""
+    if isinstance(error, ConnectionEndedError):
+        return _ENDINGS.get(error.reason, ReasonCode.ADMINISTRATIVE_ACTION)
+    if isinstance(error, PeerProtocolError):
+        return ReasonCode(error.wire_code or ReasonCode.PROTOCOL_ERROR)
+    return _reason(error, bad_request=ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+
+
+def _reason(error: GatewayError, *, bad_request: ReasonCode) -> ReasonCode:
+    if isinstance(error, RefusedError):
+        return error.reason
+    if isinstance(error, AccessError):
+        return ReasonCode.NOT_AUTHORIZED
+    if isinstance(error, (FlowControlError, StoreFullError)):
+        return ReasonCode.QUOTA_EXCEEDED
+    if isinstance(error, RequestError):
+        return bad_request
+    return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR

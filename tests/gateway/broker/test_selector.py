@@ -1,0 +1,214 @@
+"""What selectors select."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.broker._selector import compile_selector
+from tidegate.broker._selector_grammar import parse
+from tidegate.spi import Message, RequestError
+
+MESSAGE = Message(
+    "queue://q",
+    b"body",
+    (
+        ("color", "red"),
+        ("color", "blue"),
+        ("n", "42"),
+        ("f", "2.50"),
+        ("yes", "true"),
+        ("x-y", "5"),
+        ("x", "9"),
+        ("y", "4"),
+        ("type", "order"),
+        ("JMSXGroupID", "g1"),
+        ("per", "50%"),
+        ("text", "line\nbreak"),
+        ("weird", "1e400"),
+        ("long", "9" * 60),
+    ),
+    received_at=1_700_000_000_123_456,
+    expires_at=1_800_000_000_000_000,
+    priority=7,
+    persistent=False,
+    content_type="text/plain",
+    correlation_data=b"c-1",
+    reply_to="queue://answers",
+)
+
+
+def selects(text: str, message: Message = MESSAGE) -> bool:
+    matches = compile_selector(text)
+    assert matches is not None
+    return matches(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "color = 'red'",
+        "color <> 'blue'",
+        "n = 42",
+        "n = '42'",
+        "n = 42.0",
+        "n > 41 AND n < 43 AND n >= 42 AND n <= 42",
+        "f = 2.5",
+        "n > f",
+        "yes",
+        "yes = TRUE",
+        "NOT (yes = FALSE)",
+        "x - y = 5",
+        '"x-y" = 5',
+        "n / 4 = 10",
+        "n / 4.0 = 10.5",
+        "-7 / 2 = -3",
+        "n * 2 + 1 - -1 = 86",
+        "+n = 42",
+        "n BETWEEN 42 AND 42",
+        "n NOT BETWEEN 1 AND 41",
+        "color IN ('green', 'red')",
+        "color NOT IN ('blue')",
+        "color LIKE 'r%' AND color LIKE '_e_' AND color LIKE '%' AND color LIKE '%d'",
+        "color NOT LIKE 'r_'",
+        "per LIKE '50!%' ESCAPE '!' AND color NOT LIKE 'r!%' ESCAPE '!'",
+        "text LIKE 'line%break'",
+        "missing IS NULL AND color IS NOT NULL",
+        "JMSPriority = 7 AND priority = 7",
+        "JMSTimestamp = 1700000000123",
+        "JMSExpiration = 1800000000000",
+        "JMSDeliveryMode = 'NON_PERSISTENT' AND persistent = FALSE",
+        "JMSCorrelationID = 'c-1' AND \"correlation-id\" = 'c-1'",
+        "JMSType = 'order' AND type = 'order'",
+        "JMSReplyTo = 'queue://answers'",
+        "JMSXGroupID = 'g1'",
+        "JMSMessageID IS NULL",
+        "\"content-type\" = 'text/plain'",
+        "convert_string_expressions:n > 41",
+        "TRUE",
+    ],
+)
+def test_is_selected(text: str) -> None:
+    assert selects(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "color = 'blue'",  # only the first of repeated headers counts
+        "color = 1",
+        "color > 'a'",  # strings have no order
+        "color + 1 = 1",
+        "missing = 1",
+        "missing <> 1",
+        "NOT (missing = 1)",
+        "missing IN ('x')",
+        "missing NOT IN ('x')",
+        "missing LIKE '%'",
+        "missing NOT LIKE '%'",
+        "missing BETWEEN 1 AND 2",
+        "missing NOT BETWEEN 1 AND 2",
+        "missing",
+        "n / 0 = 1",
+        "n / 0 <> 1",
+        "weird > 1",
+        "long = 1",
+        "n = 'x'",
+        "color LIKE 'R%'",
+        "Color = 'red'",
+        "FALSE",
+    ],
+)
+def test_is_not_selected(text: str) -> None:
+    if "'a'" in text:
+        with pytest.raises(RequestError, match="'a' is not a number"):
+            compile_selector(text)
+        return
+    assert not selects(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("'x'", "'x' is no condition"),
+        ("n + 1", "a calculation is no condition"),
+        ("n AND 1", "1 is no condition"),
+        ("'1' + 1 = 2", "'1' is not a number"),
+        ("TRUE > 1", "TRUE is not a number"),
+        ("(n = 1) + 1 = 2", "a condition is not a number"),
+        ("1 IN ('1')", "need a name"),
+        ("n LIKE 'x' ESCAPE 'ab'", "ESCAPE needs one character"),
+        ("n LIKE 'x!' ESCAPE '!'", "ends with its ESCAPE"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        compile_selector(text)
+    assert reason in str(caught.value)
+
+
+def test_nothing_selects_everything() -> None:
+    assert (compile_selector(""), compile_selector("  ")) == (None, None)
+
+
+_WORDS = {True: "yes", False: "yes = FALSE", None: "missing = 1"}
+_TABLE = [(left, right) for left in _WORDS for right in _WORDS]
+
+
+@pytest.mark.parametrize(("left", "right"), _TABLE)
+def test_and_or_and_not_have_three_values(left: bool | None, right: bool | None) -> None:
+    def value(text: str) -> bool | None:
+        if selects(text):
+            return True
+        return False if selects(f"NOT ({text})") else None
+
+    known = (left, right)
+    both = False if False in known else None if None in known else True
+    either = True if True in known else None if None in known else False
+    assert value(f"{_WORDS[left]} AND {_WORDS[right]}") is both
+    assert value(f"{_WORDS[left]} OR {_WORDS[right]}") is either
+    assert value(f"NOT {_WORDS[left]}") is (None if left is None else not left)
+
+
+@given(st.text("ab%_", max_size=8), st.text("ab", max_size=12))
+def test_like_is_what_a_shell_pattern_is(pattern: str, text: str) -> None:
+    wanted = fnmatch.fnmatchcase(text, pattern.replace("%", "*").replace("_", "?"))
+    message = Message("queue://q", b"", (("t", text),))
+    assert selects(f"t LIKE '{pattern}'", message) is wanted
+
+
+def test_like_takes_no_exponential_time() -> None:
+    message = Message("queue://q", b"", (("t", "a" * 20_000),))
+    began = time.process_time()
+    assert not selects("t LIKE '" + "%a" * 1000 + "%b'", message)
+    assert time.process_time() - began < 30  # a backtracking one would not end at all
+
+
+_NAMES = st.sampled_from(["n", "f", "color", "missing", "yes", "weird", "long", "1", "0", "2.5"])
+_OPERATORS = st.sampled_from(["+", "-", "*", "/", "=", "<>", "<", ">=", "AND", "OR"])
+
+
+@given(st.lists(st.tuples(_NAMES, _OPERATORS), min_size=1, max_size=12), _NAMES)
+def test_no_message_makes_a_selector_fail(parts: list[tuple[str, str]], last: str) -> None:
+    text = " ".join(f"{name} {operator}" for name, operator in parts) + f" {last}"
+    try:
+        matches = compile_selector(text)
+    except RequestError:
+        return
+    assert matches is not None
+    assert matches(MESSAGE) in (True, False)
+
+
+def test_large_numbers_stay_bounded() -> None:
+    many = " * ".join(["n"] * 90)
+    assert not selects(f"{many} > 1")
+    assert not selects(f"{many} < 1")
+
+
+def test_a_compiled_selector_is_used_again() -> None:
+    assert compile_selector("n = 1") is compile_selector("n = 1")
+    assert parse("n = 1") == parse("n=1")

@@ -1,0 +1,77 @@
+"""A subscription that is replaced by one of another kind, without missing a message."""
+
+from __future__ import annotations
+
+from broker_harness import Broker, run
+
+from tidegate.broker._succession import as_granted
+from tidegate.spi import Message, StoredMessage
+
+
+def test_what_waits_in_the_old_list_comes_first_and_at_most_once() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client, sender = await broker.client("mqtt", "c"), await broker.client()
+            client.subscribe("topic://t", qos=0, acknowledge=False)
+            client.connection.writable(False)
+            for number in range(5):
+                sender.send("topic://t", f"{number}", qos=1)
+            await broker.settle()
+            sender.send("topic://t", "5", qos=1)  # not durable yet, and routed to the old list
+            client.subscribe("topic://t", qos=1)
+            for number in range(6, 9):
+                sender.send("topic://t", f"{number}", qos=1)
+            await broker.settle()
+            assert client.bodies() == []
+            client.connection.writable(True)
+            await broker.settle()
+            assert client.bodies() == [b"%d" % number for number in range(9)]
+            assert [m.message.qos for _, m in client.deliveries] == [0] * 6 + [1] * 3
+            client.ack_all(token="acks")
+            await broker.settle()
+            assert client.confirmations == ["acks"]
+            assert len(broker.contents.subscriptions) == 1
+
+    run(main())
+
+
+def test_messages_of_qos_0_stay_behind_what_waits() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client, sender = await broker.client("mqtt", "c"), await broker.client()
+            client.subscribe("topic://t", qos=0, acknowledge=False)
+            client.connection.writable(False)
+            sender.send("topic://t", "0", qos=1)
+            await broker.settle()
+            client.subscribe("topic://t", qos=1)
+            sender.send("topic://t", "1", qos=0)
+            await broker.settle()
+            client.connection.writable(True)
+            await broker.settle()
+            assert client.bodies() == [b"0", b"1"]
+
+    run(main())
+
+
+def test_an_unsubscription_in_between_ends_both_lists() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client, sender = await broker.client("mqtt", "c"), await broker.client()
+            client.subscribe("topic://t", qos=0, acknowledge=False)
+            client.connection.writable(False)
+            sender.send("topic://t", "0", qos=1)
+            await broker.settle()
+            client.subscribe("topic://t", qos=1)
+            client.connection.unsubscribe("s")
+            client.connection.writable(True)
+            sender.send("topic://t", "1", qos=1)
+            await broker.settle()
+            assert client.bodies() == []
+            assert broker.contents.subscriptions == {}
+
+    run(main())
+
+
+def test_what_was_granted_at_most_once_is_handed_out_so() -> None:
+    stored = StoredMessage(7, Message("topic://t", b"m", qos=2), 1)
+    assert as_granted([stored]) == [StoredMessage(7, Message("topic://t", b"m", qos=0), 1)]

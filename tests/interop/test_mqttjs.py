@@ -1,0 +1,65 @@
+"""MQTT.js under Node against the running gateway: every version, over every transport.
+
+Needs Node 18 and npm; without them the tests are skipped with the reason, which `.ci/run` counts as
+a failure.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(
+        shutil.which("node") is None or shutil.which("npm") is None,
+        reason="MQTT.js needs Node, and node and npm are not both on PATH",
+    ),
+]
+SOURCE = Path(__file__).parent / "mqttjs"
+BUILD = Path(__file__).resolve().parents[2] / "build" / "mqttjs"
+SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+RUN_TIMEOUT_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    """The client with its packages, installed beside a copy of it and kept for the next run."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    wanted = (SOURCE / "package.json").read_text()
+    package = BUILD / "package.json"
+    is_installed = (BUILD / "node_modules" / "mqtt").is_dir()
+    if not is_installed or not package.is_file() or package.read_text() != wanted:
+        package.write_text(wanted)
+        done = subprocess.run(
+            ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"],
+            cwd=BUILD,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+        if done.returncode != 0:
+            package.unlink()
+        assert done.returncode == 0, f"npm install failed:\n{done.stderr}"
+    return Path(shutil.copyfile(SOURCE / "client.mjs", BUILD / "client.mjs"))
+
+
+@pytest.mark.parametrize("transport", SCHEMES)
+@pytest.mark.parametrize("version", [3, 4, 5], ids=["3.1", "3.1.1", "5.0"])
+def test_mqttjs(program, mqtt_gateway, version, transport) -> None:
+    path = "/mqtt" if transport in ("ws", "wss") else ""
+    url = f"{SCHEMES[transport]}://127.0.0.1:{mqtt_gateway.ports[transport]}{path}"
+    trust = [mqtt_gateway.cafile] if transport in ("tls", "wss") else []
+    done = subprocess.run(
+        ["node", str(program), url, str(version), *trust],
+        cwd=BUILD,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_TIMEOUT_S,
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

@@ -1,0 +1,60 @@
+"""A file of users, and a client."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tidegate.spi import Credentials
+from tidegate_auth_scram._verifier import make
+
+#: As few iterations as are allowed: these tests are not about what a password costs.
+ITERATIONS = 4096
+SALT = b"0123456789abcdef"
+
+
+@pytest.fixture
+def users_file(tmp_path: Path):
+    """Write lines to the file of users and return its path."""
+    path = tmp_path / "users"
+
+    def write(*lines: str) -> Path:
+        replacement = path.with_suffix(".new")  # another inode: seen as changed, whatever the clock
+        replacement.touch(0o600)
+        replacement.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        replacement.replace(path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def line():
+    """The line of a user."""
+
+    def made(name: str, password: str, method: str = "SCRAM-SHA-256", iterations: int = ITERATIONS):
+        return f"{name}:{make(password, method, iterations, SALT).written()}"
+
+    return made
+
+
+@pytest.fixture
+def credentials():
+    def made(username: str, password: bytes | None = None) -> Credentials:
+        return Credentials(username, password, "device", "mqtt", "127.0.0.1:5", "mqtt://x")
+
+    return made
+
+
+@pytest.fixture
+def run():
+    """Run a coroutine, with an end."""
+
+    def runs(coroutine):
+        async def bounded():
+            async with asyncio.timeout(30):
+                return await coroutine
+
+        return asyncio.run(bounded())
+
+    return runs

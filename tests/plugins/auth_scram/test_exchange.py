@@ -1,0 +1,228 @@
+"""SCRAM exchanges, step by step."""
+
+import base64
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scramp import ScramClient
+
+from tidegate.spi import AccessError
+from tidegate_auth_scram._exchange import MESSAGE_BYTES_MAX, ScramExchange
+from tidegate_auth_scram._users import UserDirectory
+from tidegate_auth_scram._verifier import make
+
+METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.fixture
+def directory(users_file, line):
+    return UserDirectory(
+        users_file(
+            line("alice", "secret"),
+            line("alice", "secret", "SCRAM-SHA-512"),
+            line("IX", "pass word"),
+            line("a=b,c", "secret"),
+        )
+    )
+
+
+def log_in(run, directory, name, password, method="SCRAM-SHA-256", client_method=None, **more):
+    """A whole exchange with the library's client; it checks the server's signature too."""
+    client = ScramClient([client_method or method], name, password, **more)
+    exchange = ScramExchange(method, directory)
+
+    async def steps():
+        client.set_server_first((await exchange.step(client.get_client_first().encode())).decode())
+        assert exchange.principal == ""
+        client.set_server_final((await exchange.step(client.get_client_final().encode())).decode())
+
+    run(steps())
+    return exchange.principal
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_client_with_the_password_gets_in_and_knows_the_server(run, directory, method):
+    assert log_in(run, directory, "alice", "secret", method) == "alice"
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "principal"),
+    [("\u2168", "pass\u00a0word", "IX"), ("a=b,c", "secret", "a=b,c")],
+)
+def test_names_and_passwords_are_prepared_and_escaped(run, directory, name, password, principal):
+    assert log_in(run, directory, name, password) == principal
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "method"),
+    [
+        ("alice", "Secret", "SCRAM-SHA-256"),
+        ("nobody", "secret", "SCRAM-SHA-256"),
+        ("IX", "pass word", "SCRAM-SHA-512"),  # has no line for it
+    ],
+)
+def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
+    run, directory, name, password, method
+):
+    with pytest.raises(AccessError) as caught:
+        log_in(run, directory, name, password, method)
+    assert caught.value.problem == "wrong user name or password"
+
+
+def test_the_example_of_rfc_7677_gives_the_same_messages(run, users_file):
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    path = users_file(f"user:{make('pencil', 'SCRAM-SHA-256', 4096, salt).written()}")
+    nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    exchange = ScramExchange("SCRAM-SHA-256", UserDirectory(path), nonce)
+    assert run(exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")) == (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    final = (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert run(exchange.step(final)) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert exchange.principal == "user"
+
+
+def first_and_final(run, directory, change=lambda final: final, header="n,,"):
+    """An honest client's messages, the last one changed."""
+    client = ScramClient(["SCRAM-SHA-256"], "alice", "secret")
+    exchange = ScramExchange("SCRAM-SHA-256", directory)
+    client_first = header + client.get_client_first()[3:]
+    client.set_server_first(run(exchange.step(client_first.encode())).decode())
+    final = change(client.get_client_final())
+    return exchange, final
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda final: final.replace(",p=", "x,p="),  # the nonce
+        lambda final: final.replace("c=biws", "c=eSws"),  # y,, after n,,
+        lambda final: final.replace("c=biws", "c=!"),
+        lambda final: final[: final.index(",p=")],
+        lambda final: final[: final.index(",p=")] + ",p=AAAA",
+        lambda final: final[: final.index(",p=")] + ",p=" + base64.b64encode(bytes(32)).decode(),
+        lambda final: "",
+    ],
+)
+def test_a_last_message_that_was_tampered_with_is_refused(run, directory, change):
+    exchange, final = first_and_final(run, directory, change)
+    with pytest.raises(AccessError):
+        run(exchange.step(final.encode()))
+    assert exchange.principal == ""
+    with pytest.raises(AccessError, match="over"):
+        run(exchange.step(final.encode()))
+
+
+def test_a_message_of_another_exchange_is_refused(run, directory):
+    _, final = first_and_final(run, directory)
+    exchange, _ = first_and_final(run, directory)
+    with pytest.raises(AccessError):
+        run(exchange.step(final.encode()))
+
+
+def test_nothing_follows_success(run, directory):
+    exchange, final = first_and_final(run, directory)
+    run(exchange.step(final.encode()))
+    assert exchange.principal == "alice"
+    with pytest.raises(AccessError, match="over"):
+        run(exchange.step(b""))
+
+
+def test_a_client_that_could_bind_to_the_channel_goes_on_without(run, directory):
+    """RFC 5802 section 6: ``y``, because we do not say that we could."""
+    exchange = ScramExchange("SCRAM-SHA-256", directory)
+    assert run(exchange.step(b"y,,n=alice,r=abc")).startswith(b"r=abc")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"p=tls-unique,,n=alice,r=abc",
+        b"p=tls-exporter,,n=alice,r=abc",
+        b"n,a=root,n=alice,r=abc",  # nobody acts for somebody else
+        b"n,,m=x,n=alice,r=abc",
+        b"n,,n=,r=abc",
+        b"n,,n=alice,r=",
+        b"n,,n=alice",
+        b"n,,n=a=b,r=abc",
+        b"n,,n=a\0b,r=abc",
+        b"x,,n=alice,r=abc",
+        b"alice",
+        b"\xff",
+        b"n,,n=" + b"a" * MESSAGE_BYTES_MAX + b",r=abc",
+    ],
+)
+def test_a_first_message_that_cannot_be_followed_is_refused(run, directory, first):
+    exchange = ScramExchange("SCRAM-SHA-256", directory)
+    with pytest.raises(AccessError):
+        run(exchange.step(first))
+    with pytest.raises(AccessError, match="over"):
+        run(exchange.step(b"n,,n=alice,r=abc"))
+
+
+def test_a_client_may_wait_to_be_asked_once(run, directory):
+    exchange = ScramExchange("SCRAM-SHA-256", directory)
+    assert run(exchange.step(b"")) == b""
+    with pytest.raises(AccessError):
+        run(exchange.step(b""))
+    exchange = ScramExchange("SCRAM-SHA-256", directory)
+    run(exchange.step(b""))
+    assert run(exchange.step(b"n,,n=alice,r=abc")).startswith(b"r=abc")
+
+
+def test_a_user_who_was_added_meanwhile_gets_in(run, users_file, line):
+    directory = UserDirectory(users_file(line("alice", "secret")))
+    users_file(line("bob", "secret"))
+    assert log_in(run, directory, "bob", "secret") == "bob"
+
+
+pieces = st.sampled_from(
+    [
+        b"n,,",
+        b"y,,",
+        b"p=x,,",
+        b"n=alice",
+        b"r=abc",
+        b",",
+        b"=",
+        b"c=biws",
+        b"p=AAAA",
+        b"\xff",
+        b"\0",
+        b"m=1",
+    ]
+)
+messages = st.binary(max_size=30) | st.lists(pieces, max_size=8).map(b"".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(messages, min_size=1, max_size=4), st.sampled_from(METHODS))
+def test_any_bytes_are_answered_or_refused_and_nobody_gets_in(run, directory, data, method):
+    exchange = ScramExchange(method, directory)
+
+    async def steps():
+        for message in data:
+            await exchange.step(message)
+
+    try:
+        run(steps())
+    except AccessError:
+        pass
+    assert exchange.principal == ""
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.text(max_size=8), messages)
+def test_any_last_message_is_refused(run, directory, name, final):
+    exchange = ScramExchange("SCRAM-SHA-256", directory)
+    try:
+        answer = run(exchange.step(f"n,,n={name},r=abc".encode()))
+    except AccessError:
+        return
+    nonce = answer.partition(b",")[0]
+    with pytest.raises(AccessError):
+        run(exchange.step(b"c=biws," + nonce + b"," + final))
