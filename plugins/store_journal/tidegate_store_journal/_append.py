@@ -158,7 +158,11 @@ class Appender:
                 if file is None:
                     raise _NoFileReadyError(grows=encoded.grows)
                 offset = DATA_OFFSET
-                encoded.move_to(file.file_id, offset + BATCH_HEADER_BYTES)
+                try:
+                    encoded.move_to(file.file_id, offset + BATCH_HEADER_BYTES)
+                except BaseException:
+                    self._files.put_back(file)
+                    raise
             assert file is not None
             return self._submit(encoded, file, offset, synced=synced, is_new_file=is_new_file)
         except BaseException:
@@ -273,6 +277,7 @@ class Appender:
                 self._files.retire(tail.file)
             file.first_batch = self._next_batch
             tail.file = file
+            self._files.begun()
             self._files.refill(half_used=False)
         elif file.first_batch == 0:
             file.first_batch = self._next_batch

@@ -90,6 +90,7 @@ class DataFiles:
         self._pool: deque[str] = deque()  # names of dead files of our length
         self._open_old: OrderedDict[int, DataFile] = OrderedDict()
         self._next_id = 1
+        self._taken: DataFile | None = None  # its first batch is under way
         self._preparing: asyncio.Task[None] | None = None
         self._prepare_error: OSError | None = None
         self._making_bytes = 0
@@ -212,13 +213,16 @@ class DataFiles:
         """A file for a batch that needs *length* bytes in all.
 
         *grows*: the batch makes the store larger, so it must leave the reserve alone.
+        One at a time: :meth:`begun` or :meth:`put_back` says what became of it.
         Returns: None when none is ready: see :meth:`make_ready`.
         Raises: StoreFullError; StoreIOError.
         """
         if length > self._policy.length:
-            return await self._prepare_special(length)
+            self._taken = await self._prepare_special(length)
+            return self._taken
         if self._spares and len(self._spares) > self._reserve(grows=grows, waits=waits):
-            return self._spares.popleft()
+            self._taken = self._spares.popleft()
+            return self._taken
         return None
 
     def _reserve(self, *, grows: bool, waits: bool) -> int:
@@ -227,7 +231,7 @@ class DataFiles:
         return 1 if is_kept else 0
 
     async def make_ready(self, *, grows: bool, waits: bool) -> None:
-        """Return when :meth:`take` may have a file.
+        """Return when :meth:`take` may have a file, or another batch has taken one to begin it.
 
         The caller must let other batches pass meanwhile, because the reclaimer may have to write.
         *waits*: it is not the reclaimer itself that asks. Raises: StoreFullError; StoreIOError.
@@ -239,6 +243,8 @@ class DataFiles:
                 await asyncio.shield(self._preparing)
             if self._closed:
                 raise StoreClosedError("the store was closed")
+            if self._taken is not None:
+                return  # it has room for this batch too: one more would be one too many
             if len(self._spares) > self._reserve(grows=grows, waits=waits):
                 return
             if self._prepare_error is not None:
@@ -248,7 +254,7 @@ class DataFiles:
                 # and the disk does not grow.
                 await self.reclaimer.until_reclaimed()
             elif self._preparing is None:
-                self._prepare_in_background(len(self._spares) + 1, waits=waits)
+                self._prepare_in_background(is_needed=True, waits=waits)
 
     def _unprepared(self, error: OSError) -> StoreError:
         """What a batch is told that cannot have a file."""
@@ -261,6 +267,7 @@ class DataFiles:
 
     def put_back(self, file: DataFile) -> None:
         """A taken file was not begun after all."""
+        self._taken = None
         if file.length == self._policy.length:
             self._spares.appendleft(file)
         else:
@@ -268,21 +275,34 @@ class DataFiles:
             self.forget(file)
             self._executor.submit(self._storage.unlink, file.name)
 
-    def refill(self, *, half_used: bool) -> None:
-        """Get spares ready in the background: the reserve, and one more when it is soon needed."""
-        self._is_half_used = half_used
+    def begun(self) -> None:
+        """The taken file is the current one now."""
+        self._taken = None
+
+    def _wanted(self) -> int:
+        """Spares to have: the reserve, and one more when it is soon needed.
+
+        Every decision to make a file asks here, at the time when it is made. A taken file counts
+        as the one that is soon needed until it is begun, because until then the file before it
+        does not count as one that can be got back.
+        """
         used = len(self._files) - len(self._spares)
-        wanted = max(_SPARES_MAX if half_used else 1, self._policy.files_min - used)
+        is_soon_needed = self._is_half_used and self._taken is None
+        return max(_SPARES_MAX if is_soon_needed else 1, self._policy.files_min - used)
+
+    def refill(self, *, half_used: bool) -> None:
+        """Get as many spares ready as are wanted, in the background."""
+        self._is_half_used = half_used
         if self._preparing is not None or self._closed:
             return
         if not half_used and not self._pool and len(self._spares) < _SPARES_MAX:
             self.reclaimer.reclaim()  # a whole file ahead of need, so that it can take its time
-        if len(self._spares) >= wanted:
+        if len(self._spares) >= self._wanted():
             return
         if self._can_wait_for_dead():
             return
         self._prepare_error = None
-        self._prepare_in_background(wanted, waits=True)
+        self._prepare_in_background(is_needed=False, waits=True)
 
     def _can_wait_for_dead(self) -> bool:
         """The next file would have to be padded, and one will be got back before it is needed."""
@@ -298,18 +318,21 @@ class DataFiles:
         if not for_good:
             self.refill(half_used=self._is_half_used)
 
-    def _prepare_in_background(self, wanted: int, *, waits: bool) -> None:
+    def _prepare_in_background(self, *, is_needed: bool, waits: bool) -> None:
         self._preparing = asyncio.get_running_loop().create_task(
-            self._prepare_until(wanted, waits=waits)
+            self._prepare_wanted(is_needed=is_needed, waits=waits)
         )
 
-    async def _prepare_until(self, wanted: int, *, waits: bool) -> None:
-        """*waits*: no new file while one can be got back. False: the first in any case."""
+    async def _prepare_wanted(self, *, is_needed: bool, waits: bool) -> None:
+        """*is_needed*: the first one is, whatever is wanted.
+
+        *waits*: no new file while one can be got back. False: the first in any case.
+        """
         try:
-            while len(self._spares) < wanted and not self._closed:
+            while (is_needed or len(self._spares) < self._wanted()) and not self._closed:
                 if waits and self._can_wait_for_dead():
                     break
-                waits = True
+                is_needed, waits = False, True
                 if self._spares and not self._pool and not await self._has_room():
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._spares.append(await self._prepare(self._policy.length))

@@ -106,7 +106,9 @@ class Reclaim:
         self.reclaim()
 
     def _is_urgent(self) -> bool:
-        """Somebody waits for a file, or soon will: the current one is nearly full."""
+        """Somebody waits for a file, or soon will, or what is copied may need one itself."""
+        if not self._files.spare_count:
+            return True  # at the end of the current file the copies would make the disk grow
         tail = self._appender.tail
         is_nearly_full = tail.file is not None and tail.offset > _URGENT_SHARE * tail.file.length
         return bool(self._waiting) or (is_nearly_full and self._files.spare_count < 2)

@@ -292,6 +292,7 @@ class JournalStore:
         if tail.file is None:
             await files.make_ready(grows=False, waits=False)
             tail.file = await files.take(DATA_OFFSET, grows=False)
+            files.begun()
             tail.offset = DATA_OFFSET
         files.refill(half_used=False)
         # From here on the checkpoint must not say *clean* any more (format document, section 7).

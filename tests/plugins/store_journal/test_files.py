@@ -37,6 +37,7 @@ async def taken(files: DataFiles, length: int, *, grows: bool) -> DataFile:
     while True:
         file = await files.take(length, grows=grows)
         if file is not None:
+            files.begun()
             return file
         await files.make_ready(grows=grows, waits=True)
 
@@ -75,6 +76,55 @@ def test_one_more_is_made_when_the_current_one_is_half_used() -> None:
             assert len(files) == 2
             files.refill(half_used=True)
             await until_spares(files, 2)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_put_back", [False, True])
+def test_a_file_whose_first_batch_is_under_way_is_the_one_that_was_soon_needed(
+    is_put_back: bool,
+) -> None:
+    """Else one more is made just then, and the disk has a file too many for good."""
+
+    async def scenario() -> None:
+        async with data_files(CrashStorage()) as files:
+            (await taken(files, 100, grows=False)).first_batch = 1
+            files.refill(half_used=True)
+            await until_spares(files, 2)
+            under_way = await files.take(100, grows=True)
+            assert under_way is not None
+            # A round of the reclaimer ends meanwhile, and others ask for a file.
+            files.reclaimed(for_good=False)
+            await files.make_ready(grows=True, waits=True)
+            await files.make_ready(grows=True, waits=False)
+            assert (files.spare_count, len(files)) == (1, 3)
+            assert files._preparing is None  # pyright: ignore[reportPrivateUsage]
+            if is_put_back:
+                files.put_back(under_way)
+                assert files.spare_count == 2
+            else:
+                under_way.first_batch = 2
+                files.begun()
+                files.refill(half_used=False)
+                assert files._preparing is None  # pyright: ignore[reportPrivateUsage]
+                files.refill(half_used=True)
+                await until_spares(files, 2)
+
+    run(scenario())
+
+
+def test_a_file_taken_while_another_is_made_is_not_replaced_before_it_is_begun() -> None:
+    async def scenario() -> None:
+        async with data_files(CrashStorage()) as files:
+            (await taken(files, 100, grows=False)).first_batch = 1
+            files.refill(half_used=False)
+            await until_spares(files, 1)
+            files.refill(half_used=True)  # the second spare is being made now
+            assert await files.take(100, grows=False) is not None
+            preparing = files._preparing  # pyright: ignore[reportPrivateUsage]
+            assert preparing is not None
+            await preparing
+            assert (files.spare_count, len(files)) == (1, 3)
 
     run(scenario())
 
