@@ -9,12 +9,18 @@ from __future__ import annotations
 from tidegate_store_journal._options import JournalOptions
 from tidegate_store_journal._storage import DirectoryStorage, File, MemoryStorage, Storage
 from tidegate_store_journal._store import JournalStore
+from tidegate_store_journal._why import FileReport, Holder, describe, inspect, why
 
 __all__ = [
     "DirectoryStorage",
     "File",
+    "FileReport",
+    "Holder",
     "JournalOptions",
     "JournalStore",
     "MemoryStorage",
     "Storage",
+    "describe",
+    "inspect",
+    "why",
 ]

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tidegate_store_journal._format import (
+    FILE_SHIFT,
     MASK_32,
     FormatError,
     encode,
@@ -32,6 +33,8 @@ class AckBlock:
 
     __slots__ = (
         "_delivered_at",
+        "_file_first",
+        "_file_last",
         "_locations",
         "_sequences",
         "acked_at",
@@ -67,6 +70,7 @@ class AckBlock:
         self._sequences = sequences
         self._locations = locations
         self._delivered_at = delivered_at
+        self._file_first = self._file_last = 0  # of the locations; 0: not looked at yet
 
     @property
     def last(self) -> int:
@@ -95,10 +99,36 @@ class AckBlock:
     def pack(self) -> None:
         """Turn the rows into byte strings: 32 bytes a row instead of about 150."""
         if not isinstance(self._sequences, bytes):
+            if self._locations:
+                self.may_speak_of(0)  # cheaper now than from the bytes
             delivered_at = self.delivered_at
             self._sequences = pack_integers(self._sequences)
             self._locations = pack_locations(self.locations)
             self._delivered_at = pack_integers(delivered_at)
+
+    def located(self, locations: Sequence[int]) -> AckBlock:
+        """The same rows with their messages at other places."""
+        block = AckBlock(
+            self.first,
+            self.pending_list,
+            self.acked_at,
+            self.client_id,
+            self.subscription,
+            self.protocol,
+            self.sequences,
+            locations,
+            self.delivered_at,
+        )
+        block.stored = self.stored
+        return block
+
+    def may_speak_of(self, file_id: int) -> bool:
+        """False when no row's message is in that data file."""
+        if not self._file_first:
+            locations = self.locations
+            self._file_first = min(locations) >> FILE_SHIFT
+            self._file_last = max(locations) >> FILE_SHIFT
+        return self._file_first <= file_id <= self._file_last
 
     def part(self, begin: int, end: int) -> AckBlock:
         """Rows begin … end - 1 (indexes) as a block of their own."""
@@ -115,7 +145,10 @@ class AckBlock:
         )
 
     def encode(self) -> bytes:
-        """docs/journal-format.md section 5, *acknowledged block*."""
+        """docs/journal-format.md section 5, *acknowledged block*.
+
+        A block without locations (section 3, *copied rows*) is encoded without them.
+        """
         self.pack()
         return encode(
             (
@@ -160,6 +193,7 @@ class AckLog:
         self._firsts: list[int] = []
         self._begin = 0  # blocks before it are released
         self._unstored_from = 0  # blocks before it are in the metadata store or released
+        self._relocated: set[int] = set()  # first rows of stored blocks that changed since
 
     def append(self, block: AckBlock) -> None:
         """Add rows at the end."""
@@ -245,6 +279,50 @@ class AckLog:
         # A log that recovery found empty has nothing to forget but still a mark to move.
         self.released = max(self.released, through)
 
+    def location_of(self, row: int) -> int | None:
+        """Where the row's message is; None when there is no such row (any more)."""
+        if not self.released < row <= self.last:
+            return None
+        number = bisect_right(self._firsts, row) - 1
+        if number < self._begin:
+            return None
+        block = self._blocks[number]
+        return block.locations[row - block.first] if row <= block.last else None
+
+    def block_of(self, row: int) -> AckBlock:
+        """The block of a row that is there."""
+        return self._blocks[bisect_right(self._firsts, row) - 1]
+
+    def relocate(self, moved: AckBlock) -> list[tuple[int, int]]:
+        """The messages of rows are where *moved* says; rows that are not there are left out.
+
+        Returns: (sequence, old location) of each row.
+        """
+        old: list[tuple[int, int]] = []
+        sequences, places = moved.sequences, moved.locations
+        row = max(moved.first, self.released + 1)
+        while row <= moved.last:
+            number = bisect_right(self._firsts, row) - 1
+            if number < self._begin:
+                return old
+            block = self._blocks[number]
+            if row > block.last:
+                row += 1
+                continue
+            # Replaced and not changed: a checkpoint may be encoding the old one in its thread.
+            locations = list(block.locations)
+            begin = row - block.first
+            end = min(moved.last, block.last) + 1 - block.first
+            shift = block.first - moved.first
+            for index in range(begin, end):
+                old.append((sequences[index + shift], locations[index]))
+                locations[index] = places[index + shift]
+            self._blocks[number] = block.located(locations)
+            if number < self._unstored_from:
+                self._relocated.add(block.first)
+            row = block.first + end
+        return old
+
     def blocks(self) -> Sequence[AckBlock]:
         """All blocks that have rows which are not released."""
         return self._blocks[self._begin :]
@@ -252,6 +330,10 @@ class AckLog:
     def take_unstored(self) -> tuple[list[AckBlock], list[int]]:
         """For a checkpoint: blocks to put, and keys of stored blocks to delete."""
         put = self._blocks[max(self._begin, self._unstored_from) :]
+        if self._relocated:
+            stored = self._blocks[self._begin : self._unstored_from]
+            put = [block for block in stored if block.first in self._relocated] + put
+            self._relocated.clear()
         gone = [block.first for block in self._blocks[: self._begin] if block.stored]
         for block in put:
             block.stored = True

@@ -2,22 +2,24 @@
 
 A checkpoint takes, on the loop, what changed since the last one (a copy of arrays, not of objects),
 and writes it in a thread: live lists, bindings snapshot, LMDB, in this order (docs/journal-format.md
-section 8). Cleanup is a checkpoint that afterwards deletes the data files that were dead when it
+section 8). Cleanup is a checkpoint that afterwards puts away the data files that were dead when it
 began; a dead file can never live again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tidegate_store_journal import _format
-from tidegate_store_journal._files import FULL_ERRNOS, DataFile, DataFiles
-from tidegate_store_journal._index import Changes, Index
+from tidegate_store_journal._changes import Changes
+from tidegate_store_journal._datafile import DataFile
+from tidegate_store_journal._files import FULL_ERRNOS, DataFiles
+from tidegate_store_journal._index import Index
 from tidegate_store_journal._metadata import METADATA_VERSION, Metadata, MetadataState
 from tidegate_store_journal._sidefiles import (
     Bindings,
@@ -89,11 +91,11 @@ class Checkpointer:
         self._saved_released = index.log.released
 
     async def run(self, *, cleanup: bool = False, clean: bool = False, force: bool = False) -> int:
-        """Write a checkpoint if anything changed, and delete dead files when *cleanup*.
+        """Write a checkpoint if anything changed, and put dead files away when *cleanup*.
 
         *clean*: the store is being closed; nothing is written after this. *force*: write one even
         when nothing changed.
-        Returns: data files deleted. Raises: OSError; StoreError when the journal cannot be synced.
+        Returns: data files put away. Raises: OSError; StoreError when the journal cannot be synced.
         """
         async with self._lock:
             work = self._begin(cleanup=cleanup, clean=clean, force=force)
@@ -107,12 +109,16 @@ class Checkpointer:
             self._bindings_stale = False
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
-            gone = [file for file in work.dead if file.readers == 0]
-            for file in gone:
-                self._files.forget(file)
-                self._index.files.pop(file.file_id, None)
+            # In the journal's order, without gaps: a file must not outlive another one that says
+            # what became of its messages. A page may still be read from one; then it waits.
+            gone = list(itertools.takewhile(lambda file: file.readers == 0, work.dead))
             if gone:
-                await loop.run_in_executor(self._executor, self._delete, gone)
+                try:
+                    await self._files.dispose(gone)
+                finally:
+                    for file in gone:
+                        if self._files.get(file.file_id) is None:
+                            self._index.forget_file(file.file_id)
             return len(gone)
 
     def _begin(self, *, cleanup: bool, clean: bool, force: bool) -> _Work | None:
@@ -165,6 +171,10 @@ class Checkpointer:
         if dead and self._storage.durable:
             work.live_lists = self._live_lists(dead)
         return work
+
+    def has_dead(self) -> bool:
+        """A cleanup would put a file away, unless somebody reads from it."""
+        return any(file.readers == 0 for file in self._find_dead()[:1])
 
     def _find_dead(self) -> list[DataFile]:
         """Files in which nothing lives, without the one that replay would begin with."""
@@ -237,11 +247,3 @@ class Checkpointer:
                 raise
         finally:
             file.close()
-
-    def _delete(self, files: list[DataFile]) -> None:
-        """In the thread."""
-        for file in files:
-            self._storage.unlink(file.name)
-            self._storage.unlink(_format.live_name(file.file_id))
-        self._storage.sync_directory()
-        logger.info("deleted dead data files count=%d", len(files))

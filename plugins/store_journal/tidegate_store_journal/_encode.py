@@ -7,6 +7,7 @@ avoided, one location computed by addition.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ from tidegate.spi import (
     SetRetained,
 )
 from tidegate_store_journal import _format
+from tidegate_store_journal._acklog import decode_block
+from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._format import (
     ADD,
     MASK_32,
@@ -42,7 +45,7 @@ from tidegate_store_journal._format import (
     location,
     pack_integers,
 )
-from tidegate_store_journal._index import Effects, Index
+from tidegate_store_journal._index import Index
 
 #: Operations that make the store grow; they are refused while room is short.
 _GROWING: Final = frozenset(
@@ -76,6 +79,9 @@ class EncodedBatch:
         for entries in self.effects.adds.values():
             for sequence in entries:
                 entries[sequence] += difference
+        self.effects.copies = [
+            (sequence, place + difference, lists) for sequence, place, lists in self.effects.copies
+        ]
         self.base = base
         self.effects.file_id = file_id
 
@@ -361,6 +367,15 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 }
 
 
+def mark_shared(effects: Effects) -> None:
+    """Set the shared bit of copied messages that have more than one reference."""
+    rows = Counter(sequence for block in effects.copied_rows for sequence in block.sequences)
+    effects.copies = [
+        (sequence, place | SHARED_BIT if len(lists) + rows[sequence] > 1 else place, lists)
+        for sequence, place, lists in effects.copies
+    ]
+
+
 def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offset: int) -> Effects:
     """The effects of a batch that was read back; *offset* is where its records begin.
 
@@ -371,7 +386,14 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
     adds = effects.adds
     for record in _format.iterate_records(payload, header.record_count):
         kind = record.type
-        if kind in (ADD, _format.MOVE):
+        if kind == _format.COPY:
+            size = RECORD_HEADER_BYTES + len(record.payload)
+            place = base + (record.offset << 64 | size << 32 | record.body_bytes)
+            lists = (record.pending_list, *_format.further_lists(record))
+            effects.copies.append((record.sequence, place, lists if record.pending_list else ()))
+        elif kind == _format.COPIED_ROWS:
+            effects.copied_rows.append(decode_block(record.payload))
+        elif kind in (ADD, _format.MOVE):
             size = RECORD_HEADER_BYTES + len(record.payload)
             place = base + (record.offset << 64 | size << 32 | record.body_bytes)
             effects.messages += 1
@@ -389,8 +411,10 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             operation, first = _format.decode_acknowledge(record)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
-        elif kind != ADD:
+        elif kind not in (ADD, _format.COPY, _format.COPIED_ROWS):
             effects.others.append(_format.decode_operation(record))
+    if effects.copies:
+        mark_shared(effects)
     effects.batch = header.batch
     effects.last_sequence = header.last_sequence
     effects.last_ack = header.last_ack

@@ -1,9 +1,10 @@
 """The data files: which there are, which comes next, and getting new ones ready ahead of need.
 
-Files are prepared (allocated, padded, synced) in a thread while the current one fills. One spare is
-a reserve: only batches that do not grow the store may begin it while no other can be made, so that
-acknowledgements still work when the disk is full and make room. All methods are for the event loop
-unless they say otherwise.
+Files are made ready in a thread while the current one fills: from the *pool* of dead files, which
+takes one small write, or else from nothing (allocated, padded, synced). One that is ready is a
+*spare*. The last spare is a reserve: only batches that do not grow the store may begin it while no
+other can be made, so that acknowledgements still work when the disk is full and make room. All
+methods are for the event loop unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -12,121 +13,110 @@ import asyncio
 import errno
 import logging
 import os
-import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from tidegate.spi import StoreClosedError, StoreFullError, StoreIOError
+from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
 from tidegate_store_journal import _format
+from tidegate_store_journal._datafile import DataFile, prepare, reuse
 from tidegate_store_journal._storage import File, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: Padding is written and synced in pieces, so that a batch's sync never queues behind a whole file.
-_PAD_BYTES: Final = 1 << 20
 #: Open data files besides the current one and the spares; far below the usual limit of 1024.
 OPEN_FILES_MAX: Final = 128
 #: errno values that mean "no room".
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class DataFile:
-    """One data file.
+@dataclass(frozen=True, slots=True)
+class FilePolicy:
+    """How many files of which size, and what becomes of dead ones.
 
     Attributes:
-        file_id, name, length, seed: from its header.
-        first_batch: number of its first batch; 0 for a spare.
-        handle: open, or None.
-        readers: page reads under way; a handle with readers is not closed.
+        length: bytes of a file.
+        files_min: files to keep in all.
+        pool_files: dead files are kept for use while there are no more files than this in all;
+            -1: always.
+        archive: directory that dead files are moved to instead; "": none.
+        free_limit_bytes: room on the file system that must be left when a file is made ahead.
     """
 
-    __slots__ = ("file_id", "first_batch", "handle", "length", "name", "readers", "seed")
-
-    def __init__(self, file_id: int, length: int, seed: int, handle: File | None) -> None:
-        self.file_id = file_id
-        self.name = _format.file_name(file_id)
-        self.length = length
-        self.seed = seed
-        self.first_batch = 0
-        self.handle = handle
-        self.readers = 0
+    length: int
+    files_min: int = 2
+    pool_files: int = -1
+    archive: str = ""
+    free_limit_bytes: int = 0
 
 
-def prepare(
-    storage: Storage, store_id: str, file_id: int, length: int, *, pad: bool = True
-) -> DataFile:
-    """Make a data file that is ready for its first batch. Blocks; any thread. Raises: OSError.
+#: The reserve, and one for the batch after next.
+_SPARES_MAX: Final = 2
 
-    Crash story: until the rename at the end is durable there is at most a ``.tmp`` file, which the
-    next start removes; afterwards there is a file with a valid header and nothing but zeros.
-    """
-    name = _format.file_name(file_id)
-    temporary = name + ".tmp"
-    file = storage.open(temporary, create=True)
-    try:
-        file.preallocate(length)
-        if pad:
-            zeros = bytes(_PAD_BYTES)
-            for offset in range(0, length, _PAD_BYTES):
-                file.pwritev([zeros[: min(_PAD_BYTES, length - offset)]], offset)
-                if offset % (4 * _PAD_BYTES) == 0:
-                    file.datasync()
-        salt = secrets.randbits(64)
-        header = _format.encode_file_header(store_id, file_id, salt, length)
-        file.pwritev([header], 0)
-        file.datasync()
-        storage.rename(temporary, name)
-        storage.sync_directory()
-    except OSError:
-        file.close()
-        try:
-            storage.unlink(temporary)
-        except OSError:
-            logger.info("could not remove an unfinished data file name=%s", temporary)
-        raise
-    return DataFile(file_id, length, _format.decode_file_header(header).seed, file)
+
+class Reclaimer(Protocol):
+    """Who turns used files into dead ones."""
+
+    def reclaim(self) -> bool:
+        """Begin to, unless it is under way. Returns: False when there is nothing to reclaim."""
+        ...
+
+    async def until_reclaimed(self) -> None:
+        """Wait for the end of what is under way."""
+        ...
+
+
+class _NoReclaimer:
+    def reclaim(self) -> bool:
+        return False
+
+    async def until_reclaimed(self) -> None: ...
 
 
 class DataFiles:
     """All data files of the store; see the module."""
 
     def __init__(
-        self,
-        storage: Storage,
-        executor: Executor,
-        *,
-        store_id: str,
-        file_length: int,
-        files_min: int,
-        free_limit_bytes: int,
+        self, storage: Storage, executor: Executor, policy: FilePolicy, *, store_id: str
     ) -> None:
         self._storage = storage
         self._executor = executor
+        self._policy = policy
         self._store_id = store_id
-        self._file_length = file_length
-        self._files_min = files_min
-        self._free_limit_bytes = free_limit_bytes
         self._files: dict[int, DataFile] = {}
         self._spares: deque[DataFile] = deque()
+        self._pool: deque[str] = deque()  # names of dead files of our length
         self._open_old: OrderedDict[int, DataFile] = OrderedDict()
         self._next_id = 1
+        self._taken: DataFile | None = None  # its first batch is under way
         self._preparing: asyncio.Task[None] | None = None
         self._prepare_error: OSError | None = None
+        self._making_bytes = 0
         self._is_failing = False
+        self._is_half_used = False
+        self._is_waiting_for_dead = False
         self._closed = False
+        self.reclaimer: Reclaimer = _NoReclaimer()
         self.on_full: Callable[[], None] = lambda: None
 
     # --------------------------------------------------------------------------- contents
 
-    def adopt(self, files: Iterable[DataFile], spares: Iterable[DataFile], next_id: int) -> None:
-        """Begin with what recovery found."""
+    def adopt(
+        self,
+        files: Iterable[DataFile],
+        spares: Iterable[DataFile],
+        pool: Iterable[str],
+        next_id: int,
+    ) -> None:
+        """Begin with what recovery found; spares and pool of the policy's length."""
         for file in files:
             self._files[file.file_id] = file
         for file in spares:
             self._files[file.file_id] = file
             self._spares.append(file)
+        self._pool.extend(pool)
         self._next_id = next_id
 
     def __len__(self) -> int:
@@ -138,9 +128,25 @@ class DataFiles:
         return len(self._spares)
 
     @property
+    def pool_count(self) -> int:
+        """Dead files that wait to be used again."""
+        return len(self._pool)
+
+    @property
+    def has_room(self) -> bool:
+        """Another file can be had without the reserve, as far as we know."""
+        return len(self._spares) > 1 or bool(self._pool) or not self._is_failing
+
+    @property
+    def file_length(self) -> int:
+        """Bytes of an ordinary file."""
+        return self._policy.length
+
+    @property
     def disk_bytes(self) -> int:
         """Bytes of all data files."""
-        return sum(file.length for file in self._files.values())
+        in_use = sum(file.length for file in self._files.values())
+        return in_use + len(self._pool) * self._policy.length + self._making_bytes
 
     def get(self, file_id: int) -> DataFile | None:
         """The file with this id."""
@@ -151,9 +157,50 @@ class DataFiles:
         used = [file for file in self._files.values() if file.first_batch]
         return sorted(used, key=lambda file: file.first_batch)
 
+    # ------------------------------------------------------------------------ dead files
+
+    async def dispose(self, files: Sequence[DataFile]) -> None:
+        """Archive, keep for use, or delete dead files, in this order. Raises: OSError.
+
+        Nothing may live in them, on disk too, and nobody may read them. A file whose turn did not
+        come because of an error is still there.
+        """
+        loop = asyncio.get_running_loop()
+        staying = len(self._files) + len(self._pool) - len(files)
+        try:
+            for file in files:
+                assert file.readers == 0, "a page is being read from it"
+                free = _format.free_name(file.file_id) if self._is_kept(file, staying) else ""
+                await loop.run_in_executor(self._executor, self._put_away, file, free)
+                self.forget(file)
+                if free:
+                    staying += 1
+                    self._pool.append(free)
+        finally:
+            await loop.run_in_executor(self._executor, self._storage.sync_directory)
+        logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
+
+    def _is_kept(self, file: DataFile, staying: int) -> bool:
+        policy = self._policy
+        if file.length != policy.length or policy.archive or not self._storage.durable:
+            return False  # in memory a dead file would only keep its bytes
+        if len(self._spares) + len(self._pool) < _SPARES_MAX:
+            return True  # it is needed soon, and another one would have to be padded
+        return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
+
+    def _put_away(self, file: DataFile, free: str) -> None:
+        """In the thread. The data file goes before its live list, which makes it smaller."""
+        archive = self._policy.archive
+        if free:
+            self._storage.rename(file.name, free)
+        elif archive and self._storage.durable:
+            self._storage.rename(file.name, f"{archive}/{file.name}")
+        else:
+            self._storage.unlink(file.name)
+        self._storage.unlink(_format.live_name(file.file_id))
+
     def forget(self, file: DataFile) -> None:
-        """Close a file that is about to be deleted; it must have no readers."""
-        assert file.readers == 0, "a page is being read from it"
+        """Close a file that is not ours any more."""
         self._files.pop(file.file_id, None)
         self._open_old.pop(file.file_id, None)
         if file.handle is not None:
@@ -162,69 +209,133 @@ class DataFiles:
 
     # ------------------------------------------------------------------------ next files
 
-    async def take(self, length: int, *, grows: bool) -> DataFile:
+    async def take(self, length: int, *, grows: bool, waits: bool = True) -> DataFile | None:
         """A file for a batch that needs *length* bytes in all.
 
         *grows*: the batch makes the store larger, so it must leave the reserve alone.
+        One at a time: :meth:`begun` or :meth:`put_back` says what became of it.
+        Returns: None when none is ready: see :meth:`make_ready`.
         Raises: StoreFullError; StoreIOError.
         """
-        if length > self._file_length:
-            return await self._prepare_special(length)
-        reserve = 1 if grows else 0
-        while len(self._spares) <= reserve:
-            self._prepare_error = None
-            await self._refill(len(self._spares) + 1)
+        if length > self._policy.length:
+            self._taken = await self._prepare_special(length)
+            return self._taken
+        if self._spares and len(self._spares) > self._reserve(grows=grows, waits=waits):
+            self._taken = self._spares.popleft()
+            return self._taken
+        return None
+
+    def _reserve(self, *, grows: bool, waits: bool) -> int:
+        """Spares to leave alone. While something is got back the last one is for the reclaimer."""
+        is_kept = grows or (waits and len(self._spares) == 1 and self.reclaimer.reclaim())
+        return 1 if is_kept else 0
+
+    async def make_ready(self, *, grows: bool, waits: bool) -> None:
+        """Return when :meth:`take` may have a file, or another batch has taken one to begin it.
+
+        The caller must let other batches pass meanwhile, because the reclaimer may have to write.
+        *waits*: it is not the reclaimer itself that asks. Raises: StoreFullError; StoreIOError.
+        """
+        self._prepare_error = None
+        while True:
+            if self._preparing is not None:
+                # shield: when the writer that waits is cancelled, the file is still wanted.
+                await asyncio.shield(self._preparing)
             if self._closed:
                 raise StoreClosedError("the store was closed")
-            if self._prepare_error is None:
-                continue
-            if self._prepare_error.errno not in FULL_ERRNOS:
-                raise StoreIOError(
-                    f"cannot create a data file: {self._prepare_error}"
-                ) from self._prepare_error
-            if len(self._spares) > reserve:
-                break
-            self.on_full()
-            raise StoreFullError(
-                f"no room for another data file of {self._file_length} bytes: {self._prepare_error}"
-            ) from self._prepare_error
-        return self._spares.popleft()
+            if self._taken is not None:
+                return  # it has room for this batch too: one more would be one too many
+            if len(self._spares) > self._reserve(grows=grows, waits=waits):
+                return
+            if self._prepare_error is not None:
+                raise self._unprepared(self._prepare_error)
+            if waits and not self._pool and self.reclaimer.reclaim():
+                # What is dead or soon will be is ready sooner than a file that must be padded,
+                # and the disk does not grow.
+                await self.reclaimer.until_reclaimed()
+            elif self._preparing is None:
+                self._prepare_in_background(is_needed=True, waits=waits)
+
+    def _unprepared(self, error: OSError) -> StoreError:
+        """What a batch is told that cannot have a file."""
+        if error.errno not in FULL_ERRNOS:
+            return StoreIOError(f"cannot create a data file: {error}")
+        self.on_full()
+        return StoreFullError(
+            f"no room for another data file of {self._policy.length} bytes: {error}"
+        )
 
     def put_back(self, file: DataFile) -> None:
         """A taken file was not begun after all."""
-        if file.length == self._file_length:
+        self._taken = None
+        if file.length == self._policy.length:
             self._spares.appendleft(file)
         else:
             # Made for one large batch that now does not come: it only takes room.
             self.forget(file)
             self._executor.submit(self._storage.unlink, file.name)
 
-    def refill(self, *, half_used: bool) -> None:
-        """Get spares ready in the background: the reserve, and one more when it is soon needed."""
+    def begun(self) -> None:
+        """The taken file is the current one now."""
+        self._taken = None
+
+    def _wanted(self) -> int:
+        """Spares to have: the reserve, and one more when it is soon needed.
+
+        Every decision to make a file asks here, at the time when it is made. A taken file counts
+        as the one that is soon needed until it is begun, because until then the file before it
+        does not count as one that can be got back.
+        """
         used = len(self._files) - len(self._spares)
-        wanted = max(2 if half_used else 1, self._files_min - used)
-        if self._preparing is None and not self._closed and len(self._spares) < wanted:
-            self._prepare_error = None
-            self._preparing = asyncio.get_running_loop().create_task(self._prepare_until(wanted))
+        is_soon_needed = self._is_half_used and self._taken is None
+        return max(_SPARES_MAX if is_soon_needed else 1, self._policy.files_min - used)
 
-    async def _refill(self, wanted: int) -> None:
-        """Wait until there are *wanted* spares or one could not be made."""
-        if self._preparing is not None:
-            # shield: when the writer that waits is cancelled, the file is still wanted.
-            await asyncio.shield(self._preparing)
-            if len(self._spares) >= wanted:
-                return
-        if self._preparing is None and not self._closed:
-            self._preparing = asyncio.get_running_loop().create_task(self._prepare_until(wanted))
-        if self._preparing is not None:
-            await asyncio.shield(self._preparing)
+    def refill(self, *, half_used: bool) -> None:
+        """Get as many spares ready as are wanted, in the background."""
+        self._is_half_used = half_used
+        if self._preparing is not None or self._closed:
+            return
+        if not half_used and not self._pool and len(self._spares) < _SPARES_MAX:
+            self.reclaimer.reclaim()  # a whole file ahead of need, so that it can take its time
+        if len(self._spares) >= self._wanted():
+            return
+        if self._can_wait_for_dead():
+            return
+        self._prepare_error = None
+        self._prepare_in_background(is_needed=False, waits=True)
 
-    async def _prepare_until(self, wanted: int) -> None:
+    def _can_wait_for_dead(self) -> bool:
+        """The next file would have to be padded, and one will be got back before it is needed."""
+        if self._pool:
+            return False
+        if not self._is_waiting_for_dead:
+            self._is_waiting_for_dead = self.reclaimer.reclaim()
+        return self._is_waiting_for_dead
+
+    def reclaimed(self, *, for_good: bool) -> None:
+        """The reclaimer is done (and comes back, or *for_good*): get ready what was put off."""
+        self._is_waiting_for_dead = False
+        if not for_good:
+            self.refill(half_used=self._is_half_used)
+
+    def _prepare_in_background(self, *, is_needed: bool, waits: bool) -> None:
+        self._preparing = asyncio.get_running_loop().create_task(
+            self._prepare_wanted(is_needed=is_needed, waits=waits)
+        )
+
+    async def _prepare_wanted(self, *, is_needed: bool, waits: bool) -> None:
+        """*is_needed*: the first one is, whatever is wanted.
+
+        *waits*: no new file while one can be got back. False: the first in any case.
+        """
         try:
-            while len(self._spares) < wanted and not self._closed:
-                if self._spares and not await self._has_room():
+            while (is_needed or len(self._spares) < self._wanted()) and not self._closed:
+                if waits and self._can_wait_for_dead():
+                    break
+                is_needed, waits = False, True
+                if self._spares and not self._pool and not await self._has_room():
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self._spares.append(await self._prepare(self._file_length))
+                self._spares.append(await self._prepare(self._policy.length))
                 self._is_failing = False
         except OSError as error:
             self._prepare_error = error
@@ -238,7 +349,7 @@ class DataFiles:
         """Another file leaves at least the configured room free."""
         loop = asyncio.get_running_loop()
         free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
-        return free - self._file_length >= self._free_limit_bytes
+        return free - self._policy.length >= self._policy.free_limit_bytes
 
     async def _prepare(self, length: int, *, pad: bool = True) -> DataFile:
         file_id = self._next_id
@@ -247,10 +358,20 @@ class DataFiles:
         self._next_id += 1
         loop = asyncio.get_running_loop()
         storage, store_id = self._storage, self._store_id
-        pad = pad and storage.durable
-        file = await loop.run_in_executor(
-            self._executor, lambda: prepare(storage, store_id, file_id, length, pad=pad)
-        )
+        self._making_bytes += length
+        try:
+            if length == self._policy.length and self._pool:
+                free = self._pool.popleft()
+                file = await loop.run_in_executor(
+                    self._executor, reuse, storage, store_id, file_id, length, free
+                )
+            else:
+                pad = pad and storage.durable
+                file = await loop.run_in_executor(
+                    self._executor, lambda: prepare(storage, store_id, file_id, length, pad=pad)
+                )
+        finally:
+            self._making_bytes -= length
         self._files[file.file_id] = file
         return file
 

@@ -37,11 +37,18 @@ from tidegate.spi import (
     Subscription,
 )
 
-FORMAT_VERSION: Final = 1
+#: Version 2 added reused data files and the records of compaction; 1 is still read.
+FORMAT_VERSION: Final = 2
+_OLDEST_VERSION: Final = 1
 FILE_MAGIC: Final = b"TGJOURNL"
 BATCH_MAGIC: Final = b"TGB1"
 #: The first batch begins on the page behind the header, so that padding keeps pages whole.
 DATA_OFFSET: Final = 4096
+
+_REUSED_FLAG: Final = 1
+#: In a reused file these zeros follow each batch until the next one takes their place: otherwise
+#: nobody could tell a torn batch from bytes of an earlier life.
+END_MARK: Final = bytes(64)
 
 _FILE_HEADER: Final = struct.Struct("<8sHHI16sQQQI")
 _BATCH_HEADER: Final = struct.Struct("<4sIQQQQQIII")
@@ -78,6 +85,11 @@ PUT_SESSION: Final = 12
 REMOVE_SESSION: Final = 13
 PUT_INFLIGHT: Final = 14
 REMOVE_INFLIGHT: Final = 15
+COPY: Final = 16
+COPIED_ROWS: Final = 17
+
+#: Records that hold a message.
+_MESSAGE_TYPES: Final = frozenset({ADD, MOVE, COPY})
 
 #: ``crc32c(seed, data)`` continues a CRC-32C whose value so far is *seed* (the package is untyped).
 crc32c: Final = cast(
@@ -118,13 +130,17 @@ class FormatError(Exception):
 
 
 class FileHeader(NamedTuple):
-    """Header of a data file; *seed* is its CRC, which goes into the CRC of every batch."""
+    """Header of a data file; *seed* is its CRC, which goes into the CRC of every batch.
+
+    *reused*: the file had an earlier life, so bytes of that lie behind its last batch.
+    """
 
     store_id: str
     file_id: int
     salt: int
     length: int
     seed: int
+    reused: bool = False
 
 
 def file_name(file_id: int) -> str:
@@ -132,17 +148,24 @@ def file_name(file_id: int) -> str:
     return f"journal-{file_id:010d}.data"
 
 
+def free_name(file_id: int) -> str:
+    """Name of that data file when it is dead and waits to be used again."""
+    return f"journal-{file_id:010d}.free"
+
+
 def live_name(file_id: int) -> str:
     """Name of the list of what lives in that data file."""
     return f"journal-{file_id:010d}.live"
 
 
-def encode_file_header(store_id: str, file_id: int, salt: int, length: int) -> bytes:
+def encode_file_header(
+    store_id: str, file_id: int, salt: int, length: int, *, reused: bool = False
+) -> bytes:
     """The 64 bytes at the beginning of a data file. *store_id*: 32 hexadecimal digits."""
     body = _FILE_HEADER.pack(
         FILE_MAGIC,
         FORMAT_VERSION,
-        0,
+        _REUSED_FLAG if reused else 0,
         DATA_OFFSET,
         bytes.fromhex(store_id),
         file_id,
@@ -157,13 +180,23 @@ def decode_file_header(data: bytes) -> FileHeader:
     """Read and verify a file header. Raises: FormatError."""
     if len(data) < FILE_HEADER_BYTES or data[:8] != FILE_MAGIC:
         raise FormatError("it does not begin with the header of a data file")
-    magic, version, _, offset, store_id, file_id, salt, length, _ = _FILE_HEADER.unpack_from(data)
+    magic, version, flags, offset, store_id, file_id, salt, length, _ = _FILE_HEADER.unpack_from(
+        data
+    )
     seed = crc32c(0, data[: _FILE_HEADER.size])
     if (seed,) != _CRC.unpack_from(data, _FILE_HEADER.size):
         raise FormatError("the CRC of its file header does not match")
-    if version != FORMAT_VERSION or offset != DATA_OFFSET or magic != FILE_MAGIC:
-        raise FormatError(f"it has format version {version}; this program reads {FORMAT_VERSION}")
-    return FileHeader(store_id.hex(), file_id, salt, length, seed)
+    if (
+        not _OLDEST_VERSION <= version <= FORMAT_VERSION
+        or offset != DATA_OFFSET
+        or magic != FILE_MAGIC
+    ):
+        raise FormatError(
+            f"it has format version {version}; this program reads {_OLDEST_VERSION} to "
+            f"{FORMAT_VERSION}"
+        )
+    reused = version > 1 and bool(flags & _REUSED_FLAG)
+    return FileHeader(store_id.hex(), file_id, salt, length, seed, reused)
 
 
 # ---------------------------------------------------------------------------------------- batches
@@ -283,7 +316,16 @@ def iterate_records(payload: bytes, count: int) -> Iterator[Record]:
 
 
 def read_message(record: bytes, sequence: int) -> Message:
-    """Decode the message of one add or move record that was read alone.
+    """Decode the message of one record that was read alone; see :func:`read_value`."""
+    value = read_value(record, sequence)
+    try:
+        return _decode_message(value)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"message {sequence} cannot be decoded: {error}") from error
+
+
+def read_value(record: bytes, sequence: int) -> bytes:
+    """The encoded message of one add, move or copy record that was read alone.
 
     Args: record: header and payload, exactly. sequence: which one it must be.
     Raises: FormatError when it is damaged or another one.
@@ -292,18 +334,15 @@ def read_message(record: bytes, sequence: int) -> Message:
         raise FormatError("the record is cut off")
     size, crc, found, _, prefix, _, kind = RECORD_HEADER.unpack_from(record)
     payload = record[RECORD_HEADER_BYTES:]
-    if found != sequence or size != len(payload) or kind not in (ADD, MOVE):
+    if found != sequence or size != len(payload) or kind not in _MESSAGE_TYPES:
         raise FormatError(f"message {sequence} is not there")
     if crc32c(sequence & MASK_32, payload) != crc or prefix > size:
         raise FormatError(f"the CRC of message {sequence} does not match")
-    try:
-        return _decode_message(payload[prefix:] if prefix else payload)
-    except msgspec.DecodeError as error:
-        raise FormatError(f"message {sequence} cannot be decoded: {error}") from error
+    return payload[prefix:] if prefix else payload
 
 
 def further_lists(record: Record) -> tuple[int, ...]:
-    """The lists of an add record besides the one in its header."""
+    """The lists of an add or copy record besides the one in its header."""
     return struct.unpack_from(f"<{record.prefix_bytes // 8}Q", record.payload)
 
 

@@ -22,8 +22,8 @@ from lmdb import verify as lmdb_verify
 
 from tidegate.spi import InflightRecord, Message, Session, Subscription
 from tidegate_store_journal._acklog import AckBlock, decode_block
+from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
-from tidegate_store_journal._index import Changes
 from tidegate_store_journal._pending import iterate_arrays
 
 T = TypeVar("T")
@@ -163,8 +163,10 @@ class LmdbMetadata:
         "files",
     )
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, read_only: bool = False) -> None:
+        """*read_only*: look on while a gateway (another process) writes; only load and close."""
         self.counters = MetadataCounters()
+        self._read_only = read_only
         self._directory = directory
         self._map_bytes = _MAP_BYTES
         self._environment: lmdb.Environment | None = None
@@ -172,17 +174,22 @@ class LmdbMetadata:
 
     def _env(self) -> lmdb.Environment:
         if self._environment is None:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            if not self._read_only:
+                self._directory.mkdir(parents=True, exist_ok=True)
             environment = lmdb.open(
                 str(self._directory),
                 map_size=self._map_bytes,
                 max_dbs=len(self._DATABASES),
                 # The journal's own lock keeps others out; this one lets read-only tools look on.
                 lock=True,
+                readonly=self._read_only,
                 metasync=True,
                 sync=True,
             )
-            self._open = {name: environment.open_db(name.encode()) for name in self._DATABASES}
+            self._open = {
+                name: environment.open_db(name.encode(), create=not self._read_only)
+                for name in self._DATABASES
+            }
             self._environment = environment
             self._map_bytes = environment.info()["map_size"]
         return self._environment
@@ -191,7 +198,8 @@ class LmdbMetadata:
         """See :class:`Metadata`."""
         if not (self._directory / "data.mdb").exists():
             return None
-        self._verify()
+        if not self._read_only:
+            self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
                 return self._load(transaction, progress)
@@ -306,6 +314,9 @@ class LmdbMetadata:
         key_of = _PENDING_KEY.pack
         for list_id in change.dropped_lists:
             self._drop_list(transaction, list_id)
+        for list_id, places in change.moved.items():
+            for sequence, place in places.items():
+                transaction.put(key_of(list_id, sequence), place.to_bytes(16, "little"), db=pending)
         for list_id, sequences in change.removed.items():
             for sequence in sequences:
                 counters.pending_deleted += transaction.delete(
@@ -366,6 +377,8 @@ class LmdbMetadata:
             store("retained", _hash(destination), _encode_or_none(message))
         for file_id, spoken in change.speaks_of.items():
             store("files", _U64_KEY.pack(file_id), encode(spoken) if spoken else None)
+        for file_id in change.files_gone:
+            store("files", _U64_KEY.pack(file_id), None)
 
     def reset(self) -> None:
         """See :class:`Metadata`."""

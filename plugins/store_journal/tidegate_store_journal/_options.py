@@ -15,6 +15,10 @@ NEVER: Final = "never"
 STRATEGIES: Final = (ALWAYS, PERIODIC, NEVER)
 
 
+class _Default(int):
+    """A number that nobody wrote: so that a default can be told from the same number written."""
+
+
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
     """Options of the journal store."""
@@ -25,9 +29,16 @@ class JournalOptions:
         "device of its own to keep other writers from delaying the syncs.",
     )
     journal_max_file_length: int = option(
-        32 << 20,
+        _Default(32 << 20),
         help="Size of a data file. Small files are freed sooner; large ones mean fewer changes "
         "of file. A batch that is larger gets a file of its own size.",
+        kind=Kind.SIZE,
+        minimum=64 << 10,
+        maximum=4 << 30,
+    )
+    journal_file_size: int | None = option(
+        None,
+        help="The Artemis documents' name for journal_max_file_length; give one of the two.",
         kind=Kind.SIZE,
         minimum=64 << 10,
         maximum=4 << 30,
@@ -38,6 +49,41 @@ class JournalOptions:
         "no write waits for a new file. One more is made ahead when the current one is half full.",
         minimum=2,
         maximum=1000,
+    )
+    journal_pool_files: int = option(
+        -1,
+        help="Data files, in use or not, up to which dead ones are kept to be used again instead "
+        "of being deleted: a file that is used again needs no padding. -1: never delete one, so "
+        "the disk keeps what the largest backlog took.",
+        minimum=-1,
+        maximum=1_000_000,
+    )
+    journal_compact_min_files: int = option(
+        10,
+        help="Data files in use before less than journal_compact_percentage of live bytes begins a "
+        "compaction: the last messages of the emptiest file are copied to the end of the journal. "
+        "However few files there are, the disk is kept below 3 times the live bytes and 4 files.",
+        minimum=1,
+        maximum=1_000_000,
+        zero="never compact; one message can then keep a file for ever",
+    )
+    journal_compact_percentage: int = option(
+        30,
+        help="Share of live bytes in all used data files, in percent, below which they are "
+        "compacted.",
+        minimum=1,
+        maximum=50,
+        zero="never compact",
+    )
+    archive_data_logs: bool = option(
+        False,
+        help="Move data files in which nothing lives any more to directory_archive instead of "
+        "using them again or deleting them. Nothing ever deletes them there.",
+    )
+    directory_archive: str = option(
+        "archive",
+        help="Where archive_data_logs moves files to, below the journal's directory unless "
+        "absolute. On another file system each file is copied.",
     )
     journal_disk_sync_strategy: str = option(
         ALWAYS,
@@ -83,6 +129,26 @@ class JournalOptions:
         zero="never log",
     )
 
+    def __post_init__(self) -> None:
+        """Refuse one option under two names, already when a configuration is only checked.
+
+        Raises: ConfigError.
+        """
+        if self.journal_file_size is None:
+            return
+        if not isinstance(self.journal_max_file_length, _Default):
+            raise ConfigError(
+                "is another name of journal_max_file_length; give one of the two",
+                key="journal_file_size",
+            )
+        # Whoever prints the options sees the same value under both names.
+        object.__setattr__(self, "journal_max_file_length", _Default(self.journal_file_size))
+
+    @property
+    def file_length(self) -> int:
+        """Bytes of a data file, under whichever name they were given."""
+        return int(self.journal_max_file_length)
+
 
 def check(options: JournalOptions) -> None:
     """Refuse values that cannot work together. Raises: ConfigError."""
@@ -93,8 +159,10 @@ def check(options: JournalOptions) -> None:
             f"{options.journal_disk_sync_strategy!r} is not one of {', '.join(STRATEGIES)}",
             key="journal_disk_sync_strategy",
         )
-    if options.journal_max_file_length < 4 * DATA_OFFSET:
+    if options.file_length < 4 * DATA_OFFSET:
         raise ConfigError("is too small", key="journal_max_file_length")
+    if options.archive_data_logs and not options.directory_archive.strip():
+        raise ConfigError("is empty; name a directory such as 'archive'", key="directory_archive")
     if options.cleanup_interval < options.checkpoint_interval:
         raise ConfigError(
             f"{options.cleanup_interval:g} s is shorter than checkpoint_interval "

@@ -15,6 +15,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from tidegate_store_journal._format import FILE_SHIFT
+
 #: Entries in a chunk. One live entry keeps its chunk (96 KiB); bisection inside takes 12 steps.
 CHUNK_ENTRIES: Final = 4096
 #: A list with more fresh entries than this is falling behind: they are sealed, about 1 ms at a time,
@@ -24,18 +26,37 @@ SEAL_ENTRIES: Final = 8192
 _FRESH_SCAN_MAX: Final = 256
 _MASK_64: Final = (1 << 64) - 1
 _MASK_32: Final = (1 << 32) - 1
+_HIGH_FILE_SHIFT: Final = FILE_SHIFT - 64  # in the upper word of a location
 
 
 class _Chunk:
     """Up to CHUNK_ENTRIES entries. A removed entry has two zero words as its location."""
 
-    __slots__ = ("head", "live", "locations", "sequences")
+    __slots__ = ("file_first", "file_last", "head", "live", "locations", "sequences")
 
     def __init__(self) -> None:
         self.sequences = array("Q")
         self.locations = array("Q")  # two words an entry: bits 0-63, bits 64-127
         self.live = 0
         self.head = 0  # everything before it is removed
+        self.file_first = self.file_last = 0  # of the locations; 0: not looked at
+
+    def pieces_in(self, file_id: int) -> list[tuple[int, int]]:
+        """The entries whose message is in the data file."""
+        locations = self.locations
+        highs = locations[1::2]
+        if not self.file_first:
+            living = [high for high in highs if high]
+            self.file_first = min(living) >> _HIGH_FILE_SHIFT
+            self.file_last = max(living) >> _HIGH_FILE_SHIFT
+        if not self.file_first <= file_id <= self.file_last:
+            return []
+        begin, end = file_id << _HIGH_FILE_SHIFT, (file_id + 1) << _HIGH_FILE_SHIFT
+        return [
+            (self.sequences[at], locations[2 * at] | high << 64)
+            for at, high in enumerate(highs)
+            if begin <= high < end
+        ]
 
 
 class PendingList:
@@ -78,6 +99,7 @@ class PendingList:
                 b"".join([value.to_bytes(16, "little") for value in locations[done : done + step]])
             )
             chunk.live += step
+            chunk.file_first = 0
             done += step
 
     def restore(self, sequences: array[int], locations: array[int]) -> None:
@@ -122,6 +144,50 @@ class PendingList:
                 head += 1
             chunk.head = head
         return value
+
+    def get(self, sequence: int) -> int | None:
+        """The location of an entry; None when it is not there."""
+        value = self.fresh.get(sequence)
+        if value is None:
+            found = self._find(sequence)
+            if found is not None:
+                locations = self._chunks[found[0]].locations
+                at = 2 * found[1]
+                value = locations[at] | locations[at + 1] << 64
+        return value
+
+    def relocate(self, sequence: int, location: int) -> int | None:
+        """Give an entry another location; returns the old one, None when it is not there."""
+        value = self.fresh.get(sequence)
+        if value is not None:
+            self.fresh[sequence] = location
+            return value
+        found = self._find(sequence)
+        if found is None:
+            return None
+        chunk = self._chunks[found[0]]
+        locations = chunk.locations
+        at = 2 * found[1]
+        value = locations[at] | locations[at + 1] << 64
+        locations[at] = location & _MASK_64
+        locations[at + 1] = location >> 64
+        if chunk.file_first:
+            file_id = location >> FILE_SHIFT
+            chunk.file_first = min(chunk.file_first, file_id)
+            chunk.file_last = max(chunk.file_last, file_id)
+        return value
+
+    def pieces_in(self, file_id: int) -> Iterator[list[tuple[int, int]]]:
+        """(sequence, location) of the entries whose message is in the data file, piece by piece.
+
+        The list may change between two pieces; nothing is missing that was there at the first and
+        still is, but what was sealed meanwhile can come twice.
+        """
+        chunks = list(self._chunks)
+        yield [entry for entry in self.fresh.items() if entry[1] >> FILE_SHIFT == file_id]
+        for chunk in chunks:
+            if chunk.live:
+                yield chunk.pieces_in(file_id)
 
     def _find(self, sequence: int) -> tuple[int, int] | None:
         """Chunk number and index of a live sealed entry."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Final
+from typing import Final, TypeVar
 
 from tidegate.spi import CorruptRecordError, Message, StoreIOError
-from tidegate_store_journal._files import DataFile, DataFiles
-from tidegate_store_journal._format import FormatError, location_parts, read_message
+from tidegate_store_journal._datafile import DataFile
+from tidegate_store_journal._files import DataFiles
+from tidegate_store_journal._format import FormatError, location_parts, read_message, read_value
 from tidegate_store_journal._storage import File, Storage
 
 #: Records this close together are read in one piece: what lies between costs less than a call.
 _GAP_BYTES_MAX: Final = 64 << 10
 #: Longest piece read at once, unless a single record is longer.
 _EXTENT_BYTES_MAX: Final = 4 << 20
+
+
+T = TypeVar("T")
 
 
 class _Extent:
@@ -45,9 +49,20 @@ class Reader:
         Raises: CorruptRecordError, StoreIOError.
         Cancellation: safe; the files stay open until the thread is done with them.
         """
+        return await self._read(wanted, read_message)
+
+    async def read_values(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        """As :meth:`read`, but the messages as they are stored."""
+        return await self._read(wanted, read_value)
+
+    async def _read(
+        self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]
+    ) -> list[T]:
         extents = self._plan(wanted)
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._executor, self._read_extents, extents, len(wanted))
+        future = loop.run_in_executor(
+            self._executor, self._read_extents, extents, len(wanted), decode
+        )
 
         def give_back(_: object) -> None:
             for extent in extents:
@@ -91,8 +106,10 @@ class Reader:
         except OSError as error:
             raise StoreIOError(f"{self._storage.describe(file.name)}: {error}") from error
 
-    def _read_extents(self, extents: Sequence[_Extent], count: int) -> list[Message]:
-        messages: list[Message | None] = [None] * count
+    def _read_extents(
+        self, extents: Sequence[_Extent], count: int, decode: Callable[[bytes, int], T]
+    ) -> list[T]:
+        messages: list[T | None] = [None] * count
         for extent in extents:
             begin = extent.begin
             try:
@@ -104,7 +121,7 @@ class Reader:
             for number, sequence, offset, size in extent.records:
                 at = offset - begin
                 try:
-                    messages[number] = read_message(data[at : at + size], sequence)
+                    messages[number] = decode(data[at : at + size], sequence)
                 except FormatError as error:
                     where = f"{self._storage.describe(extent.file.name)} at offset {offset}"
                     raise CorruptRecordError(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Sequence
@@ -91,7 +92,11 @@ class Storage(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Rename, replacing *new* atomically. Durable after ``sync_directory``."""
+        """Rename, replacing *new* atomically. Durable after ``sync_directory``.
+
+        *new* may be ``DIRECTORY/NAME``: the file leaves the storage for good (archiving). Then a
+        power cut leaves it in one of the two places or in both.
+        """
         ...
 
     def unlink(self, name: str) -> None:
@@ -243,7 +248,11 @@ class DirectoryStorage:
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Storage`."""
-        os.replace(self._directory / old, self._directory / new)
+        target = self._directory / new
+        if target.parent != self._directory:
+            _move_out(self._directory / old, target)
+        else:
+            os.replace(self._directory / old, target)
 
     def unlink(self, name: str) -> None:
         """See :class:`Storage`."""
@@ -251,11 +260,7 @@ class DirectoryStorage:
 
     def sync_directory(self) -> None:
         """See :class:`Storage`."""
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync_path(self._directory, os.O_RDONLY | os.O_DIRECTORY)
 
     def free_bytes(self) -> int:
         """See :class:`Storage`."""
@@ -265,6 +270,35 @@ class DirectoryStorage:
     def describe(self, name: str) -> str:
         """See :class:`Storage`."""
         return str(self._directory / name)
+
+
+def _move_out(source: Path, target: Path) -> None:
+    """Move a file into another directory, which may be on another file system.
+
+    Crash story: the file's new name is durable before the old one can vanish, so it is never lost.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        temporary = target.with_name(target.name + ".tmp")
+        shutil.copyfile(source, temporary)
+        _sync_path(temporary, os.O_RDONLY)
+        os.replace(temporary, target)
+        _sync_path(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        source.unlink()
+    else:
+        _sync_path(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync_path(path: Path, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class MemoryFile:

@@ -152,6 +152,7 @@ class CrashFile:
         if error is not None:
             # A full disk may take a part.
             joined = joined[: len(joined) // 2]
+        self._storage.written += len(joined)
         _put(self._node.now, offset, joined)
         self._node.unsynced.append((offset, joined))
         if error is not None:
@@ -189,7 +190,7 @@ class CrashStorage:
     """Files in memory that forget what was not synced when :meth:`crash` is called.
 
     Attributes: fault: called before each operation with its name and the file's; returns the error
-        to raise, or None. free: what free_bytes says. syncs: files synced so far.
+        to raise, or None. free: what free_bytes says. syncs: files synced so far; written: bytes.
     """
 
     durable = True
@@ -199,6 +200,7 @@ class CrashStorage:
         self.fault: Callable[[str, str], OSError | None] = lambda _operation, _name: None
         self.free = 1 << 40
         self.syncs = 0
+        self.written = 0
         self._names: dict[str, _Node] = {}
         self._stable_names: dict[str, _Node] = {}
 

@@ -113,3 +113,59 @@ def test_a_gap_found_at_start_moves_the_mark_behind_it() -> None:
     empty = AckLog()
     assert empty.restore([], 4, 4) == 0
     assert (empty.last, empty.released) == (4, 4)
+
+
+def test_relocated_rows_are_found_at_their_new_place_and_stored_again() -> None:
+    log = AckLog()
+    for _ in range(3):
+        log.append(block(log.last + 1, 4))
+    put, _ = log.take_unstored()
+    assert len(put) == 3
+    old = put[1]
+    old.pack()
+    places = [location(9, 4096 + row, 10, row) for row in (5, 6, 7)]
+    moved = old.part(0, 3).located(places)
+    before = [location(1, 4096 + row, 10, row) for row in (5, 6, 7)]
+    assert log.relocate(moved) == list(zip((1005, 1006, 1007), before, strict=True))
+    assert [log.location_of(row) for row in (5, 6, 7)] == places
+    assert log.location_of(8) == location(1, 4096 + 8, 10, 8)
+    assert old.locations[0] == before[0]  # a checkpoint may still be encoding it
+    put, gone = log.take_unstored()
+    assert [(item.first, item.count, list(item.locations)[:3]) for item in put] == [(5, 4, places)]
+    assert gone == []
+    assert log.take_unstored() == ([], [])
+
+
+def test_released_rows_are_not_relocated() -> None:
+    log = AckLog()
+    log.append(block(1, 4))
+    list(log.release(2))
+    moved = block(1, 4).located([location(9, 4096 + row, 10, row) for row in (1, 2, 3, 4)])
+    assert [sequence for sequence, _ in log.relocate(moved)] == [1003, 1004]
+    assert [log.location_of(row) for row in (0, 1, 2, 5)] == [None] * 4
+    assert log.location_of(3) == location(9, 4099, 10, 3)
+
+
+def test_a_relocated_block_that_is_released_before_the_checkpoint_is_deleted_there() -> None:
+    log = AckLog()
+    log.append(block(1, 2))
+    log.take_unstored()
+    log.relocate(block(1, 2).located([location(9, 5000, 10, 1), location(9, 6000, 10, 2)]))
+    list(log.release(2))
+    assert log.take_unstored() == ([], [1])
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_block_knows_which_files_it_may_speak_of(packed: bool) -> None:
+    item = AckBlock(
+        1, 1, 1, "", "", "", (1, 2), [location(3, 5000, 9, 1), location(5, 5000, 9, 1)], ()
+    )
+    if packed:
+        item.pack()
+    assert [item.may_speak_of(file_id) for file_id in (2, 3, 4, 5, 6)] == [
+        False,
+        True,
+        True,  # between the two: it has to be looked at
+        True,
+        False,
+    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from journal_kit import (
     ANY_SIZE,
+    KB,
     CrashStorage,
     ack,
     add,
@@ -42,7 +43,7 @@ def test_what_comes_and_goes_between_two_checkpoints_never_reaches_the_metadata(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
+        store, _ = await opened(tmp_path, keep=True, journal_max_file_length=8 << 20)
         counters = store.metadata_counters
         before = counters.checkpoints
         sequence = 0
@@ -86,9 +87,10 @@ def test_an_idle_store_writes_no_checkpoint(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_dead_files_are_deleted_and_acknowledgements_keep_none(tmp_path: Path) -> None:
+def test_dead_files_are_used_again_and_acknowledgements_keep_none(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path)
+        files = store._files  # pyright: ignore[reportPrivateUsage]
         sequence = 0
         # One message is never acknowledged; the acknowledgements of all others come later.
         await write(store, add(1_000_000 - 1, 9))
@@ -99,8 +101,8 @@ def test_dead_files_are_deleted_and_acknowledgements_keep_none(tmp_path: Path) -
                 store, *[add(1_000_000 + item, size=5000) for item in range(first, sequence + 1)]
             )
             await write(store, ack(*range(1_000_000 + first, 1_000_000 + sequence + 1)))
-        assert len(data_files(tmp_path)) > 25
-        assert await checkpointer_of(store).run(cleanup=True) > 20
+            assert files.disk_bytes <= 4 * 64 * KB
+        assert max(file.file_id for file in files.used()) > 25
         assert len(data_files(tmp_path)) <= 4
         assert await pending(store, 9) == [999_999]
         copy = killed(tmp_path, tmp_path.parent / "copy")
@@ -109,30 +111,6 @@ def test_dead_files_are_deleted_and_acknowledgements_keep_none(tmp_path: Path) -
         assert await pending(store, 9) == [999_999]
         assert await pending(store, 1) == []
         assert state.last_sequence == 1_000_000 + sequence
-        await store.close()
-
-    run(scenario())
-
-
-def test_cleanup_happens_at_its_interval(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, checkpoint_interval=0.02, cleanup_interval=0.05)
-        for sequence in range(1, 20):
-            await write(store, add(sequence, size=20_000))
-        await write(store, ack(*range(1, 20)))
-        await until(lambda: len(data_files(tmp_path)) <= 4)
-        await store.close()
-
-    run(scenario())
-
-
-def test_a_checkpoint_happens_at_its_interval(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, checkpoint_interval=0.02)
-        count = store.metadata_counters.checkpoints
-        await write(store, add(1))
-        await until(lambda: store.metadata_counters.checkpoints > count)
-        assert store.metadata_counters.pending_put == 1
         await store.close()
 
     run(scenario())
@@ -234,7 +212,7 @@ def test_a_checkpoint_that_fails_is_made_up_for_by_the_next(
 
     with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
         run(scenario())
-    assert "a checkpoint failed" in caplog.text
+    assert "a checkpoint or cleanup failed" in caplog.text
 
 
 def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(tmp_path: Path) -> None:
@@ -279,7 +257,7 @@ def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(tmp_path:
     run(scenario())
 
 
-def test_a_file_that_is_being_read_is_deleted_later(tmp_path: Path) -> None:
+def test_a_file_that_is_being_read_and_those_behind_it_are_put_away_later(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path)
         for sequence in range(1, 10):
@@ -288,11 +266,40 @@ def test_a_file_that_is_being_read_is_deleted_later(tmp_path: Path) -> None:
         first = files.used()[0]
         files.borrow(first)
         await write(store, ack(*range(1, 10)))
-        assert await checkpointer_of(store).run(cleanup=True) > 0
+        dead = len(files.used()) - 1
+        assert dead > 2
+        assert await checkpointer_of(store).run(cleanup=True) == 0
         assert (tmp_path / "journal" / first.name).exists()
         files.give_back(first)
-        assert await checkpointer_of(store).run(cleanup=True) == 1
+        assert await checkpointer_of(store).run(cleanup=True) == dead
         assert not (tmp_path / "journal" / first.name).exists()
+        await store.close()
+
+    run(scenario())
+
+
+def test_dead_files_are_put_away_in_the_journals_order(tmp_path: Path) -> None:
+    """A file that says what became of messages never goes before the file of those messages."""
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        for sequence in range(1, 30):
+            await write(store, add(sequence, size=20_000))
+        await write(store, ack(*range(1, 30)))
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        order = [file.name for file in files.used()[:-1]]
+        gone: list[str] = []
+        real = storage.rename
+
+        def rename(old: str, new: str) -> None:
+            if new.endswith(".free"):
+                gone.append(old)
+            real(old, new)
+
+        storage.rename = rename  # type: ignore[method-assign]  # only looks on
+        assert await checkpointer_of(store).run(cleanup=True) == len(order)
+        assert gone == order
         await store.close()
 
     run(scenario())

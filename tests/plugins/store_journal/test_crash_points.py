@@ -1,5 +1,8 @@
 """Power cuts at every kind of sync, on a disk that loses, tears and garbles what was not synced.
 
+Two loads: one that consumes in order, and a *sparse* one that leaves a few messages in every data
+file for long, so that files are compacted, used again and archived all the time.
+
 The load is recorded as the list of states that the store went through; whatever is found after the
 cut must be one of them, and not one from before the last confirmation.
 """
@@ -7,6 +10,7 @@ cut must be one of them, and not one from before the last confirmation.
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +18,14 @@ import pytest
 from journal_kit import ANY_SIZE, ack, add, opened, pending, run
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
-from tidegate.testing.faulty_storage import Faults, FaultyDisk
+from tidegate.testing.faulty_storage import Faults, FaultyDisk, FaultyStorage
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal._format import decode_file_header
 
 LISTS = (1, 2)
 State = tuple[tuple[int, ...], ...]
+#: Compaction as eager as it can be.
+EAGER = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
 
 
 @dataclass
@@ -43,7 +50,12 @@ async def observed(store: JournalStore) -> History:
     page = await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)
     numbers = [row.ack_sequence for row in page.rows]
     assert numbers == list(range(first, first + len(numbers)))
+    for row in page.rows:
+        assert row.message.body.split()[0] == b"%d" % row.sequence
     return History([], released=first - 1, lists=lists, rows=[row.sequence for row in page.rows])
+
+
+Load = Callable[[JournalStore, History, random.Random], Awaitable[None]]
 
 
 async def load(store: JournalStore, history: History, chance: random.Random) -> None:
@@ -80,6 +92,8 @@ def is_after(found: History, history: History) -> bool:
 
     Rows that were released before the cut may be there again or not.
     """
+    if found.released > history.released:
+        return False
     for lists_and_rows in history.states[history.confirmed :]:
         *lists, rows = lists_and_rows
         if [tuple(found.lists[list_id]) for list_id in LISTS] == lists and tuple(
@@ -89,18 +103,61 @@ def is_after(found: History, history: History) -> bool:
     return False
 
 
-async def live_and_crash(directory: Path, seed: int, **options: object) -> str:
+async def sparse_load(store: JournalStore, history: History, chance: random.Random) -> None:
+    """As :func:`load`, but one message in eight stays, and rows are released now and then."""
+    staying: set[int] = set()
+    for _ in range(150):
+        operations: list[Operation] = []
+        for _ in range(1 + chance.randrange(4)):
+            history.sequence += 1
+            lists = chance.choice([(1,), (1,), (2,), LISTS])
+            size = chance.choice([5, 1500, 6000, 20_000])
+            operations.append(add(history.sequence, *lists, size=size))
+            if chance.random() < 0.125:
+                staying.add(history.sequence)
+            for list_id in lists:
+                history.lists[list_id].append(history.sequence)
+        for list_id in LISTS:
+            taken = [item for item in history.lists[list_id] if item not in staying]
+            taken = taken[: chance.randrange(9)]
+            if taken:
+                gone = set(taken)
+                history.lists[list_id] = [i for i in history.lists[list_id] if i not in gone]
+                history.rows += taken
+                operations.append(ack(*taken, pending_list=list_id))
+        if len(staying) > 40:
+            staying -= set(chance.sample(sorted(staying), 20))
+        history.states.append(history.state())
+        durability = chance.choice(list(Durability))
+        await store.write(WriteBatch(operations, durability))
+        if durability is Durability.SYNCED:
+            history.confirmed = len(history.states) - 1
+        if chance.random() < 0.2:
+            last = store.statistics().acknowledged_last
+            history.released = max(history.released, last - chance.randrange(8))
+            await store.release_acknowledged(history.released)
+
+
+async def live_and_crash(
+    directory: Path,
+    seed: int,
+    live: Load = load,
+    syncs: int = 60,
+    *,
+    metadata: bool = False,
+    **options: object,
+) -> str:
     """Four lives that each end in a power cut. Returns: what was wrong, "" when nothing was."""
     chance = random.Random(seed)
-    disk = FaultyDisk(seed)
+    disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if metadata else None)
     history = History([], lists={list_id: [] for list_id in LISTS})
     history.states.append(history.state())
     for _ in range(4):
-        storage = disk.start(Faults(cut_at_sync=chance.randrange(1, 60)))
+        storage = disk.start(Faults(cut_at_sync=chance.randrange(1, syncs)))
         store = None
         try:
             store, _ = await opened(directory, storage, keep=True, **options)
-            await load(store, history, chance)
+            await live(store, history, chance)
         except (StoreError, OSError):
             assert storage.is_off
         disk.cut_power()
@@ -118,6 +175,7 @@ async def live_and_crash(directory: Path, seed: int, **options: object) -> str:
             middle = found.released + chance.randrange(len(found.rows) + 1)
             await store.release_acknowledged(middle)
             found.rows = found.rows[middle - found.released :]
+            found.released = middle
         found.states = [found.state()]
         history = found
         await store.close()
@@ -129,6 +187,74 @@ def test_after_a_power_cut_the_store_is_in_a_state_that_it_went_through(
     tmp_path: Path, seed: int
 ) -> None:
     assert run(live_and_crash(tmp_path, seed)) == ""
+
+
+def policy_of(seed: int) -> dict[str, object]:
+    """Each seed puts dead files away in another way."""
+    return {
+        **EAGER,
+        "archive_data_logs": seed % 4 == 3,
+        "journal_pool_files": (-1, 3, 6, -1)[seed % 4],
+    }
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_after_a_power_cut_amid_compaction_the_store_is_in_a_state_that_it_went_through(
+    tmp_path: Path, seed: int
+) -> None:
+    metadata = seed % 3 == 0
+    problem = live_and_crash(tmp_path, seed, sparse_load, 150, metadata=metadata, **policy_of(seed))
+    assert run(problem) == ""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("block", range(20))
+def test_many_power_cuts_amid_compaction(tmp_path: Path, block: int) -> None:
+    problems = {
+        seed: run(
+            live_and_crash(
+                tmp_path / str(seed),
+                seed,
+                sparse_load,
+                150,
+                metadata=seed % 3 == 0,
+                **policy_of(seed),
+            )
+        )
+        for seed in range(1000 + 50 * block, 1050 + 50 * block)
+    }
+    assert {seed: problem for seed, problem in problems.items() if problem} == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_sparse_load_compacts_and_uses_files_again(tmp_path: Path, seed: int) -> None:
+    """Otherwise the crash points would prove nothing about either."""
+
+    async def scenario() -> None:
+        disk = FaultyDisk(seed)
+        storage = disk.start()
+        store, _ = await opened(tmp_path, storage, keep=True, **policy_of(seed))
+        history = History([], lists={list_id: [] for list_id in LISTS})
+        await sparse_load(store, history, random.Random(seed))
+        await store.close()
+        compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+        assert compactor.copied_messages > 20
+        names = storage.list()
+        reused = [name for name in names if name.endswith(".data") and is_reused(storage, name)]
+        archived = [name for name in names if name.startswith("archive/")]
+        assert len(archived) > 10 if seed % 4 == 3 else reused
+        # And everything is still there in the end.
+        store, _ = await opened(tmp_path, disk.start(), keep=True)
+        history.states = [history.state()]
+        history.confirmed = 0
+        assert is_after(await observed(store), history)
+        await store.close()
+
+    run(scenario())
+
+
+def is_reused(storage: FaultyStorage, name: str) -> bool:
+    return decode_file_header(storage.open(name).pread(64, 0)).reused
 
 
 def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:

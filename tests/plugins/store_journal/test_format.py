@@ -37,6 +37,7 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import _format
+from tidegate_store_journal._acklog import AckBlock
 from tidegate_store_journal._encode import decode_batch, encode_batch
 from tidegate_store_journal._format import (
     BATCH_HEADER_BYTES,
@@ -47,9 +48,10 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._index import Index
 
 GOLDEN = Path(__file__).parent / "golden"
-#: Files of format version 1: the first one, and today's, whose values have the fields that were
-#: appended since.
+#: Files of format version 1: the first one, and the last one, whose values have the fields that were
+#: appended since (SPI 1.1).
 FIRST, NEWEST = "version-1.hex", "version-1-spi-1.1.hex"
+SECOND = "version-2.hex"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SALT = 0x0123_4567_89AB_CDEF
 MESSAGE = Message(
@@ -112,22 +114,76 @@ def golden_bytes() -> bytes:
     return file_header + batch_header + encoded.payload
 
 
+ROWS = AckBlock(11, 3, 1_700_000_002_000_000, "c", "s", "mqtt", (8,), (), (5,))
+
+
+def golden_bytes_2() -> bytes:
+    """As :func:`golden_bytes`, in a reused file and with a batch of copies and the end mark."""
+    first = golden_bytes()
+    file_header = _format.encode_file_header(STORE_ID, 5, SALT, 65536, reused=True)
+    seed = _format.decode_file_header(file_header).seed
+    value = _format.encode(MESSAGE)
+    copies = (
+        _format.encode_record(_format.COPY, value, sequence=7, pending_list=1, body_bytes=4)
+        + _format.encode_record(
+            _format.COPY,
+            _format.pack_integers([4]) + value,
+            sequence=8,
+            pending_list=3,
+            prefix_bytes=8,
+            body_bytes=4,
+        )
+        + _format.encode_record(_format.COPIED_ROWS, ROWS.encode(), pending_list=3)
+    )
+    result = file_header
+    for number, payload, count in ((42, first[128:], len(OPERATIONS)), (43, copies, 3)):
+        result += _format.encode_batch_header(seed, payload, number, 41, 10, 1, 3, count)
+        result += payload
+    return result + _format.END_MARK
+
+
 def golden_file(name: str) -> bytes:
     lines = (GOLDEN / name).read_text().splitlines()
     text = "".join(line.partition("#")[0].strip() for line in lines)
     return bytes.fromhex(text)
 
 
-def test_bytes_of_version_1_have_not_changed() -> None:
-    assert golden_bytes() == golden_file(NEWEST)
+def test_bytes_of_version_2_have_not_changed() -> None:
+    assert golden_bytes_2() == golden_file(SECOND)
 
 
-@pytest.mark.parametrize("name", [FIRST, NEWEST])
-def test_the_golden_file_is_what_the_document_says(name: str) -> None:
+def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows() -> None:
+    data = golden_file(SECOND)
+    file = _format.decode_file_header(data)
+    assert file.reused
+    first = _format.decode_batch_header(file.seed, data[64:128])
+    assert first is not None
+    at = 128 + first.payload_bytes
+    header = _format.decode_batch_header(file.seed, data[at : at + 64])
+    assert header is not None
+    payload = data[at + 64 : at + 64 + header.payload_bytes]
+    assert _format.payload_is_valid(file.seed, header, payload)
+    assert data[at + 64 + header.payload_bytes :] == bytes(64)
+    effects = decode_batch(payload, header, 5, DATA_OFFSET)
+    assert [(sequence, lists) for sequence, _, lists in effects.copies] == [(7, (1,)), (8, (3, 4))]
+    # Two lists and a row hold message 8, one list holds message 7.
+    assert [bool(place & _format.SHARED_BIT) for _, place, _ in effects.copies] == [False, True]
+    (rows,) = effects.copied_rows
+    assert (rows.first, rows.pending_list, rows.client_id) == (11, 3, "c")
+    assert (rows.sequences, rows.locations, rows.delivered_at) == ((8,), [], (5,))
+    for sequence, place, _ in effects.copies:
+        _, offset, size, _ = _format.location_parts(place)
+        begin = offset - DATA_OFFSET
+        assert _format.read_message(payload[begin : begin + size], sequence) == MESSAGE
+
+
+@pytest.mark.parametrize(("name", "version"), [(FIRST, 1), (NEWEST, 1), (SECOND, 2)])
+def test_the_golden_file_is_what_the_document_says(name: str, version: int) -> None:
     data = golden_file(name)
     # File header, docs/journal-format.md section 2.
     assert data[0:8] == b"TGJOURNL"
-    assert data[8:10] == b"\x01\x00"
+    assert data[8:10] == bytes([version, 0])
+    assert data[10:12] == bytes([version - 1, 0])  # the golden file of version 2 is a reused one
     assert int.from_bytes(data[12:16], "little") == 4096
     assert data[16:32].hex() == STORE_ID
     assert int.from_bytes(data[32:40], "little") == 5
@@ -136,9 +192,9 @@ def test_the_golden_file_is_what_the_document_says(name: str) -> None:
     seed = int.from_bytes(data[60:64], "little")
     assert seed == _format.crc32c(0, data[:60])
     # Batch header.
-    header, payload = data[64:128], data[128:]
+    header = data[64:128]
+    payload = data[128 : 128 + int.from_bytes(header[4:8], "little")]
     assert header[0:4] == b"TGB1"
-    assert int.from_bytes(header[4:8], "little") == len(payload)
     assert [int.from_bytes(header[at : at + 8], "little") for at in range(8, 48, 8)] == [
         42,
         41,
@@ -164,13 +220,13 @@ def test_the_golden_file_is_what_the_document_says(name: str) -> None:
     assert msgspec.msgpack.decode(value)[0:2] == ["queue://orders", b"body"]
 
 
-@pytest.mark.parametrize("name", [FIRST, NEWEST])
+@pytest.mark.parametrize("name", [FIRST, NEWEST, SECOND])
 def test_the_golden_file_decodes_into_its_operations(name: str) -> None:
     data = golden_file(name)
     seed = _format.decode_file_header(data).seed
     header = _format.decode_batch_header(seed, data[64:128])
     assert header is not None
-    payload = data[128:]
+    payload = data[128 : 128 + header.payload_bytes]
     assert _format.payload_is_valid(seed, header, payload)
     effects = decode_batch(payload, header, 5, DATA_OFFSET + BATCH_HEADER_BYTES)
     # A replayed move knows where its message is, not the message itself.
@@ -218,9 +274,9 @@ def test_a_file_header_that_is_cut_off_is_refused(length: int) -> None:
 
 def test_a_newer_version_is_refused_by_name() -> None:
     header = bytearray(golden_bytes()[:64])
-    header[8] = 2
+    header[8] = 3
     body = bytes(header[:60])
-    with pytest.raises(FormatError, match="version 2"):
+    with pytest.raises(FormatError, match="version 3"):
         _format.decode_file_header(body + _format.crc32c(0, body).to_bytes(4, "little"))
 
 
@@ -337,4 +393,5 @@ def test_record_types_are_those_of_the_document() -> None:
     document = Path(__file__).parents[3] / "docs" / "journal-format.md"
     rows = [line.split("|") for line in document.read_text().splitlines() if line.startswith("| ")]
     listed = {int(row[1]) for row in rows if len(row) == 8 and row[1].strip().isdigit()}
-    assert listed == {_format.ADD, _format.ACKNOWLEDGE, *_format._DECODERS}  # pyright: ignore[reportPrivateUsage]
+    special = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS}
+    assert listed == {*special, *_format._DECODERS}  # pyright: ignore[reportPrivateUsage]

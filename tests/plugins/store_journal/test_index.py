@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from journal_kit import ack, add, message
+import pytest
+from journal_kit import ack, add
 
 from tidegate.spi import (
     AddDestination,
-    ClearRetained,
-    Discard,
-    DiscardReason,
     InflightDirection,
     InflightRecord,
     InflightState,
     Message,
-    Move,
     Operation,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
     RemoveDestination,
-    RemoveInflight,
-    RemoveSession,
     RemoveSubscription,
     Session,
     SetRetained,
     Subscription,
 )
+from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._encode import encode_batch
-from tidegate_store_journal._index import FileUse, Index
+from tidegate_store_journal._format import location
+from tidegate_store_journal._index import Index
 from tidegate_store_journal._pending import SEAL_ENTRIES
 
 
@@ -48,86 +43,68 @@ class Loaded:
         self.index.apply(encoded.effects)
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["add", "add", "share", "ack", "ack", "discard", "move", "drop", "release"]
-        ),
-        st.integers(0, 10),
-        st.integers(1, 4),
-    ),
-    max_size=60,
-)
+def test_what_lives_in_a_file_is_named_by_list() -> None:
+    loaded = Loaded(keep=False)
+    loaded.write(add(1, 1, 2), add(2, 2), file_id=1)
+    loaded.write(add(3), add(4, 2), file_id=2)
+    assert loaded.index.living_in(1) == [(1, [1]), (2, [1, 2])]
+    loaded.index.take_changes()  # seals
+    loaded.write(add(5), ack(1), file_id=3)
+    assert loaded.index.living_in(1) == [(2, [1, 2])]
+    assert loaded.index.living_in(2) == [(1, [3]), (2, [4])]
+    assert loaded.index.living_in(3) == [(1, [5])]
+    assert loaded.index.living_in(4) == []
 
 
-def apply_step(loaded: Loaded, step: str, number: int, file_id: int) -> None:
-    index = loaded.index
-    next_sequence = index.last_sequence + 1
-    list_id = number % 3 + 1
-    known = [sequence for sequence, _ in index.list_of(list_id).entries()]
-    if step == "add":
-        loaded.write(add(next_sequence, list_id, size=10 + number), file_id=file_id)
-    elif step == "share":
-        loaded.write(add(next_sequence, 1, 2, 3, size=10 + number), file_id=file_id)
-    elif step == "release":
-        index.release(index.log.released + number)
-    elif step == "drop":
-        loaded.write(RemoveSubscription(list_id), file_id=file_id)
-    elif known:
-        chosen = known[: number + 1]
-        if step == "ack":
-            loaded.write(ack(*chosen, pending_list=list_id), file_id=file_id)
-        elif step == "discard":
-            loaded.write(Discard(list_id, tuple(chosen), DiscardReason.EXPIRED), file_id=file_id)
-        else:
-            target = Move(list_id, chosen[0], 4, next_sequence, message(next_sequence))
-            loaded.write(target, file_id=file_id)
-
-
-def numbers(index: Index) -> tuple[int, int, dict[int, tuple[int, int]]]:
-    files = {
-        file_id: (use.references, use.live_bytes)
-        for file_id, use in index.files.items()
-        if use.references or use.live_bytes
-    }
-    return index.pending_messages, index.acknowledged_bytes, files
-
-
-@settings(deadline=None)
-@given(STEPS, st.booleans())
-def test_counting_along_gives_what_counting_anew_gives(
-    steps: list[tuple[str, int, int]], keep: bool
-) -> None:
-    loaded = Loaded(keep=keep)
-    index = loaded.index
-    for step, number, file_id in steps:
-        apply_step(loaded, step, number, file_id)
-    counted = numbers(index)
-    assert index.recount(list(index.log.blocks()), index.log.last, index.log.released) == 0
-    assert numbers(index) == counted
-
-
-@settings(deadline=None)
-@given(STEPS)
-def test_every_live_message_is_between_the_first_and_last_sequence_of_its_file(
-    steps: list[tuple[str, int, int]],
-) -> None:
+def test_copies_of_what_is_gone_are_put_into_their_list_at_the_end() -> None:
+    """While replaying without metadata; an acknowledgement on the way finds them, too."""
     loaded = Loaded(keep=False)
     index = loaded.index
-    for step, number, file_id in steps:
-        apply_step(loaded, step, number, file_id)
-    for file_id in index.files:
-        found = {
-            (list_id, sequence)
-            for list_id, sequences in index.living_in(file_id)
-            for sequence in sequences
-        }
-        assert found == {
-            (list_id, sequence)
-            for list_id, pending in index.lists.items()
-            for sequence, place in pending.entries()
-            if place >> 100 == file_id
-        }
+    index.loose_blocks = []
+    loaded.write(add(10), add(20, 1, 2), file_id=4)
+    effects = Effects(5)
+    effects.batch, effects.last_sequence = index.batch + 1, 20
+    places = {item: location(5, 4096 + 100 * item, 100, 9) for item in (3, 15, 16)}
+    effects.copies = [(3, places[3], (1,)), (15, places[15], (1, 2)), (16, places[16], (1,))]
+    index.apply(effects)
+    loaded.write(RecordDelivery(1, (15,), (4,)), ack(16), file_id=6)
+    index.loose_blocks = None
+    index.settle()
+    assert [item for item, _ in index.lists[1].entries()] == [3, 10, 15, 20]
+    assert [item for item, _ in index.lists[2].entries()] == [15, 20]
+    assert index.lists[1].get(15) == places[15]
+    assert index.lists[1].deliveries == {15: 4}
+
+
+def test_a_copy_of_what_is_not_there_is_our_own_bug_once_everything_was_replayed() -> None:
+    index = Index(keep_acknowledged=False)
+    index.settle()
+    effects = Effects(5)
+    effects.copies = [(3, location(5, 4096, 100, 9), (1,))]
+    with pytest.raises(AssertionError):
+        index.apply(effects)
+
+
+def test_a_copied_message_of_the_last_checkpoint_is_moved_in_the_next() -> None:
+    loaded = Loaded(keep=False)
+    index = loaded.index
+    loaded.write(add(1), add(2), add(3), file_id=1)
+    index.take_changes()
+    loaded.write(add(4), file_id=2)
+    index.settle()
+    places = {item: location(3, 4096 + 200 * item, 100, 9) for item in (1, 2, 4)}
+    effects = Effects(3)
+    effects.batch, effects.last_sequence = index.batch + 1, 4
+    effects.copies = [(item, place, (1,)) for item, place in places.items()]
+    index.apply(effects)
+    loaded.write(ack(2), file_id=3)
+    changes = index.take_changes()
+    assert changes.moved == {1: {1: places[1], 2: places[2]}}
+    assert changes.removed == {1: [2]}  # after the move, so it is gone in the end
+    ((_, sequences, locations),) = changes.added
+    assert list(sequences) == [4]  # was not in the metadata store: it goes there once
+    assert locations[0] | locations[1] << 64 == places[4]
+    assert index.take_changes().moved == {}
 
 
 def test_a_message_that_came_and_went_between_checkpoints_is_in_no_change() -> None:
@@ -179,33 +156,6 @@ def test_a_dropped_list_is_named_once_and_its_messages_are_gone() -> None:
     assert index.files[1].live_bytes == 0
 
 
-def test_small_state_changes_are_taken_once() -> None:
-    loaded = Loaded(keep=False)
-    index = loaded.index
-    record = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
-    session = Session("c", 60)
-    retained = Message("topic://t", b"r")
-    loaded.write(PutSession(session), PutInflight(record), SetRetained(retained))
-    changes = index.take_changes()
-    assert changes.small_state_changed
-    assert changes.sessions == {"c": session}
-    assert changes.inflight == {("c", (InflightDirection.IN, 7)): record}
-    assert changes.retained == {"topic://t": retained}
-    assert not index.take_changes().small_state_changed
-    loaded.write(
-        RemoveInflight("c", InflightDirection.IN, 8),  # not there
-        RemoveInflight("c", InflightDirection.IN, 7),
-        RemoveSession("c"),
-        ClearRetained("topic://t"),
-        ClearRetained("topic://other"),
-    )
-    changes = index.take_changes()
-    assert changes.sessions == {"c": None}
-    assert changes.inflight == {("c", (InflightDirection.IN, 7)): None}
-    assert changes.retained == {"topic://t": None}
-    assert (index.sessions, index.inflight, index.retained) == ({}, {}, {})
-
-
 def test_a_list_that_falls_behind_is_sealed_on_the_way() -> None:
     loaded = Loaded(keep=False)
     sequence = 0
@@ -217,43 +167,6 @@ def test_a_list_that_falls_behind_is_sealed_on_the_way() -> None:
     assert [item for item, _ in loaded.index.lists[1].entries()] == list(range(1, sequence + 1))
     loaded.write(ack(1, 9000, 12_000))
     assert loaded.index.pending_messages == sequence - 3
-
-
-def test_removing_a_session_removes_its_packet_ids() -> None:
-    loaded = Loaded(keep=False)
-    record = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
-    loaded.write(PutSession(Session("c", 60)), PutInflight(record))
-    loaded.write(RemoveSession("c"))
-    assert list(loaded.index.inflight_records()) == []
-
-
-def test_a_file_knows_which_files_its_acknowledgements_speak_of() -> None:
-    loaded = Loaded(keep=False)
-    index = loaded.index
-    loaded.write(add(1), add(2), file_id=1)
-    loaded.write(add(3), file_id=2)
-    loaded.write(add(4), ack(4), file_id=3)
-    assert index.files.get(3, FileUse()).speaks_of == set()
-    loaded.write(ack(1, 3), file_id=3)
-    assert index.files[3].speaks_of == {1, 2}
-    changes = index.take_changes()
-    assert changes.speaks_of == {3: [1, 2]}
-    assert index.take_changes().speaks_of == {}
-
-
-def test_bytes_count_for_the_log_only_when_no_list_holds_the_message() -> None:
-    loaded = Loaded(keep=True)
-    index = loaded.index
-    loaded.write(add(1, 1, 2, size=100))
-    loaded.write(ack(1, pending_list=1))
-    assert (index.pending_messages, index.acknowledged_bytes) == (1, 0)
-    loaded.write(ack(1, pending_list=2))
-    assert (index.pending_messages, index.acknowledged_bytes) == (0, 100)
-    index.release(1)
-    assert index.acknowledged_bytes == 100
-    index.release(2)
-    assert index.acknowledged_bytes == 0
-    assert index.files[1].references == 0
 
 
 def test_after_marking_everything_changed_the_changes_are_everything() -> None:

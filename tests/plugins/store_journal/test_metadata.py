@@ -27,6 +27,7 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import _metadata
+from tidegate_store_journal._copies import Found, encode_copies
 from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._metadata import (
@@ -258,3 +259,35 @@ def test_without_a_directory_nothing_is_kept_but_the_count() -> None:
     metadata.reset()
     metadata.close()
     assert metadata.disk_bytes == 0
+
+
+def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
+    tmp_path: Path,
+) -> None:
+    index = Index(keep_acknowledged=True)
+    index.settle()
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    write(index, add(1), add(2), add(3), add(4, 2))
+    write(index, ack(3), file_id=2)
+    metadata.save([index.take_changes()], state())
+    assert load(metadata).speaks_of == {2: [1]}
+    found = [(Found(sequence, index.lists[1].get(sequence) or 0, [1]), b"") for sequence in (1, 2)]
+    row = (Found(3, index.log.location_of(1) or 0, [], [1]), b"")
+    batch = encode_copies([*found, row], 7, 4160, index)
+    assert batch is not None
+    batch.effects.batch = index.batch + 1
+    index.apply(batch.effects)
+    write(index, ack(2), file_id=7)
+    index.forget_file(2)
+    metadata.save([index.take_changes()], state())
+    loaded = load(metadata)
+    metadata.close()
+    assert pending_in(loaded) == {1: [1], 2: [4]}
+    (_, places) = loaded.lists[1]
+    assert places[0] | places[1] << 64 == index.lists[1].get(1)
+    assert [list(block.locations) for block in loaded.acknowledged] == [
+        [index.log.location_of(1)],
+        [index.log.location_of(2)],
+    ]
+    assert {place >> 100 for block in loaded.acknowledged for place in block.locations} == {7}
+    assert loaded.speaks_of == {7: [1]}

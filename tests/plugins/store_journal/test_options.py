@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tidegate.spi import ConfigError, parse_options
@@ -34,6 +36,11 @@ def test_defaults_are_those_of_the_documents() -> None:
         ("checkpoint_interval", "0s"),
         ("cleanup_interval", "2d"),
         ("disk_free_limit", "much"),
+        ("journal_file_size", "1kb"),
+        ("journal_pool_files", -2),
+        ("journal_compact_percentage", 51),
+        ("journal_compact_min_files", -1),
+        ("archive_data_logs", "yes"),
         ("journal_max_files", 3),
     ],
 )
@@ -49,6 +56,7 @@ def test_values_that_make_no_sense_are_refused_by_name(key: str, value: object) 
         (JournalOptions(directory=" "), "directory"),
         (JournalOptions(journal_disk_sync_strategy="x"), "journal_disk_sync_strategy"),
         (JournalOptions(journal_max_file_length=100), "journal_max_file_length"),
+        (JournalOptions(archive_data_logs=True, directory_archive=""), "directory_archive"),
         (JournalOptions(checkpoint_interval=60, cleanup_interval=30), "cleanup_interval"),
     ],
 )
@@ -56,3 +64,42 @@ def test_options_that_contradict_each_other_are_refused(options: JournalOptions,
     with pytest.raises(ConfigError) as caught:
         check(options)
     assert caught.value.key == key
+
+
+def test_defaults_of_files_and_compaction_are_those_of_the_artemis_and_amq_documents() -> None:
+    defaults = JournalOptions()
+    assert defaults.journal_pool_files == -1
+    assert defaults.journal_compact_min_files == 10
+    assert defaults.journal_compact_percentage == 30
+    assert defaults.archive_data_logs is False
+    assert defaults.directory_archive == "archive"
+
+
+@pytest.mark.parametrize(
+    ("table", "length"),
+    [
+        ({}, 32 << 20),
+        ({"journal_max_file_length": "20mb"}, 20 << 20),
+        ({"journal_file_size": "10mb"}, 10 << 20),
+    ],
+)
+def test_the_length_of_a_file_has_two_names(table: dict[str, object], length: int) -> None:
+    options = parse_options(JournalOptions, table)
+    check(options)
+    assert options.file_length == options.journal_max_file_length == length
+    assert replace(options, journal_min_files=3).file_length == length
+
+
+@pytest.mark.parametrize("length", ["10mb", "20mb", "32mb"])
+def test_giving_it_under_both_names_is_refused_even_when_one_is_the_default(length: str) -> None:
+    table = {"journal_max_file_length": length, "journal_file_size": "20mb"}
+    with pytest.raises(ConfigError, match="journal_max_file_length") as caught:
+        parse_options(JournalOptions, table)
+    assert caught.value.key == "journal_file_size"
+
+
+@pytest.mark.parametrize(
+    "table", [{"journal_compact_percentage": 0}, {"journal_compact_min_files": 0}]
+)
+def test_zero_turns_compaction_off(table: dict[str, object]) -> None:
+    check(parse_options(JournalOptions, table))

@@ -18,6 +18,8 @@ STEPS = st.lists(
         st.tuples(st.just("pop"), st.integers(0, 200)),
         st.tuples(st.just("page"), st.integers(0, 200)),
         st.tuples(st.just("since"), st.integers(0, 200)),
+        st.tuples(st.just("relocate"), st.integers(0, 200)),
+        st.tuples(st.just("in file"), st.integers(1, 9)),
     ),
     max_size=40,
 )
@@ -58,6 +60,15 @@ def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> N
             elif step == "pop":
                 assert (value in pending) == (value in model)
                 assert pending.pop(value) == model.pop(value, None)
+            elif step == "relocate":
+                new = location(value % 9 + 1, 9000 + value, 50, value)
+                assert pending.get(value) == model.get(value)
+                assert pending.relocate(value, new) == model.get(value)
+                if value in model:
+                    model[value] = new
+            elif step == "in file":
+                inside = sorted(entry for piece in pending.pieces_in(value) for entry in piece)
+                assert inside == [item for item in model.items() if item[1] >> 100 == value]
             elif step == "page":
                 check_page(pending, model, value)
             else:

@@ -10,7 +10,8 @@ from journal_kit import CrashStorage, message, run
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal import _format
-from tidegate_store_journal._files import DataFile, DataFiles
+from tidegate_store_journal._datafile import DataFile
+from tidegate_store_journal._files import DataFiles, FilePolicy
 from tidegate_store_journal._format import DATA_OFFSET, location
 from tidegate_store_journal._reader import Reader
 
@@ -25,14 +26,8 @@ class Bench:
         self.reads = 0
         self.storage.fault = self.count
         self.error: OSError | None = None
-        self.files = DataFiles(
-            self.storage,
-            executor,
-            store_id="0" * 32,
-            file_length=LENGTH,
-            files_min=2,
-            free_limit_bytes=0,
-        )
+        policy = FilePolicy(LENGTH)
+        self.files = DataFiles(self.storage, executor, policy, store_id="0" * 32)
         self.reader = Reader(self.storage, self.files, executor)
         self.made: list[DataFile] = []
 
@@ -44,6 +39,7 @@ class Bench:
 
     async def file(self) -> DataFile:
         file = await self.files.take(LENGTH + 1, grows=False)
+        assert file is not None
         self.made.append(file)
         return file
 

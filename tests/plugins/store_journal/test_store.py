@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_kit import (
     ANY_SIZE,
+    KB,
     CrashStorage,
     ack,
     add,
@@ -41,6 +42,7 @@ from tidegate.spi import (
     StoreIOError,
     StoreLockedError,
 )
+from tidegate_store_journal import _format
 from tidegate_store_journal._options import NEVER, PERIODIC
 from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS
 
@@ -285,7 +287,7 @@ def test_new_messages_are_refused_below_the_limit_of_free_room_and_acknowledgeme
         store, _ = await opened(tmp_path, storage, disk_free_limit=10_000_000)
         await write(store, add(1), add(2))
         storage.free = 9_000_000
-        await until(lambda: store._room_is_short)  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: store._maintenance._room.is_short)  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(StoreFullError, match="disk_free_limit"):
             await write(store, add(3))
         await write(store, ack(1))
@@ -393,7 +395,7 @@ def test_damaged_messages_are_reported_and_the_others_are_read(tmp_path: Path) -
         storage = CrashStorage()
         store, _ = await opened(tmp_path, storage)
         await write(store, add(1))
-        offset = store._tail.offset  # pyright: ignore[reportPrivateUsage]
+        offset = store._appender.tail.offset  # pyright: ignore[reportPrivateUsage]
         await write(store, add(2))
         await write(store, add(3))
         storage.flip("journal-0000000001.data", offset + 64 + 36 + 20)
@@ -570,25 +572,6 @@ def test_pages_are_read_while_batches_are_written_and_files_deleted(tmp_path: Pa
     run(scenario())
 
 
-def test_a_cancelled_write_keeps_its_place_and_the_next_one_follows_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        task = asyncio.create_task(write(store, add(1)))
-        await asyncio.sleep(0)
-        task.cancel()
-        await write(store, add(2))
-        assert await pending(store) == [1, 2]
-        task = asyncio.create_task(write(store, add(3)))
-        await asyncio.sleep(0)
-        task.cancel()
-        await store.close()
-        store, _ = await opened(tmp_path)
-        assert await pending(store) == [1, 2, 3]
-        await store.close()
-
-    run(scenario())
-
-
 # ------------------------------------------------------------------------------------ real kills
 
 CHILD = """
@@ -650,3 +633,73 @@ def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(tmp_path: Path)
             await store.close()
 
         run(check())
+
+
+def test_dead_files_are_archived_whole_and_the_store_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        changes = {"archive_data_logs": True, "directory_archive": "old"}
+        store, _ = await opened(tmp_path, **changes)
+        for sequence in range(1, 31):
+            await write(store, add(sequence, size=20_000))
+            await write(store, ack(sequence))
+        await write(store, add(31))
+        await store.close()
+        archived = sorted((tmp_path / "journal" / "old").iterdir())
+        assert len(archived) >= 8
+        for path in archived:
+            data = path.read_bytes()
+            assert len(data) == 64 * KB
+            assert _format.file_name(_format.decode_file_header(data).file_id) == path.name
+        assert b"".join(path.read_bytes() for path in archived).count(b"....") > 1000
+        assert not list((tmp_path / "journal").glob("*.free"))
+        store, _ = await opened(tmp_path, **changes)
+        assert await pending(store) == [31]
+        await store.close()
+
+    run(scenario())
+
+
+def test_what_a_backlog_took_shrinks_to_the_pool_when_it_is_consumed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, journal_pool_files=6)
+        for sequence in range(1, 61):
+            await write(store, add(sequence, size=20_000))
+        assert store.statistics().disk_bytes > 20 * 64 * KB
+        await write(store, ack(*range(1, 61)))
+        await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+        files = [*data_files(tmp_path), *(tmp_path / "journal").glob("*.free")]
+        assert len(files) == 6
+        await store.close()
+        # A smaller pool, and another length of file, are obeyed at the next start.
+        store, _ = await opened(tmp_path, journal_pool_files=4)
+        files = [*data_files(tmp_path), *(tmp_path / "journal").glob("*.free")]
+        assert len(files) <= 4
+        await store.close()
+        store, _ = await opened(tmp_path, journal_max_file_length=128 * KB)
+        assert not list((tmp_path / "journal").glob("*.free"))
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_file_in_the_pool_is_used_again_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        for sequence in range(1, 31):
+            await write(store, add(sequence, size=20_000))
+        await write(store, ack(*range(1, 31)))
+        await store.close()
+        free = {path.name for path in (tmp_path / "journal").glob("*.free")}
+        assert len(free) > 5
+        store, _ = await opened(tmp_path)
+        for sequence in range(31, 51):
+            await write(store, add(sequence, size=20_000))
+        assert await pending(store) == list(range(31, 51))
+        left = {path.name for path in (tmp_path / "journal").glob("*.free")}
+        assert left < free
+        used = store._files.used()  # pyright: ignore[reportPrivateUsage]
+        assert sum(file.reused for file in used) >= 3
+        assert min(file.file_id for file in used if file.reused) > int(max(free)[8:18])
+        await store.close()
+
+    run(scenario())

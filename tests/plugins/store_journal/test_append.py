@@ -1,0 +1,101 @@
+"""One batch after the other at the end of the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from journal_kit import (
+    CrashStorage,
+    ack,
+    add,
+    opened,
+    pending,
+    run,
+    write,
+)
+
+from tidegate_store_journal._encode import EncodedBatch, encode_batch
+
+
+def test_a_cancelled_write_keeps_its_place_and_the_next_one_follows_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        task = asyncio.create_task(write(store, add(1)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await write(store, add(2))
+        assert await pending(store) == [1, 2]
+        task = asyncio.create_task(write(store, add(3)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await store.close()
+        store, _ = await opened(tmp_path)
+        assert await pending(store) == [1, 2, 3]
+        await store.close()
+
+    run(scenario())
+
+
+def test_two_who_write_at_once_wait_for_each_other_and_both_land(tmp_path: Path) -> None:
+    """The broker and the compactor; each batch is encoded when all before it have landed."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        appender = store._appender  # pyright: ignore[reportPrivateUsage]
+        index = store._index  # pyright: ignore[reportPrivateUsage]
+
+        async def one(number: int) -> None:
+            def encode(file_id: int, offset: int) -> EncodedBatch:
+                sequence = index.last_sequence + 1
+                return encode_batch([add(sequence, number + 1)], file_id, offset, index)
+
+            for _ in range(20):
+                await appender.append(encode, synced=False)
+
+        await asyncio.gather(*[one(number) for number in range(3)])
+        found = [item for number in range(3) for item in await pending(store, number + 1)]
+        assert sorted(found) == list(range(1, 61))
+        await store.close()
+        store, _ = await opened(tmp_path)
+        assert [len(await pending(store, number + 1)) for number in range(3)] == [20, 20, 20]
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_batch_that_cannot_be_encoded_leaves_the_way_free(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+
+        def encode(_file_id: int, _offset: int) -> EncodedBatch:
+            raise LookupError("no")
+
+        with pytest.raises(LookupError):
+            await store._appender.append(encode, synced=True)  # pyright: ignore[reportPrivateUsage]
+        await write(store, add(1))
+        assert await pending(store) == [1]
+        await store.close()
+
+    run(scenario())
+
+
+def test_every_batch_in_a_reused_file_is_followed_by_the_end_mark(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        tail = store._appender.tail  # pyright: ignore[reportPrivateUsage]
+        seen = 0
+        for sequence in range(1, 120):
+            await write(store, add(sequence, size=5000), add(sequence + 1000, 2, size=10))
+            await write(store, ack(sequence), ack(sequence + 1000, pending_list=2))
+            assert tail.file is not None
+            if tail.file.reused:
+                seen += 1
+                behind = storage.open(tail.file.name).pread(64, tail.offset)
+                assert behind == bytes(len(behind))
+        assert seen > 50
+        await store.close()
+
+    run(scenario())

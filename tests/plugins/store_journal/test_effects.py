@@ -1,0 +1,51 @@
+"""What a batch does is the same when it was just encoded and when it was read back."""
+
+from __future__ import annotations
+
+from journal_kit import ack, add, message
+
+from tidegate.spi import Discard, DiscardReason, Move, RecordDelivery
+from tidegate_store_journal._effects import Effects
+from tidegate_store_journal._encode import decode_batch, encode_batch
+from tidegate_store_journal._format import BatchHeader
+from tidegate_store_journal._index import Index
+
+
+def contents(effects: Effects) -> dict[str, object]:
+    return {name: getattr(effects, name) for name in Effects.__slots__}
+
+
+def test_effects_that_were_read_back_are_those_that_were_encoded() -> None:
+    index = Index(keep_acknowledged=True)
+    operations = [
+        add(1),
+        add(2, 1, 2),
+        add(3, 2),
+        ack(1, 2),
+        RecordDelivery(2, (3,), (1,)),
+        Discard(2, (2,), DiscardReason.EXPIRED),
+        Move(2, 3, 4, 5, message(5)),
+    ]
+    encoded = encode_batch(operations, 3, 5000, index)
+    effects = encoded.effects
+    effects.batch = 9
+    header = BatchHeader(
+        len(encoded.payload),
+        9,
+        8,
+        effects.last_sequence,
+        effects.last_ack,
+        effects.last_list,
+        encoded.record_count,
+        0,
+    )
+    found = decode_batch(encoded.payload, header, 3, 5000)
+    # The message of a move is where its location says; replay needs no more.
+    found.others[-1] = effects.others[-1]
+    assert contents(found) == contents(effects)
+
+
+def test_effects_begin_with_nothing() -> None:
+    effects = contents(Effects(7))
+    assert effects.pop("file_id") == 7
+    assert not any(effects.values())

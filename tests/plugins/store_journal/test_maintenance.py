@@ -1,0 +1,85 @@
+"""What goes on beside the writing, each at its interval."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from journal_kit import (
+    CrashStorage,
+    ack,
+    add,
+    data_files,
+    opened,
+    run,
+    write,
+)
+
+from tidegate.spi import StoreFullError
+from tidegate_store_journal._maintenance import RoomWatch
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_cleanup_happens_at_its_interval(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, checkpoint_interval=0.02, cleanup_interval=0.05)
+        for sequence in range(1, 20):
+            await write(store, add(sequence, size=20_000))
+        await write(store, ack(*range(1, 20)))
+        await until(lambda: len(data_files(tmp_path)) <= 4)
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_checkpoint_happens_at_its_interval(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, checkpoint_interval=0.02)
+        count = store.metadata_counters.checkpoints
+        await write(store, add(1))
+        await until(lambda: store.metadata_counters.checkpoints > count)
+        assert store.metadata_counters.pending_put == 1
+        await store.close()
+
+    run(scenario())
+
+
+def test_the_watch_says_when_room_is_short_and_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        with ThreadPoolExecutor(1) as executor:
+            room = RoomWatch(storage, executor, 1000)
+            await room.require()
+            storage.free = 999
+            with pytest.raises(StoreFullError, match="disk_free_limit"):
+                await room.require()
+            assert room.is_short
+            storage.free = 1000
+            await room.require()
+            room.report_full()
+            assert (room.is_short, room.is_urgent, room.event.is_set()) == (True, True, True)
+            await room.look()
+            assert not room.is_short
+            storage.free_bytes = broken  # type: ignore[method-assign]  # a fault
+            await room.look()
+            assert not room.is_short  # unknown is not short
+
+    def broken() -> int:
+        raise OSError(5, "gone")
+
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
+        run(scenario())
+    assert "room is short free_bytes=999" in caplog.text
+    assert "room is back free_bytes=1000" in caplog.text
+    assert "cannot tell how much room is left" in caplog.text

@@ -1,0 +1,211 @@
+"""Getting files back: on demand, in rounds, and never in vain for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+from journal_kit import KB, CrashStorage, ack, add, opened, pending, run, write, write_only
+
+from tidegate_store_journal import JournalStore
+from tidegate_store_journal._reclaim import Reclaim
+
+
+def reclaim_of(store: JournalStore) -> Reclaim:
+    return store._maintenance._reclaim  # pyright: ignore[reportPrivateUsage]
+
+
+async def until(condition: object) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_long_load_that_is_consumed_writes_each_byte_once(tmp_path: Path) -> None:
+    """Padding happens for the first few files only; after that dead ones are used again."""
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage, journal_max_file_length=256 * KB)
+        sequence = 0
+
+        async def load(batches: int) -> tuple[int, int]:
+            """Returns: bytes of the journal, bytes written to the storage."""
+            nonlocal sequence
+            tail = store._appender.tail  # pyright: ignore[reportPrivateUsage]
+            written = storage.written
+            total = 0
+            for _ in range(batches):
+                before = tail.offset
+                numbers = range(sequence + 1, sequence + 11)
+                sequence += 10
+                await write(store, *[add(item, size=500) for item in numbers])
+                await write(store, ack(*numbers))
+                # A batch that began a new file is not counted, so the ratio is on the safe side.
+                total += max(0, tail.offset - before)
+            return total, storage.written - written
+
+        await load(200)  # four files' worth: all there are from now on
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        in_all = files.disk_bytes
+        journal, written = await load(1000)
+        assert journal > 20 * 256 * KB
+        assert written < 1.1 * journal
+        assert files.disk_bytes == in_all <= 4 * 256 * KB
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_store_that_cannot_put_files_away_goes_on_and_tries_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        real = storage.rename
+        failures = 0
+
+        def rename(old: str, new: str) -> None:
+            nonlocal failures
+            if new.endswith(".free"):
+                failures += 1
+                raise OSError(errno.EIO, "broken")
+            real(old, new)
+
+        storage.rename = rename  # type: ignore[method-assign]  # a fault
+        with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
+            for sequence in range(1, 41):
+                await write(store, add(sequence, size=20_000))
+                await write(store, ack(sequence))
+        assert "broken" in caplog.text
+        # Once, and not at every batch; new files were made instead.
+        assert failures == 1
+        assert store._files.disk_bytes > 8 * 64 * KB  # pyright: ignore[reportPrivateUsage]
+        storage.rename = real  # type: ignore[method-assign]  # mended
+        reclaim_of(store).retry()
+        assert reclaim_of(store).reclaim()
+        await until(lambda: not reclaim_of(store).is_wanted)
+        assert store._files.pool_count > 5  # pyright: ignore[reportPrivateUsage]
+        assert await pending(store) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_there_is_nothing_to_reclaim_in_an_empty_or_a_full_store(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        assert not reclaim_of(store).reclaim()
+        for sequence in range(1, 11):
+            await write(store, add(sequence, size=60_000))
+        assert not reclaim_of(store).reclaim()
+        await reclaim_of(store).until_reclaimed()  # nobody is at work, so nobody to wait for
+        await store.close()
+        assert not reclaim_of(store).reclaim()
+
+    run(scenario())
+
+
+def test_a_sparse_store_is_compacted_at_its_cleanup_without_any_writes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, cleanup_interval=0.05, checkpoint_interval=0.05)
+        for first in range(1, 201, 10):
+            await write_only(store, *[add(first + item, size=6000) for item in range(10)])
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        assert len(files.used()) >= 20
+        # One message of each file stays.
+        await write(store, ack(*[item for item in range(1, 201) if item % 10]))
+        # About 6 KB live in each file, so 3 times that and the files of the bound are left.
+        await until(lambda: len(files.used()) <= 7)
+        assert await pending(store) == list(range(10, 201, 10))
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_file_that_cannot_be_emptied_does_not_keep_others_from_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        for first in range(1, 101, 10):
+            await write_only(store, *[add(first + item, size=6000) for item in range(10)])
+        index = store._index  # pyright: ignore[reportPrivateUsage]
+        place = index.lists[1].get(10) or 0
+        damaged = store._files.get(place >> 100)  # pyright: ignore[reportPrivateUsage]
+        assert damaged is not None
+        storage.flip(damaged.name, (place >> 64 & 0x7_FFFF_FFFF) + 200)
+        await write(store, ack(*[item for item in range(1, 101) if item % 10]))
+        assert reclaim_of(store).reclaim()
+        await until(lambda: not reclaim_of(store).is_wanted)
+        left = [file.name for file in store._files.used()]  # pyright: ignore[reportPrivateUsage]
+        assert damaged.name in left
+        assert len(left) <= 4
+        page = await store.page_in(1, 10, 100, 1 << 40)
+        assert [item.sequence for item in page] == list(range(20, 101, 10))
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_store_that_is_closed_amid_compaction_stops_at_the_next_step(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, journal_max_file_length=1024 * KB)
+        for first in range(1, 5001, 100):
+            await write_only(store, *[add(first + item, size=1000) for item in range(100)])
+        await write(store, ack(*[item for item in range(1, 5001) if item % 4]))
+        compactor = reclaim_of(store).compactor
+        assert reclaim_of(store).reclaim()
+        await until(lambda: compactor.copied_messages > 0)
+        await store.close()
+        assert compactor.copied_messages < 1250
+        store, state = await opened(tmp_path, journal_max_file_length=1024 * KB)
+        assert state.report.clean
+        assert await pending(store) == list(range(4, 5001, 4))
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_bug_in_compaction_stops_neither_writers_nor_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+
+        async def broken(_file: object) -> bool:
+            raise RuntimeError("bug")
+
+        monkeypatch.setattr(reclaim_of(store).compactor, "compact", broken)
+        for first in range(1, 201, 10):
+            await write(store, *[add(first + item, size=6000) for item in range(10)])
+            await write(store, ack(*[first + item for item in range(9)]))
+        assert "bug" in caplog.text
+        count = store.metadata_counters.checkpoints
+        reclaim_of(store).retry()
+        store._maintenance._room.hurry()  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: store.metadata_counters.checkpoints > count)
+        assert await pending(store) == list(range(10, 201, 10))
+        await store.close()
+
+    run(scenario())
+
+
+def test_compaction_hurries_when_the_current_file_is_nearly_full(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        is_urgent = reclaim_of(store)._is_urgent  # pyright: ignore[reportPrivateUsage]
+        assert not is_urgent()
+        await write(store, add(1, size=50_000))
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: files.spare_count == 2)
+        assert not is_urgent()  # the next two files are there
+        files._spares.pop()  # pyright: ignore[reportPrivateUsage]
+        assert is_urgent()
+        await store.close()
+
+    run(scenario())

@@ -1,0 +1,69 @@
+"""Destinations, subscriptions, sessions, packet ids and retained messages."""
+
+from __future__ import annotations
+
+from tidegate.spi import (
+    ClearRetained,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    Message,
+    Operation,
+    PutInflight,
+    PutSession,
+    RemoveInflight,
+    RemoveSession,
+    Session,
+    SetRetained,
+)
+from tidegate_store_journal._encode import encode_batch
+from tidegate_store_journal._index import Index
+
+
+class Loaded:
+    """An index with its own batch counter; every batch goes into the file it names."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self.index = Index(keep_acknowledged=keep)
+        self.offset = 4096
+
+    def write(self, *operations: Operation, file_id: int = 1) -> None:
+        encoded = encode_batch(list(operations), file_id, self.offset, self.index)
+        self.offset += len(encoded.payload)
+        encoded.effects.batch = self.index.batch + 1
+        self.index.apply(encoded.effects)
+
+
+def test_small_state_changes_are_taken_once() -> None:
+    loaded = Loaded(keep=False)
+    index = loaded.index
+    record = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
+    session = Session("c", 60)
+    retained = Message("topic://t", b"r")
+    loaded.write(PutSession(session), PutInflight(record), SetRetained(retained))
+    changes = index.take_changes()
+    assert changes.small_state_changed
+    assert changes.sessions == {"c": session}
+    assert changes.inflight == {("c", (InflightDirection.IN, 7)): record}
+    assert changes.retained == {"topic://t": retained}
+    assert not index.take_changes().small_state_changed
+    loaded.write(
+        RemoveInflight("c", InflightDirection.IN, 8),  # not there
+        RemoveInflight("c", InflightDirection.IN, 7),
+        RemoveSession("c"),
+        ClearRetained("topic://t"),
+        ClearRetained("topic://other"),
+    )
+    changes = index.take_changes()
+    assert changes.sessions == {"c": None}
+    assert changes.inflight == {("c", (InflightDirection.IN, 7)): None}
+    assert changes.retained == {"topic://t": None}
+    assert (index.sessions, index.inflight, index.retained) == ({}, {}, {})
+
+
+def test_removing_a_session_removes_its_packet_ids() -> None:
+    loaded = Loaded(keep=False)
+    record = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
+    loaded.write(PutSession(Session("c", 60)), PutInflight(record))
+    loaded.write(RemoveSession("c"))
+    assert list(loaded.index.inflight_records()) == []

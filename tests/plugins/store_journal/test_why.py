@@ -1,0 +1,224 @@
+"""What keeps a data file, said by destination, list and message; and the share that is alive."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from journal_kit import KB, ack, add, opened, run, write
+
+from tidegate.spi import (
+    AddDestination,
+    PutSubscription,
+    RemoveDestination,
+    StoreIOError,
+    Subscription,
+)
+from tidegate_store_journal import FileReport, JournalStore, describe, inspect, why
+from tidegate_store_journal._why import SEQUENCES_MAX
+
+OPTIONS = {"journal_compact_min_files": 0, "journal_max_file_length": 64 * KB}
+
+
+async def pinned(where: Path, *, keep: bool = False) -> JournalStore:
+    """A store whose first file is kept by a queue, a durable subscription, and a lost list."""
+    store, _ = await opened(where, keep=keep, **OPTIONS)
+    await write(
+        store,
+        AddDestination("queue://orders", 1),
+        PutSubscription(Subscription(2, "laptop", "news", "topic://news.>", True)),
+        add(1, 1, size=1000),
+        add(2, 1, 2, size=1000),
+        add(3, 2, size=1000),
+        add(4, 7, size=1000),
+        add(5, 1, size=50_000),
+    )
+    for sequence in range(6, 12):
+        await write(store, add(sequence, 1, size=50_000))
+    await write(store, ack(*range(5, 12)), ack(3, pending_list=2))
+    return store
+
+
+def test_a_pinned_file_names_destination_list_and_messages(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await (await pinned(tmp_path)).close()
+
+    run(scenario())
+    report = why(tmp_path / "journal", "journal-0000000001.data")
+    assert [
+        (item.kind, item.destination, item.client_id, item.subscription, item.pending_list)
+        for item in report.holders
+    ] == [
+        ("queue", "queue://orders", "", "", 1),
+        ("durable subscription", "topic://news.>", "laptop", "news", 2),
+        ("unknown list", "", "", "", 7),
+    ]
+    assert [list(item.sequences) for item in report.holders] == [[1, 2], [2], [4]]
+    assert report.references == 4
+    # Message 2 counts once for the file and in each of its lists.
+    sizes = [item.live_bytes for item in report.holders]
+    assert report.live_bytes == sum(sizes) - sizes[1]
+    assert 0.045 < report.live_share < 0.06
+    text = describe(report)
+    assert "journal-0000000001.data: used" in text
+    assert "queue queue://orders (list 1): messages 1, 2 (2, " in text
+    assert "topic://news.> client laptop name news (list 2): messages 2 (1, " in text
+
+
+def test_rows_that_no_sink_released_are_named_as_the_reason(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await pinned(tmp_path, keep=True)
+        await store.release_acknowledged(7)
+        await store.close()
+
+    run(scenario())
+    report = why(tmp_path / "journal", "journal-0000000001.data")
+    holder = report.holders[-1]
+    assert (holder.kind, list(holder.sequences)) == ("acknowledged", [8])
+    assert "no sink has released rows 8" in describe(report)
+
+
+def test_inspect_lists_every_file_with_its_share_and_state(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await (await pinned(tmp_path)).close()
+
+    run(scenario())
+    reports = inspect(tmp_path / "journal")
+    names = sorted(path.name for path in (tmp_path / "journal").glob("journal-*[ae]"))
+    assert sorted(report.name for report in reports) == names
+    states = [report.state for report in reports]
+    assert states[0] == "used"
+    assert states.count("current") == 1
+    assert "spare" in states
+    assert "free" in states
+    assert all(not report.holders for report in reports)
+    assert [report.live_bytes > 0 for report in reports] == [True] + [False] * (len(reports) - 1)
+    free = next(report for report in reports if report.state == "free")
+    assert "used again" in describe(why(tmp_path / "journal", free.name))
+
+
+def test_a_file_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await (await pinned(tmp_path)).close()
+
+    run(scenario())
+    with pytest.raises(StoreIOError, match=r"it has: journal-0000000001\.data"):
+        why(tmp_path / "journal", "journal-0000009999.data")
+    with pytest.raises(StoreIOError, match="nothing"):
+        inspect(tmp_path / "nothing")
+
+
+def test_only_the_first_sequences_are_named(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, *[add(item) for item in range(1, 101)])
+        await store.close()
+
+    run(scenario())
+    (report,) = [item for item in inspect(tmp_path / "journal") if item.references]
+    (holder,) = why(tmp_path / "journal", f"some/where/{report.name}").holders
+    assert holder.messages == 100
+    assert list(holder.sequences) == list(range(1, SEQUENCES_MAX + 1))
+    assert "20, … (100, " in describe(why(tmp_path / "journal", report.name))
+
+
+def test_without_metadata_the_data_files_say_the_same(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await (await pinned(tmp_path)).close()
+
+    run(scenario())
+    journal = tmp_path / "journal"
+    before = why(journal, "journal-0000000001.data")
+    for path in (journal / "metadata").iterdir():
+        path.unlink()
+    assert why(journal, "journal-0000000001.data") == before
+
+
+def test_a_removed_destination_keeps_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await pinned(tmp_path)
+        await write(store, RemoveDestination("queue://orders", 1))
+        await store.close()
+
+    run(scenario())
+    report = why(tmp_path / "journal", "journal-0000000001.data")
+    assert [item.pending_list for item in report.holders] == [2, 7]
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await (await pinned(tmp_path)).close()
+
+    run(scenario())
+    journal = tmp_path / "journal"
+
+    def contents() -> dict[str, bytes]:
+        return {
+            str(path): path.read_bytes()
+            for path in journal.rglob("*")
+            if path.is_file() and path.name != "lock.mdb"  # LMDB's table of readers
+        }
+
+    before = contents()
+    why(journal, "journal-0000000001.data")
+    assert contents() == before
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tidegate_store_journal import describe, inspect, why
+for line in sys.stdin:
+    for report in inspect(Path(sys.argv[1])):
+        if report.references:
+            print(describe(why(Path(sys.argv[1]), report.name)).replace(chr(10), " | "))
+            break
+    sys.stdout.flush()
+"""
+
+
+def test_it_works_beside_a_gateway_that_writes_compacts_and_uses_files_again(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own, as the command is."""
+
+    async def scenario() -> list[str]:
+        store, _ = await opened(tmp_path, checkpoint_interval=0.05, cleanup_interval=0.05)
+        await write(store, AddDestination("queue://orders", 1), add(1, size=1000))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            SCRIPT,
+            str(tmp_path / "journal"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines: list[str] = []
+        sequence = 1
+        async with asyncio.timeout(60):
+            for _ in range(10):
+                process.stdin.write(b"look\n")
+                answer = asyncio.create_task(process.stdout.readline())
+                while not answer.done():
+                    sequence += 1
+                    await write(store, add(sequence, size=9000))
+                    await write(store, ack(sequence))
+                lines.append(answer.result().decode())
+            process.stdin.close()
+            assert await process.wait() == 0
+        await store.close()
+        return lines
+
+    lines = run(scenario())
+    assert len(lines) == 10
+    for line in lines:
+        assert "queue queue://orders (list 1): messages 1" in line
+
+
+def test_a_share_of_nothing_is_zero() -> None:
+    assert FileReport("journal-0000000001.free", 1, "free", 0, 0, 0).live_share == 0.0
