@@ -73,6 +73,10 @@ class _NoFileReadyError(Exception):
         self.grows = grows
 
 
+class _HeldError(Exception):
+    """The rest of the current file is for what compaction still has to copy."""
+
+
 class _Flight:
     """The batch that is being written."""
 
@@ -133,6 +137,8 @@ class Appender:
             try:
                 future = await self._begin(encode, synced=synced, waits=waits)
                 break
+            except _HeldError:
+                await self._files.reclaimer.until_reclaimed()
             except _NoFileReadyError as error:
                 await self._files.make_ready(grows=error.grows, waits=waits)
         await future
@@ -149,6 +155,13 @@ class Appender:
                 await self._room.require()
             size = BATCH_HEADER_BYTES + len(encoded.payload)
             is_new_file = file is None or offset + size > file.length
+            if (
+                waits
+                and file is not None
+                and not is_new_file
+                and self._files.holds(file.length - offset - size)
+            ):
+                raise _HeldError
             if is_new_file:
                 if size > BATCH_BYTES_MAX:
                     raise StoreFullError(

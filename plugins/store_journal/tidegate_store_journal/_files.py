@@ -63,6 +63,10 @@ class Reclaimer(Protocol):
         """Begin to, unless it is under way. Returns: False when there is nothing to reclaim."""
         ...
 
+    def holds(self, room_left: int) -> bool:
+        """What is copied forward needs more than *room_left* bytes of the current file."""
+        ...
+
     async def until_reclaimed(self) -> None:
         """Wait for the end of what is under way."""
         ...
@@ -70,6 +74,9 @@ class Reclaimer(Protocol):
 
 class _NoReclaimer:
     def reclaim(self) -> bool:
+        return False
+
+    def holds(self, room_left: int) -> bool:
         return False
 
     async def until_reclaimed(self) -> None: ...
@@ -229,6 +236,14 @@ class DataFiles:
         """Spares to leave alone. While something is got back the last one is for the reclaimer."""
         is_kept = grows or (waits and len(self._spares) == 1 and self.reclaimer.reclaim())
         return 1 if is_kept else 0
+
+    def holds(self, room_left: int) -> bool:
+        """A batch that leaves *room_left* bytes of the current file must wait for the reclaimer.
+
+        With no other file at hand the rest of this one belongs to the copies: if writers filled it,
+        compaction would have to make one more file.
+        """
+        return not self._spares and not self._pool and self.reclaimer.holds(room_left)
 
     async def make_ready(self, *, grows: bool, waits: bool) -> None:
         """Return when :meth:`take` may have a file, or another batch has taken one to begin it.
