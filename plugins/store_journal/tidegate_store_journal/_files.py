@@ -96,6 +96,7 @@ class DataFiles:
         self._spares: deque[DataFile] = deque()
         self._pool: deque[str] = deque()  # names of dead files of our length
         self._open_old: OrderedDict[int, DataFile] = OrderedDict()
+        self._freed: list[str] = []  # on their way into the pool
         self._next_id = 1
         self._taken: DataFile | None = None  # its first batch is under way
         self._preparing: asyncio.Task[None] | None = None
@@ -105,6 +106,10 @@ class DataFiles:
         self._is_half_used = False
         self._is_waiting_for_dead = False
         self._closed = False
+        #: Batches of the current file are large: so new files are not padded, which would double
+        #: what the disk has to write. What padding saves, the file system's own note at each sync
+        #: of a block's first use, is little beside a large batch.
+        self.has_large_batches = False
         self.reclaimer: Reclaimer = _NoReclaimer()
         self.on_full: Callable[[], None] = lambda: None
 
@@ -153,7 +158,8 @@ class DataFiles:
     def disk_bytes(self) -> int:
         """Bytes of all data files."""
         in_use = sum(file.length for file in self._files.values())
-        return in_use + len(self._pool) * self._policy.length + self._making_bytes
+        free = len(self._pool) + len(self._freed)
+        return in_use + free * self._policy.length + self._making_bytes
 
     def get(self, file_id: int) -> DataFile | None:
         """The file with this id."""
@@ -182,16 +188,19 @@ class DataFiles:
                 self.forget(file)
                 if free:
                     staying += 1
-                    self._pool.append(free)
+                    self._freed.append(free)
         finally:
             await loop.run_in_executor(self._executor, self._storage.sync_directory)
+            # Not before: it must not be written to while a power cut could give it its old name.
+            self._pool.extend(self._freed)
+            self._freed.clear()
         logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
 
     def _is_kept(self, file: DataFile, staying: int) -> bool:
         policy = self._policy
         if file.length != policy.length or policy.archive or not self._storage.durable:
             return False  # in memory a dead file would only keep its bytes
-        if len(self._spares) + len(self._pool) < _SPARES_MAX:
+        if len(self._spares) + len(self._pool) + len(self._freed) < _SPARES_MAX:
             return True  # it is needed soon, and another one would have to be padded
         return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
 
@@ -381,7 +390,7 @@ class DataFiles:
                     self._executor, reuse, storage, store_id, file_id, length, free
                 )
             else:
-                pad = pad and storage.durable
+                pad = pad and storage.durable and not self.has_large_batches
                 file = await loop.run_in_executor(
                     self._executor, lambda: prepare(storage, store_id, file_id, length, pad=pad)
                 )

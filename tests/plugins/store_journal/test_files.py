@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -273,6 +274,37 @@ def test_a_dead_file_is_kept_and_is_the_next_one_made_ready() -> None:
             assert storage.written - before < 2 * 4096
             assert ends(storage, ".free") == ["journal-0000000002.free"]
             assert files.disk_bytes == 3 * LENGTH
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_dead_file_is_not_used_again_while_its_old_name_could_come_back(is_broken: bool) -> None:
+    """Else a power cut could leave the new file's bytes under the old file's name."""
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        async with data_files(storage) as files:
+            made = await used_files(files, 4)
+            counts: list[tuple[int, int]] = []
+            sync_directory = storage.sync_directory
+
+            def sync() -> None:
+                counts.append((files.pool_count, files.disk_bytes))
+                if is_broken and len(counts) == 1:
+                    raise OSError(errno.EIO, "broken")
+                sync_directory()
+
+            storage.sync_directory = sync
+            if is_broken:
+                with pytest.raises(OSError, match="broken"):
+                    await files.dispose(made[:1])
+                assert files.pool_count == 0
+                await files.dispose(made[1:2])
+            else:
+                await files.dispose(made[:2])
+            assert counts == [(0, 4 * LENGTH)] * len(counts)
+            assert files.pool_count == 2
 
     run(scenario())
 
