@@ -307,7 +307,7 @@ def _error(result: int) -> OSError:
     return OSError(-result, os.strerror(-result))
 
 
-#: A piece that is this much too long is not worth a request of its own.
+#: A batch that is so much longer than a request is one all the same.
 _REST_BYTES: Final = 4096
 
 

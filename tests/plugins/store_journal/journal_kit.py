@@ -186,7 +186,11 @@ class ShuffledRing:
 
 def with_ring(storage: Any, seed: int = 0) -> Any:
     """*storage*, made able to take requests."""
-    storage.make_ring = lambda loop, _entries: ShuffledRing(loop, seed)  # pyright: ignore
+
+    def make_ring(loop: asyncio.AbstractEventLoop, _entries: int) -> ShuffledRing:
+        return ShuffledRing(loop, seed)
+
+    storage.make_ring = make_ring
     return storage
 
 

@@ -111,7 +111,7 @@ def test_without_a_descriptor_for_synced_writes_nothing_is_written(
 
 
 def test_a_request_that_the_system_cannot_take_now_is_offered_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
         ring = open_ring(asyncio.get_running_loop(), 8)
@@ -125,10 +125,10 @@ def test_a_request_that_the_system_cannot_take_now_is_offered_again(
                 return getattr(context, name)
 
             def flush(self) -> int:
-                ring._context = context  # pyright: ignore[reportPrivateUsage]
+                monkeypatch.undo()
                 raise SystemError("[Errno 11] Resource temporarily unavailable")
 
-        ring._context = Busy()  # pyright: ignore
+        monkeypatch.setattr(ring, "_context", Busy())
         assert await result_of(ring, file, b"data", 0, True) == 4
         assert "trying again" in caplog.text
         ring.close()

@@ -13,6 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_ring
@@ -190,7 +191,7 @@ def test_after_a_power_cut_the_store_is_in_a_state_that_it_went_through(
 
 
 #: ASYNCIO as it is, with requests that are pieces of batches, and with batches that gather first.
-ASYNCIO: tuple[dict[str, object], ...] = (
+ASYNCIO: tuple[dict[str, Any], ...] = (
     {"journal_type": "ASYNCIO"},
     {"journal_type": "ASYNCIO", "journal_buffer_size": 4096, "journal_max_io": 3},
     {"journal_type": "ASYNCIO", "journal_buffer_timeout": 0.001, "journal_buffer_size": 8192},
@@ -211,7 +212,7 @@ def test_after_a_power_cut_amid_requests_the_store_is_in_a_state_that_it_went_th
 def test_after_a_power_cut_amid_requests_and_compaction_it_is_as_well(
     tmp_path: Path, seed: int
 ) -> None:
-    changes = {**policy_of(seed), **ASYNCIO[seed // 2 % 3]}
+    changes: dict[str, Any] = {**policy_of(seed), **ASYNCIO[seed // 2 % 3]}
     assert run(live_and_crash(tmp_path, seed, sparse_load, 150, **changes)) == ""
 
 
@@ -285,11 +286,12 @@ def is_reused(storage: FaultyStorage, name: str) -> bool:
 
 def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
     """The negative control: a check that cannot fail proves nothing."""
-    for changes in (
+    controls: tuple[dict[str, Any], ...] = (
         {"journal_disk_sync_strategy": "never"},
         {"journal_datasync": False},
         {"journal_sync_non_transactional": False},
         {"journal_disk_sync_strategy": "never", "journal_type": "ASYNCIO"},
-    ):
+    )
+    for changes in controls:
         problems = [run(live_and_crash(tmp_path, seed, **changes)) for seed in range(10)]
         assert any(problems), changes

@@ -383,6 +383,9 @@ def test_a_file_that_cannot_be_put_away_and_those_behind_it_are_still_there() ->
 class Reclaiming:
     """A reclaimer that gives back a file at each of so many rounds."""
 
+    def holds(self, room_left: int) -> bool:
+        return room_left < 1000
+
     def __init__(self, files: DataFiles, dead: list[DataFile]) -> None:
         self.files = files
         self.dead = dead
@@ -426,5 +429,35 @@ def test_a_spare_for_later_is_not_padded_while_a_file_can_be_reclaimed() -> None
             await reclaiming.until_reclaimed()
             await until_spares(files, 2)
             assert files.disk_bytes == 4 * LENGTH
+
+    run(scenario())
+
+
+def test_room_is_held_for_the_reclaimer_only_when_there_is_no_other_file() -> None:
+    async def scenario() -> None:
+        async with data_files(CrashStorage()) as files:
+            (await taken(files, 100, grows=False)).first_batch = 1
+            (await taken(files, 100, grows=False)).first_batch = 2
+            assert files.spare_count == 0
+            assert not files.holds(0)  # nobody copies anything
+            files.reclaimer = Reclaiming(files, [])
+            assert files.holds(999)
+            assert not files.holds(1000)
+            files.refill(half_used=False)
+            await until_spares(files, 1)
+            assert not files.holds(0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_files_for_large_batches_are_not_padded(is_large: bool) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        async with data_files(storage) as files:
+            files.has_large_batches = is_large
+            (await taken(files, 100, grows=False)).first_batch = 1
+            assert (storage.written < LENGTH) is is_large
+            assert files.disk_bytes == len(files) * LENGTH
 
     run(scenario())
