@@ -78,6 +78,9 @@ class CaioRing:
     def _flush(self) -> None:
         try:
             self._context.flush()
+            # A thread of the kernel takes the request. Where all processors are busy it would have
+            # to wait for the end of the loop's time slice: milliseconds.
+            os.sched_yield()
         except SystemError as error:
             logger.warning("the system takes no request now; trying again error=%s", error)
             self._loop.call_later(_AGAIN_SECONDS, self._flush)
