@@ -101,6 +101,7 @@ class DataFiles:
         self._taken: DataFile | None = None  # its first batch is under way
         self._preparing: asyncio.Task[None] | None = None
         self._prepare_error: OSError | None = None
+        self._making = 0  # files on their way, and their bytes
         self._making_bytes = 0
         self._is_failing = False
         self._is_half_used = False
@@ -179,19 +180,21 @@ class DataFiles:
         come because of an error is still there.
         """
         loop = asyncio.get_running_loop()
-        staying = len(self._files) + len(self._pool) - len(files)
         try:
-            for file in files:
+            for done, file in enumerate(files):
                 assert file.readers == 0, "a page is being read from it"
-                free = _format.free_name(file.file_id) if self._is_kept(file, staying) else ""
+                # Anew each time: meanwhile others are made, too.
+                free_count = len(self._pool) + len(self._freed) + self._making
+                is_kept = self._is_kept(file, len(self._files) - (len(files) - done) + free_count)
+                free = _format.free_name(file.file_id) if is_kept else ""
                 await loop.run_in_executor(self._executor, self._put_away, file, free)
                 self.forget(file)
                 if free:
-                    staying += 1
                     self._freed.append(free)
         finally:
             await loop.run_in_executor(self._executor, self._storage.sync_directory)
-            # Not before: it must not be written to while a power cut could give it its old name.
+            # Not before: who takes one from the pool writes a new header into it at once, and a
+            # power cut could bring back its old name, which that header contradicts.
             self._pool.extend(self._freed)
             self._freed.clear()
         logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
@@ -382,6 +385,7 @@ class DataFiles:
         self._next_id += 1
         loop = asyncio.get_running_loop()
         storage, store_id = self._storage, self._store_id
+        self._making += 1
         self._making_bytes += length
         try:
             if length == self._policy.length and self._pool:
@@ -395,6 +399,7 @@ class DataFiles:
                     self._executor, lambda: prepare(storage, store_id, file_id, length, pad=pad)
                 )
         finally:
+            self._making -= 1
             self._making_bytes -= length
         self._files[file.file_id] = file
         return file
