@@ -217,7 +217,7 @@ def test_mqtt_5_loads_are_for_brokers_that_speak_it() -> None:
     load = scenarios.SCENARIOS["mqtt5-qos1-4x1"]
     assert "-protocol=mqtt5" in load.arguments(brokers.BROKERS["tidegate"])
     able = {name for name, spec in brokers.BROKERS.items() if load.suits(spec)}
-    assert able == {"tidegate", "artemis", "mosquitto"}
+    assert able == {"tidegate", *brokers.JOURNAL_TYPES, "artemis", "mosquitto"}
     assert all(
         scenarios.SCENARIOS["mqtt-qos1-4x1"].suits(spec) for spec in brokers.BROKERS.values()
     )
