@@ -49,9 +49,8 @@ func (l *load) dial() (*link, error) {
 	return dialLink(l.options.address, l.deadline, nil, readBufferBytes)
 }
 
-// open connects the consumers, then the producers: what is sent to a topic that no one has
-// subscribed to yet is gone.
-func (l *load) open() error {
+// openConsumers connects the consumers; they see nothing before their ready is called.
+func (l *load) openConsumers() error {
 	o := l.options
 	for number := range o.consumers {
 		link, err := l.dial()
@@ -71,6 +70,16 @@ func (l *load) open() error {
 		if err := l.loop.add(link); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// open connects the consumers, then the producers: what is sent to a topic that no one has
+// subscribed to yet is gone.
+func (l *load) open() error {
+	o := l.options
+	if err := l.openConsumers(); err != nil {
+		return err
 	}
 	for number := range o.producers {
 		link, err := l.dial()
