@@ -10,7 +10,7 @@ import errno
 import hashlib
 import shutil
 import struct
-from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +24,18 @@ from tidegate.spi import InflightRecord, Message, Session, Subscription
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
-from tidegate_store_journal._pending import iterate_arrays
+from tidegate_store_journal._pieces import Piece, decode_piece, encode_piece, without_removed
 
 T = TypeVar("T")
 
-METADATA_VERSION: Final = 1
+#: 2: pending lists in pieces; 1 had a key for each reference.
+METADATA_VERSION: Final = 2
 #: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
 #: pages, and a damaged one can end the process instead of raising an error.
 _VERIFY_BYTES_MAX: Final = 8 << 20
 #: Address space, not disk: LMDB maps this much, and it is doubled when it is not enough.
 _MAP_BYTES: Final = 4 << 30
 _MAP_BYTES_MAX: Final = 1 << 44
-#: Entries put by one call into LMDB; each call holds the GIL for part of its time.
-_PUT_ENTRIES: Final = 512
 
 _PENDING_KEY: Final = struct.Struct(">QQ")
 _U64_KEY: Final = struct.Struct(">Q")
@@ -69,7 +68,7 @@ class Loaded:
     """A whole checkpoint, read back."""
 
     state: MetadataState
-    lists: dict[int, tuple[array[int], array[int]]]
+    lists: dict[int, list[Piece]]
     deliveries: dict[tuple[int, int], int]
     destinations: dict[str, int]
     subscriptions: list[Subscription]
@@ -84,13 +83,16 @@ class Loaded:
 class MetadataCounters:
     """What was ever written: the proof that short-lived messages never get here.
 
-    Attributes: checkpoints; pending_put, pending_deleted: message references; acknowledged_put,
-    acknowledged_deleted: blocks of the acknowledged log.
+    Attributes: checkpoints; pending_put, pending_deleted: message references, each when it first came
+    in and when it went; pieces_put, pieces_deleted: values with them, also those that only changed;
+    acknowledged_put, acknowledged_deleted: blocks of the acknowledged log.
     """
 
     checkpoints: int = 0
     pending_put: int = 0
     pending_deleted: int = 0
+    pieces_put: int = 0
+    pieces_deleted: int = 0
     acknowledged_put: int = 0
     acknowledged_deleted: int = 0
 
@@ -261,22 +263,14 @@ class LmdbMetadata:
 
     def _load_pending(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
-    ) -> dict[int, tuple[array[int], array[int]]]:
-        lists: dict[int, tuple[array[int], array[int]]] = {}
+    ) -> dict[int, list[Piece]]:
+        lists: dict[int, list[Piece]] = {}
         total = transaction.stat(self._open["pending"])["entries"]
-        current = -1
-        sequences = locations = array("Q")
         unpack = _PENDING_KEY.unpack
         for done, (key, value) in enumerate(transaction.cursor(db=self._open["pending"])):
             list_id, sequence = unpack(key)
-            if list_id != current:
-                current = list_id
-                sequences, locations = lists[list_id] = array("Q"), array("Q")
-            if len(value) != 16:
-                raise MetadataError(f"{self._directory}: a location is {len(value)} bytes long")
-            sequences.append(sequence)
-            locations.frombytes(value)
-            if done % 100_000 == 0:
+            lists.setdefault(list_id, []).append(decode_piece(bytes(key), sequence, bytes(value)))
+            if done % 1000 == 0:
                 progress("loading the checkpoint", done, total)
         return lists
 
@@ -304,6 +298,8 @@ class LmdbMetadata:
         total.checkpoints += 1
         total.pending_put += counters.pending_put
         total.pending_deleted += counters.pending_deleted
+        total.pieces_put += counters.pieces_put
+        total.pieces_deleted += counters.pieces_deleted
         total.acknowledged_put += counters.acknowledged_put
         total.acknowledged_deleted += counters.acknowledged_deleted
 
@@ -314,24 +310,18 @@ class LmdbMetadata:
         key_of = _PENDING_KEY.pack
         for list_id in change.dropped_lists:
             self._drop_list(transaction, list_id)
-        for list_id, places in change.moved.items():
-            for sequence, place in places.items():
-                transaction.put(key_of(list_id, sequence), place.to_bytes(16, "little"), db=pending)
-        for list_id, sequences in change.removed.items():
-            for sequence in sequences:
-                counters.pending_deleted += transaction.delete(
-                    key_of(list_id, sequence), db=pending
-                )
-        cursor = transaction.cursor(db=pending)
-        for list_id, sequences, locations in change.added:
-            items: list[tuple[bytes, bytes]] = []
-            for sequence, low, high in iterate_arrays(sequences, locations):
-                items.append((key_of(list_id, sequence), struct.pack("<QQ", low, high)))
-                if len(items) >= _PUT_ENTRIES:
-                    counters.pending_put += cursor.putmulti(items)[1]
-                    items = []
-            if items:
-                counters.pending_put += cursor.putmulti(items)[1]
+        counters.pending_deleted += change.removed
+        for list_id, keys in change.pieces_gone.items():
+            for key in keys:
+                counters.pieces_deleted += transaction.delete(key_of(list_id, key), db=pending)
+        for list_id, pieces in change.pieces.items():
+            for changed in pieces:
+                key = key_of(list_id, changed.key)
+                piece = without_removed(changed)
+                transaction.put(key, encode_piece(key, piece), db=pending)
+                counters.pieces_put += 1
+                before = bisect_right(piece.sequences, change.added_after)
+                counters.pending_put += len(piece.sequences) - before
         deliveries = self._open["deliveries"]
         for (list_id, sequence), count in change.deliveries.items():
             key = key_of(list_id, sequence)

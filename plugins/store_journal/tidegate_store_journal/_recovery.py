@@ -23,6 +23,7 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError
+from tidegate_store_journal._pieces import usage_of
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
 from tidegate_store_journal._storage import Storage
@@ -174,8 +175,10 @@ def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
     if state.batch and state.file_id not in there:
         raise _missing(replay, state.file_id, "the journal continues in it")
     named: set[int] = set()
-    for _, locations in loaded.lists.values():
-        named |= {high >> _format.FILE_SHIFT - 64 for high in locations[1::2]}
+    for pieces in loaded.lists.values():
+        for piece in pieces:
+            usage = piece.usage or usage_of(piece.sequences, piece.locations)
+            named.update(usage.files, [place >> _format.FILE_SHIFT for _, place in usage.shared])
     for block in loaded.acknowledged:
         begin = max(0, state.ack_released + 1 - block.first)
         named |= {place >> _format.FILE_SHIFT for place in block.locations[begin:]}
@@ -195,8 +198,10 @@ def _missing(replay: Replay, file_id: int, why: str) -> CorruptRecordError:
 def restore(replay: Replay, loaded: Loaded) -> None:
     """Fill the index with the checkpoint."""
     index, state = replay.index, loaded.state
-    for list_id, (sequences, locations) in loaded.lists.items():
-        index.list_of(list_id).restore(sequences, locations)
+    for list_id, pieces in loaded.lists.items():
+        pending = index.list_of(list_id)
+        for piece in pieces:
+            pending.restore_piece(piece)
     for (list_id, sequence), count in loaded.deliveries.items():
         index.list_of(list_id).deliveries[sequence] = count
     index.restore_small_state(

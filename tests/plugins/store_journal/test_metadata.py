@@ -64,7 +64,18 @@ def load(metadata: LmdbMetadata) -> Loaded:
 
 
 def pending_in(loaded: Loaded) -> dict[int, list[int]]:
-    return {list_id: list(sequences) for list_id, (sequences, _) in loaded.lists.items()}
+    return {
+        list_id: [sequence for piece in pieces for sequence in piece.sequences]
+        for list_id, pieces in loaded.lists.items()
+    }
+
+
+def places_in(loaded: Loaded, list_id: int) -> list[int]:
+    return [
+        low | high << 64
+        for piece in loaded.lists[list_id]
+        for low, high in zip(piece.locations[::2], piece.locations[1::2], strict=True)
+    ]
 
 
 def test_there_is_nothing_before_the_first_checkpoint(tmp_path: Path) -> None:
@@ -102,9 +113,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
         1: [item for item in range(2, 1500, 2) if item not in (2, 10)],
         2: list(range(1, 1500, 2)),
     }
-    sequences, locations = loaded.lists[1]
-    for number, sequence in enumerate(sequences):
-        assert locations[2 * number] | locations[2 * number + 1] << 64 == places[sequence]
+    assert places_in(loaded, 1) == list(places.values())
     assert loaded.deliveries == {(1, 4): 1, (1, 6): 7}
     assert loaded.destinations == {long_name: 1}
     assert loaded.subscriptions == [SUBSCRIPTION]
@@ -283,8 +292,7 @@ def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     loaded = load(metadata)
     metadata.close()
     assert pending_in(loaded) == {1: [1], 2: [4]}
-    (_, places) = loaded.lists[1]
-    assert places[0] | places[1] << 64 == index.lists[1].get(1)
+    assert places_in(loaded, 1) == [index.lists[1].get(1)]
     assert [list(block.locations) for block in loaded.acknowledged] == [
         [index.log.location_of(1)],
         [index.log.location_of(2)],
