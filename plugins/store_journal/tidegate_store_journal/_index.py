@@ -9,7 +9,8 @@ that was added and acknowledged between two checkpoints is in none of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
 from tidegate_store_journal._acklog import AckBlock
@@ -20,6 +21,8 @@ from tidegate_store_journal._pending import SEAL_ENTRIES, PendingList
 from tidegate_store_journal._pieces import Piece
 from tidegate_store_journal._references import HELD_SHIFT, References
 from tidegate_store_journal._smallstate import SmallState
+
+_NEVER: Final = 1 << 62
 
 
 class Index(References, SmallState):
@@ -39,6 +42,9 @@ class Index(References, SmallState):
         #: come out of order, so they are put into the list at the end.
         self._loose: dict[int, dict[int, int]] = {}
         self._is_settled = False
+        self._growth_max: int = 0
+        self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
+        self._on_growth: Callable[[], None] | None = None
         self._apply_one |= {
             Discard: self._discard,
             Move: self._move,
@@ -81,6 +87,18 @@ class Index(References, SmallState):
         self.last_list = effects.last_list
         # The log's own counter moves with its blocks; this covers rows that were never kept.
         self.log.last = max(self.log.last, effects.last_ack)
+        if self.pending_messages >= self._grown_at and self._on_growth is not None:
+            self._grown_at = _NEVER
+            self._on_growth()
+
+    def watch_growth(self, count: int, on_growth: Callable[[], None]) -> None:
+        """Call *on_growth* when *count* messages more are pending than at the last checkpoint.
+
+        Once for each checkpoint; 0 for never.
+        """
+        self._growth_max = count
+        self._on_growth = on_growth
+        self._grown_at = self.pending_messages + count if count else _NEVER
 
     # --------------------------------------------------------------------- leaving a list
 
@@ -316,6 +334,8 @@ class Index(References, SmallState):
                 if gone_keys:
                     pieces_gone[list_id] = gone_keys
         added_after, self.watermark = self.watermark, self.last_sequence
+        if self._growth_max:
+            self._grown_at = self.pending_messages + self._growth_max
         dirty, self._dirty = self._dirty, Dirty()
         files_gone, self.files_gone = self.files_gone, []
         put, gone = self.log.take_unstored()

@@ -12,7 +12,7 @@ import shutil
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast
 
@@ -123,14 +123,21 @@ class Metadata(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
 class NoMetadata:
     """No metadata store: every start replays all there is."""
 
-    counters: MetadataCounters = field(default_factory=MetadataCounters)
+    def __init__(self, unused: Metadata | None = None) -> None:
+        """*unused*: one that may be there from another time, and is removed.
+
+        Left where it is, it would describe the journal as it once was to whoever believes it later.
+        """
+        self.counters = MetadataCounters()
+        self._unused = unused
 
     def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
         """See :class:`Metadata`."""
+        if self._unused is not None:
+            self._unused.reset()
         return None
 
     def save(self, changes: Sequence[Changes], state: MetadataState) -> None:

@@ -406,10 +406,9 @@ class PendingList:
 def _run_length(chunk: array[int], index: int, sequences: Sequence[int], at: int) -> int:
     """How many of *sequences* from *at* on stand in *chunk* from *index* on; the first does."""
     most = min(len(sequences) - at, len(chunk) - index)
-    if (
-        chunk[index + most - 1] == sequences[at + most - 1]
-        and chunk[index : index + most].tolist() == list(sequences[at : at + most])
-    ):
+    if chunk[index + most - 1] == sequences[at + most - 1] and chunk[
+        index : index + most
+    ].tolist() == list(sequences[at : at + most]):
         return most
     run = 1
     while run < most and chunk[index + run] == sequences[at + run]:

@@ -22,7 +22,7 @@ from tidegate_store_journal._format import (
     FormatError,
 )
 from tidegate_store_journal._index import Index
-from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError
+from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError, NoMetadata
 from tidegate_store_journal._pieces import usage_of
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
@@ -160,7 +160,7 @@ def _load_metadata(replay: Replay, metadata: Metadata, store_id: str) -> Loaded 
     except MetadataError as error:
         replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
     else:
-        if replay.files and replay.storage.metadata_directory is not None:
+        if replay.files and not isinstance(metadata, NoMetadata):
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
     return None

@@ -42,6 +42,7 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
+from tidegate_store_journal._memory import LimitedMemoryStorage
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
     Metadata,
@@ -52,7 +53,7 @@ from tidegate_store_journal._opening import recovered_state, usable_pool, usable
 from tidegate_store_journal._options import ALWAYS, NEVER, PERIODIC, JournalOptions, check
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
-from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage, Storage
+from tidegate_store_journal._storage import DirectoryStorage, Storage
 from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS, Writer
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -73,17 +74,22 @@ class JournalStore:
 
         Raises: ConfigError.
         """
-        check(options)
+        check(options, persistent=context.persistent)
         self._context = context
         self._options = options
         directory = context.data_directory / Path(options.directory)
         if storage is None:
-            storage = DirectoryStorage(directory) if context.persistent else MemoryStorage()
+            if context.persistent:
+                storage = DirectoryStorage(directory)
+            else:
+                storage = LimitedMemoryStorage(options.memory_limit)
         self._storage = storage
         metadata_directory = storage.metadata_directory
-        self._metadata: Metadata = (
-            NoMetadata() if metadata_directory is None else LmdbMetadata(metadata_directory)
-        )
+        self._metadata: Metadata = NoMetadata()
+        if metadata_directory is not None:
+            self._metadata = LmdbMetadata(metadata_directory)
+            if not options.persistent_index:
+                self._metadata = NoMetadata(self._metadata)
         self._resources = AsyncExitStack()
         self._is_open = False
         self._is_opened_once = False
@@ -245,7 +251,9 @@ class JournalStore:
             ),
         )
         self._index: Index = found.index
-        room = RoomWatch(self._storage, self._workers, options.disk_free_limit)
+        # In memory there is nobody else to leave room for; its limit is hard enough.
+        free_limit = options.disk_free_limit if self._storage.durable else 0
+        room = RoomWatch(self._storage, self._workers, free_limit)
         self._syncs_always = options.journal_disk_sync_strategy == ALWAYS
         files = self._files = DataFiles(
             self._storage,
@@ -255,7 +263,7 @@ class JournalStore:
                 files_min=options.journal_min_files,
                 pool_files=options.journal_pool_files,
                 archive=options.directory_archive if options.archive_data_logs else "",
-                free_limit_bytes=options.disk_free_limit,
+                free_limit_bytes=free_limit,
             ),
             store_id=found.store_id,
         )
@@ -308,6 +316,9 @@ class JournalStore:
             wake=room.event.set,
         )
         self._maintenance = Maintenance(options, room, self._checkpointer, reclaim, self._workers)
+        self._index.watch_growth(
+            options.max_checkpoint_message_add_size, self._maintenance.want_checkpoint
+        )
         self._is_open = True
         await self._remove_temporary_subscriptions()
         await room.look()
