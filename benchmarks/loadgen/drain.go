@@ -46,11 +46,12 @@ func (r *drainReport) drain(o *options) error {
 		return err
 	}
 	cpu := cpuSeconds()
-	if err := l.openConsumers(); err != nil {
-		return err
-	}
 	var first int64
-	for _, c := range l.consumers {
+	for number := range o.consumers {
+		c, err := l.openConsumer(number)
+		if err != nil {
+			return err
+		}
 		each := c.onMessage
 		c.onMessage = func(body []byte) {
 			if first == 0 {
@@ -59,10 +60,17 @@ func (r *drainReport) drain(o *options) error {
 			}
 			each(body)
 		}
-	}
-	for _, c := range l.consumers { // what came together with the answer to the subscription
-		if err := c.ready(); err != nil {
+		if err := c.ready(); err != nil { // what came together with the answer to the subscription
 			return err
+		}
+		// The others do not wait for all connections to be open.
+		if err := l.loop.turn(0); err != nil {
+			return err
+		}
+		if number == 0 {
+			if err := l.loop.runUntil(func() bool { return first != 0 }, l.deadline); err != nil {
+				return fmt.Errorf("no message came: %w", err)
+			}
 		}
 	}
 	err = l.loop.runUntil(func() bool { return l.received >= o.messages }, l.deadline)

@@ -27,8 +27,8 @@ from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._format import location
 from tidegate_store_journal._index import Index
-from tidegate_store_journal._pieces import without_removed
 from tidegate_store_journal._pending import SEAL_ENTRIES
+from tidegate_store_journal._pieces import without_removed
 
 
 class Loaded:
