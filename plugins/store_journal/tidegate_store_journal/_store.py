@@ -77,12 +77,17 @@ class JournalStore:
         check(options, persistent=context.persistent)
         self._context = context
         self._options = options
+        self._warning = ""  # for the operator, at the start
         directory = context.data_directory / Path(options.directory)
         if storage is None:
             if context.persistent:
                 storage = DirectoryStorage(directory)
             else:
                 storage = LimitedMemoryStorage(options.memory_limit)
+                self._warning = (
+                    "persistent=false: nothing survives the end of this gateway memory_limit="
+                    + storage.limit
+                )
         self._storage = storage
         metadata_directory = storage.metadata_directory
         self._metadata: Metadata = NoMetadata()
@@ -320,6 +325,8 @@ class JournalStore:
             options.max_checkpoint_message_add_size, self._maintenance.want_checkpoint
         )
         self._is_open = True
+        if self._warning:
+            logger.warning(self._warning)
         await self._remove_temporary_subscriptions()
         await room.look()
         if not room.is_short:

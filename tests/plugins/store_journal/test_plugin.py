@@ -33,6 +33,14 @@ class TestConformance(StoreConformance):
         return options(disk_free_limit=1 << 20)
 
 
+class TestConformanceWithoutIndex(TestConformance):
+    """Every start reads all data files."""
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        return options(disk_free_limit=1 << 20, persistent_index=False)
+
+
 def test_the_entry_point_names_the_plugin() -> None:
     (point,) = importlib.metadata.entry_points(group="tidegate.plugins", name="store-journal")
     assert point.load() is plugin
