@@ -16,6 +16,7 @@ from tidegate.spi import (
     MessageStoreFactory,
     StoreContext,
     StoreFullError,
+    StoreLockedError,
 )
 from tidegate.testing.store_kit import StoreConformance
 from tidegate_store_journal import JournalOptions, JournalStore, Storage
