@@ -172,6 +172,8 @@ def _drain(
 ) -> None:
     seconds = count / _RATE_MIN + 60
     backlog = [*_backlog(count, queues), f"-consumers={queues}", "-drain"]
+    # What is in flight is the consumers' wish: the same in all, however many there are.
+    backlog.append(f"-subscribe-header=prefetch-count:{max(100, 1000 // queues)}")
     report = _generate(loadgen, address, seconds, *backlog)
     found["accept_s"] = float(report["accepted_at"]) - began
     found["first_s"] = float(report["first_at"]) - began

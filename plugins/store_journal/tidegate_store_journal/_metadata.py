@@ -33,6 +33,9 @@ METADATA_VERSION: Final = 2
 #: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
 #: pages, and a damaged one can end the process instead of raising an error.
 _VERIFY_BYTES_MAX: Final = 8 << 20
+#: Above this size the file is unmapped after use: a page that was touched counts as resident memory of
+#: the gateway, and the kernel maps 15 more around it. Opening it again takes a millisecond.
+_UNMAP_BYTES: Final = 16 << 20
 #: Address space, not disk: LMDB maps this much, and it is doubled when it is not enough.
 _MAP_BYTES: Final = 4 << 30
 _MAP_BYTES_MAX: Final = 1 << 44
@@ -211,7 +214,9 @@ class LmdbMetadata:
             self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
-                return self._load(transaction, progress)
+                loaded = self._load(transaction, progress)
+            self._unmap_if_large()
+            return loaded
         except (lmdb.Error, msgspec.DecodeError, struct.error, FormatError, ValueError) as error:
             raise MetadataError(f"{self._directory}: {error}") from error
 
@@ -301,6 +306,7 @@ class LmdbMetadata:
                 raise OSError(errno.ENOSPC, f"metadata store: {error}") from error
             except lmdb.Error as error:
                 raise OSError(errno.EIO, f"metadata store: {error}") from error
+        self._unmap_if_large()
         total = self.counters
         total.checkpoints += 1
         total.pending_put += counters.pending_put
@@ -376,6 +382,10 @@ class LmdbMetadata:
             store("files", _U64_KEY.pack(file_id), encode(spoken) if spoken else None)
         for file_id in change.files_gone:
             store("files", _U64_KEY.pack(file_id), None)
+
+    def _unmap_if_large(self) -> None:
+        if self.disk_bytes > _UNMAP_BYTES:
+            self.close()
 
     def reset(self) -> None:
         """See :class:`Metadata`."""
