@@ -12,7 +12,7 @@ import shutil
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast
 
@@ -45,6 +45,7 @@ _U64_KEY: Final = struct.Struct(">Q")
 _COUNT: Final = struct.Struct("<I")
 _INFLIGHT_KEY: Final = struct.Struct(">BH")
 _STATE_KEY: Final = b"state"
+_COUNTERS_KEY: Final = b"counters"
 
 
 class MetadataError(Exception):
@@ -84,7 +85,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class MetadataCounters:
-    """What was ever written: the proof that short-lived messages never get here.
+    """What was ever written, also in earlier runs: the proof that short-lived messages never get here.
 
     Attributes: checkpoints; pending_put, pending_deleted: message references, each when it first came
     in and when it went; pieces_put, pieces_deleted: values with them, also those that only changed;
@@ -98,6 +99,16 @@ class MetadataCounters:
     pieces_deleted: int = 0
     acknowledged_put: int = 0
     acknowledged_deleted: int = 0
+
+    def add(self, other: MetadataCounters) -> None:
+        """Count what *other* counts, too."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def become(self, other: MetadataCounters) -> None:
+        """Take the values of *other*."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
 
 class Metadata(Protocol):
@@ -245,6 +256,10 @@ class LmdbMetadata:
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
 
+        counters = transaction.get(_COUNTERS_KEY, db=database["meta"])
+        if counters is not None:
+            self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
+
         def values(name: str) -> list[bytes]:
             cursor = transaction.cursor(db=database[name])
             return [bytes(value) for value in cursor.iternext(keys=False, values=True)]
@@ -289,13 +304,16 @@ class LmdbMetadata:
     def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
         """See :class:`Metadata`."""
         while True:
-            counters = MetadataCounters()
+            counters = MetadataCounters(checkpoints=1)
             try:
                 with self._env().begin(write=True) as transaction:
                     for change in changes:
                         self._save_messages(transaction, change, counters)
                         self._save_small_state(transaction, change)
                     transaction.put(_STATE_KEY, encode(state), db=self._open["meta"])
+                    total = replace(self.counters)
+                    total.add(counters)
+                    transaction.put(_COUNTERS_KEY, encode(total), db=self._open["meta"])
                 break
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
@@ -307,14 +325,7 @@ class LmdbMetadata:
             except lmdb.Error as error:
                 raise OSError(errno.EIO, f"metadata store: {error}") from error
         self._unmap_if_large()
-        total = self.counters
-        total.checkpoints += 1
-        total.pending_put += counters.pending_put
-        total.pending_deleted += counters.pending_deleted
-        total.pieces_put += counters.pieces_put
-        total.pieces_deleted += counters.pieces_deleted
-        total.acknowledged_put += counters.acknowledged_put
-        total.acknowledged_deleted += counters.acknowledged_deleted
+        self.counters.add(counters)
 
     def _save_messages(
         self, transaction: lmdb.Transaction, change: Changes, counters: MetadataCounters
@@ -406,6 +417,20 @@ class LmdbMetadata:
         if self._environment is not None:
             self._environment.close()
             self._environment = None
+
+
+def read_counters(directory: Path) -> MetadataCounters:
+    """What was ever written into the metadata store of the journal in *directory*.
+
+    Works beside a running gateway; zeros where there is no metadata store.
+    Raises: MetadataError.
+    """
+    metadata = LmdbMetadata(directory / "metadata", read_only=True)
+    try:
+        metadata.load(lambda _what, _done, _total: None)
+    finally:
+        metadata.close()
+    return metadata.counters
 
 
 #: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.

@@ -230,6 +230,7 @@ class JournalStore:
                 await self._checkpointer.run(cleanup=True, clean=True)
             except (OSError, StoreError) as error:
                 logger.warning("the last checkpoint failed; the next start replays error=%s", error)
+        logger.info("closed; in the metadata store so far: %s", self._metadata.counters)
         await self._resources.aclose()
 
     # ------------------------------------------------------------------------------- opening

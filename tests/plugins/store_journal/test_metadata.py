@@ -34,9 +34,11 @@ from tidegate_store_journal._metadata import (
     METADATA_VERSION,
     LmdbMetadata,
     Loaded,
+    MetadataCounters,
     MetadataError,
     MetadataState,
     NoMetadata,
+    read_counters,
 )
 
 STORE_ID = "0" * 32
@@ -268,6 +270,44 @@ def test_without_a_directory_nothing_is_kept_but_the_count() -> None:
     metadata.reset()
     metadata.close()
     assert metadata.disk_bytes == 0
+
+
+def test_counters_go_on_where_an_earlier_run_ended_and_can_be_read_beside_it(
+    tmp_path: Path,
+) -> None:
+    index = Index(keep_acknowledged=False)
+    assert read_counters(tmp_path) == MetadataCounters()
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    write(index, *[add(sequence) for sequence in range(1, 2050)])
+    metadata.save([index.take_changes()], state())
+    metadata.close()
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    load(metadata)
+    write(index, ack(*range(1, 1030)), add(2050))
+    metadata.save([index.take_changes()], state(2))
+    expected = MetadataCounters(
+        checkpoints=2, pending_put=2050, pending_deleted=1029, pieces_put=5, pieces_deleted=1
+    )
+    assert metadata.counters == expected
+    metadata.close()
+    assert read_counters(tmp_path) == expected
+
+
+def test_a_large_store_is_not_left_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_mapped() -> bool:
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    index = Index(keep_acknowledged=False)
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    write(index, add(1))
+    metadata.save([index.take_changes()], state())
+    assert is_mapped()
+    monkeypatch.setattr(_metadata, "_UNMAP_BYTES", 0)
+    write(index, add(2))
+    metadata.save([index.take_changes()], state(2))
+    assert not is_mapped()
+    assert pending_in(load(metadata)) == {1: [1, 2]}
+    assert not is_mapped()
 
 
 def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
