@@ -19,6 +19,7 @@ from tidegate.spi import (
     AcknowledgedPage,
     Durability,
     Operation,
+    Origin,
     RecoveredState,
     RemoveSubscription,
     RequestError,
@@ -34,6 +35,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal import _recovery
 from tidegate_store_journal._append import Appender, Tail
+from tidegate_store_journal._buffer import TimedBuffer
 from tidegate_store_journal._checkpoint import Checkpointer
 from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._files import DataFiles, FilePolicy
@@ -41,6 +43,7 @@ from tidegate_store_journal._format import (
     DATA_OFFSET,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._journaltypes import make_writer, open_directory
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
 from tidegate_store_journal._memory import LimitedMemoryStorage
 from tidegate_store_journal._metadata import (
@@ -50,11 +53,11 @@ from tidegate_store_journal._metadata import (
     NoMetadata,
 )
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal._options import ALWAYS, NEVER, PERIODIC, JournalOptions, check
+from tidegate_store_journal._options import ALWAYS, JournalOptions, check
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
-from tidegate_store_journal._storage import DirectoryStorage, Storage
-from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS, Writer
+from tidegate_store_journal._storage import Storage
+from tidegate_store_journal._writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -81,7 +84,7 @@ class JournalStore:
         directory = context.data_directory / Path(options.directory)
         if storage is None:
             if context.persistent:
-                storage = DirectoryStorage(directory)
+                storage = open_directory(options, directory)
             else:
                 storage = LimitedMemoryStorage(options.memory_limit)
                 self._warning = (
@@ -95,6 +98,8 @@ class JournalStore:
             self._metadata = LmdbMetadata(metadata_directory)
             if not options.persistent_index:
                 self._metadata = NoMetadata(self._metadata)
+        self._synced_origins = _synced_origins(options)
+        self._buffer: TimedBuffer | None = None
         self._resources = AsyncExitStack()
         self._is_open = False
         self._is_opened_once = False
@@ -104,7 +109,7 @@ class JournalStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        always = self._options.journal_disk_sync_strategy == ALWAYS
+        always = self._synced_origins == Origin.PLAIN | Origin.TRANSACTION
         return StoreCapabilities(durable=self._storage.durable and always, acknowledged_log=True)
 
     @property
@@ -137,7 +142,13 @@ class JournalStore:
         if not self._is_open:
             raise StoreClosedError("the journal store is not open")
         operations = batch.operations
-        synced = batch.durability is Durability.SYNCED and self._syncs_always
+        synced = batch.durability is Durability.SYNCED and bool(batch.origin & self._synced_origins)
+        if self._buffer is None:
+            await self._write(operations, synced)
+        else:
+            await self._buffer.write(operations, synced)
+
+    async def _write(self, operations: list[Operation], synced: bool) -> None:
         if operations:
             index = self._index
             await self._appender.append(
@@ -223,6 +234,8 @@ class JournalStore:
         if not self._is_open:
             return
         self._is_open = False
+        if self._buffer is not None:
+            await self._buffer.close()
         await self._maintenance.close()
         await self._appender.until_landed()
         if self._appender.failure is None:
@@ -260,7 +273,6 @@ class JournalStore:
         # In memory there is nobody else to leave room for; its limit is hard enough.
         free_limit = options.disk_free_limit if self._storage.durable else 0
         room = RoomWatch(self._storage, self._workers, free_limit)
-        self._syncs_always = options.journal_disk_sync_strategy == ALWAYS
         files = self._files = DataFiles(
             self._storage,
             self._workers,
@@ -325,6 +337,13 @@ class JournalStore:
         self._index.watch_growth(
             options.max_checkpoint_message_add_size, self._maintenance.want_checkpoint
         )
+        if options.journal_buffer_timeout:
+            self._buffer = TimedBuffer(
+                self._write,
+                timeout_seconds=options.journal_buffer_timeout,
+                # What has gathered must not need a file of its own size.
+                bytes_max=min(options.journal_buffer_size, options.file_length // 4),
+            )
         self._is_open = True
         if self._warning:
             logger.warning(self._warning)
@@ -336,24 +355,13 @@ class JournalStore:
         files.reclaimer = reclaim
         return recovered_state(found)
 
-    def _start_writer(self) -> Writer:
-        background = {
-            ALWAYS: BACKGROUND_SYNC_SECONDS,
-            PERIODIC: self._options.journal_disk_sync_interval,
-            NEVER: None,
-        }[self._options.journal_disk_sync_strategy]
-        self._writer = Writer(
-            self._loop,
-            background_sync_seconds=background,
-            slow_sync_seconds=self._options.slow_sync_threshold,
-            on_failure=lambda error: self._appender.fail(error),
+    def _start_writer(self) -> BatchWriter:
+        self._writer = make_writer(
+            self._options, self._storage, self._loop, lambda error: self._appender.fail(error)
         )
         self._writer.start(self._index.batch)
-        self._resources.push_async_callback(self._stop_writer)
+        self._resources.push_async_callback(self._writer.close)
         return self._writer
-
-    async def _stop_writer(self) -> None:
-        await self._loop.run_in_executor(self._workers, self._writer.stop)
 
     async def _remove_temporary_subscriptions(self) -> None:
         """A killed gateway could not remove those of its connections: they end here."""
@@ -371,3 +379,14 @@ class JournalStore:
 
     def _disk_bytes(self) -> int:
         return self._files.disk_bytes + self._metadata.disk_bytes
+
+
+def _synced_origins(options: JournalOptions) -> Origin:
+    """What is confirmed only when it is on stable storage."""
+    origins = Origin(0)
+    if options.sync_strategy == ALWAYS:
+        if options.journal_sync_non_transactional:
+            origins |= Origin.PLAIN
+        if options.journal_sync_transactional:
+            origins |= Origin.TRANSACTION
+    return origins
