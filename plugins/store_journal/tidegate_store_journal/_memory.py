@@ -48,6 +48,10 @@ class LimitedMemoryStorage(MemoryStorage):
             self._files[name] = LimitedMemoryFile(self)
         return super().open(name)
 
+    def describe(self, name: str) -> str:
+        """See :class:`Storage`."""
+        return f"memory (memory_limit = {self.limit}) {name}".rstrip()
+
     def free_bytes(self) -> int:
         """See :class:`Storage`. The whole length of a file counts, written or not."""
         return max(0, self._limit_bytes - sum(file.length for file in [*self._files.values()]))

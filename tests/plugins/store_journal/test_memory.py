@@ -71,15 +71,15 @@ class TestConformanceInMemory(StoreConformance):
         return options(memory_limit=1 << 30)
 
 
-async def fill(store: JournalStore) -> list[int]:
-    """Add messages until one is refused. Returns the sequences of the others."""
+async def fill(store: JournalStore) -> tuple[list[int], str]:
+    """Add messages until one is refused. Returns the sequences of the others, and the reason."""
     stored: list[int] = []
     while len(stored) < 1000:
         sequence = store._index.last_sequence + 1  # pyright: ignore[reportPrivateUsage]
         try:
             await write(store, add(sequence, size=10_000))
-        except StoreFullError:
-            return stored
+        except StoreFullError as error:
+            return stored, str(error)
         stored.append(sequence)
     raise AssertionError("never full")
 
@@ -88,7 +88,8 @@ def test_at_the_limit_messages_are_refused_and_consuming_makes_room_again(tmp_pa
     async def scenario() -> None:
         store, _ = await opened(tmp_path, persistent=False, memory_limit=LIMIT)
         for _ in range(3):
-            stored = await fill(store)
+            stored, reason = await fill(store)
+            assert "memory_limit = 512kb" in reason
             assert await pending(store) == stored
             assert len(stored) * 10_000 > LIMIT // 2
             assert store.statistics().disk_bytes <= LIMIT
