@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchkit.brokers import Address
-from benchkit.process import BrokerProcess, BrokerStartError, start
+from benchkit.process import BrokerProcess, BrokerStartError, accepts, start
 
 #: The goals for 5 million messages of 256 bytes.
 MEMORY_BYTES_MAX: Final = 500_000_000
@@ -26,6 +26,8 @@ _LIVE_MESSAGES_MAX: Final = 2_000_000
 #: A backlog is published and drained at no less than this, or the run fails.
 _RATE_MIN: Final = 2000
 _SIZE_BYTES: Final = 256
+_START_SECONDS_MAX: Final = 90.0
+_POLL_SECONDS: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class BacklogRun:
         live_rate: deliveries a second of the live load, before the backlog.
         publish_rate: of the backlog.
         published_peak, published_now: resident memory at the end of publishing.
-        accept_s, first_s: from starting the killed gateway again until it took a connection, and
-            until the first message came.
+        empty_s: from starting the gateway on an empty store until it took a connection: what the
+            machine and the program take without any message.
+        accept_s, first_s: the same for the killed gateway, and until the first message came.
         started_now: resident memory after the first message. drained_peak: the most since then.
         drain_rate: from the first message to the last.
         faults: messages lost, repeated, reordered, damaged or misrouted.
@@ -52,6 +55,7 @@ class BacklogRun:
     publish_rate: float = 0.0
     published_peak: int = 0
     published_now: int = 0
+    empty_s: float = 0.0
     accept_s: float = 0.0
     first_s: float = 0.0
     drain_rate: float = 0.0
@@ -78,8 +82,8 @@ class BacklogRun:
         return (
             f"{name}: published at {self.publish_rate:,.0f}/s; memory {_mb(self.published_now)} "
             f"then, at most {_mb(self.published_peak)}, and {_mb(self.drained_peak)} after the "
-            f"start; SIGKILL, accepts after {self.accept_s:.2f} s, first message after "
-            f"{self.first_s:.2f} s; drained at {self.drain_rate:,.0f}/s, "
+            f"start; SIGKILL, accepts after {self.accept_s:.2f} s ({self.cpu['start']:.1f} s CPU; an "
+            f"empty one {self.empty_s:.2f} s), first message after {self.first_s:.2f} s; drained at {self.drain_rate:,.0f}/s, "
             f"{self.drain_share:.2f} of the live {self.live_rate:,.0f}/s; {self.faults} faults"
         )
 
@@ -118,9 +122,10 @@ def measure(
     """
     found: dict[str, Any] = {}
     try:
+        began = time.time()
         broker = start(command, log)
         try:
-            broker.wait_ready([address])
+            found["empty_s"] = _until_accepting(broker, address) - began
             _fill(broker, loadgen, address, count, queues, live_seconds, found)
             broker.kill()
         finally:
@@ -170,20 +175,34 @@ def _drain(
     began: float,
     found: dict[str, Any],
 ) -> None:
+    found["accept_s"] = _until_accepting(broker, address) - began
+    started = found["cpu"]["start"] = broker.cpu_seconds()
     seconds = count / _RATE_MIN + 60
     backlog = [*_backlog(count, queues), f"-consumers={queues}", "-drain"]
     # What is in flight is the consumers' wish: the same in all, however many there are.
     backlog.append(f"-subscribe-header=prefetch-count:{max(100, 1000 // queues)}")
     report = _generate(loadgen, address, seconds, *backlog)
-    found["accept_s"] = float(report["accepted_at"]) - began
     found["first_s"] = float(report["first_at"]) - began
     found["drain_rate"] = float(report["messages_per_s"])
     found["faults"] = sum(
         int(report[key])
         for key in ("lost", "duplicates", "out_of_order", "corrupt", "misrouted", "foreign")
     )
-    found["cpu"]["start and drain"] = broker.cpu_seconds()
+    found["cpu"]["drain"] = broker.cpu_seconds() - started
     found["drained_peak"] = broker.memory().peak
+
+
+def _until_accepting(broker: BrokerProcess, address: Address) -> float:
+    """Wait until the address takes a connection, and tell the time (of the clock on the wall).
+
+    Raises: BrokerStartError after 90 s.
+    """
+    deadline = time.monotonic() + _START_SECONDS_MAX
+    while not accepts(address):
+        if time.monotonic() > deadline:
+            raise BrokerStartError(f"{address} is not open: {broker.tail()}")
+        time.sleep(_POLL_SECONDS)
+    return time.time()
 
 
 def _backlog(count: int, queues: int) -> list[str]:

@@ -25,10 +25,12 @@ RUN = backlog.BacklogRun(
     publish_rate=60_000.0,
     published_now=300_000_000,
     published_peak=310_000_000,
+    empty_s=0.9,
     accept_s=2.5,
     first_s=2.6,
     drain_rate=75_000.0,
     drained_peak=400_000_000,
+    cpu={"start": 1.94},
 )
 
 
@@ -38,7 +40,7 @@ def test_the_line_has_every_figure() -> None:
         "tidegate 5,000,000 pending in 1 queues",
         "published at 60,000/s",
         "memory 300 MB then, at most 310 MB, and 400 MB after the start",
-        "accepts after 2.50 s, first message after 2.60 s",
+        "accepts after 2.50 s (1.9 s CPU; an empty one 0.90 s), first message after 2.60 s",
         "drained at 75,000/s, 1.50 of the live 50,000/s; 0 faults",
     ):
         assert part in line
@@ -121,4 +123,5 @@ def test_a_killed_gateway_gives_every_message_of_its_backlog_once(
     assert run.live_rate > 0
     assert run.drain_rate > 0
     assert 0 < run.accept_s <= run.first_s
+    assert run.empty_s > 0
     assert run.memory_peak > 10_000_000
