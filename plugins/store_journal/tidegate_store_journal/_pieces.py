@@ -93,6 +93,12 @@ def _count_one_by_one(usage: Usage, sequences: array[int], locations: array[int]
             files[file_id] = (references + 1, record_bytes + (low >> 32))
 
 
+def files_of(piece: Piece) -> set[int]:
+    """The data files that its messages are in; cheap for what was just loaded."""
+    usage = piece.usage or usage_of(piece.sequences, piece.locations)
+    return {*usage.files, *[place >> FILE_SHIFT for _, place in usage.shared]}
+
+
 def without_removed(piece: Piece) -> Piece:
     """The same piece without removed entries."""
     highs = piece.locations[1::2]

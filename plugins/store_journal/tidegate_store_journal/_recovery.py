@@ -23,7 +23,7 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError, NoMetadata
-from tidegate_store_journal._pieces import usage_of
+from tidegate_store_journal._pieces import files_of
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
 from tidegate_store_journal._storage import Storage
@@ -177,8 +177,7 @@ def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
     named: set[int] = set()
     for pieces in loaded.lists.values():
         for piece in pieces:
-            usage = piece.usage or usage_of(piece.sequences, piece.locations)
-            named.update(usage.files, [place >> _format.FILE_SHIFT for _, place in usage.shared])
+            named |= files_of(piece)
     for block in loaded.acknowledged:
         begin = max(0, state.ack_released + 1 - block.first)
         named |= {place >> _format.FILE_SHIFT for place in block.locations[begin:]}

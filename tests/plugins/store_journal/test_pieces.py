@@ -11,6 +11,7 @@ from tidegate_store_journal._pieces import (
     Piece,
     decode_piece,
     encode_piece,
+    files_of,
     usage_of,
     without_removed,
 )
@@ -43,6 +44,7 @@ def test_what_lives_where_is_counted() -> None:
     usage = usage_of(MIXED.sequences, MIXED.locations)
     assert usage.files == {3: (2, 210), (1 << 28) - 1: (1, 500)}
     assert (usage.shared, usage.body_bytes) == ([(6, SHARED)], 457)
+    assert (files_of(ONE_FILE), files_of(MIXED)) == ({3}, {3, 4, (1 << 28) - 1})
 
 
 def test_removed_entries_neither_count_nor_are_written() -> None:
