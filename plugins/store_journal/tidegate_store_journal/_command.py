@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidegate.spi import CommandHost, StoreLockedError, format_size
+from tidegate.spi import CommandHost, StoreLockedError
 from tidegate_store_journal._located import (
     directory_of,
     find_directory,
@@ -98,7 +98,7 @@ def verify(
     else:
         typer.echo(
             f"{where}: {found.files} data files, {found.batches} batches, {found.records} records "
-            f"({format_size(found.read_bytes)}) read; {found.references} references followed"
+            f"({found.read_bytes / 1e6:.1f} MB) read; {found.references} references followed"
         )
         for note in found.notes:
             typer.echo(f"note: {note}")

@@ -149,37 +149,44 @@ class _Verifier:
         return header.batch if header else 0
 
     def _data_file(self, name: str, newest: int) -> Census | None:
-        """Read one file whole; None when it was put away meanwhile."""
-        seen: tuple[list[Damage], int] | None = None
+        """Read one file whole; None when it is damaged, or was put away meanwhile.
+
+        A file that is being written ends elsewhere each time; damage stays where it is.
+        """
+        problems: list[Damage] = []
+        last: tuple[Census, int] | None = None
+        is_moving = False
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._sleep(_PAUSE_SECONDS)
+            end = last[0].end if last else 0
+            last = None
             try:
                 file = open_file(self._storage, name)
             except FileNotFoundError:
                 return None
             except (FormatError, OSError) as error:
-                text = f"{error}. Restore the file from a copy"
-                seen = ([Damage(name, 0, text)], 0)
+                problems = [Damage(name, 0, f"{error}. Restore the file from a copy")]
                 continue
-            handle = file.handle
-            assert handle is not None
+            assert file.handle is not None
             try:
                 census = take_census(file, checks=True)
                 problems, torn = self._problems(file, census, newest)
             except OSError as error:
-                seen = ([Damage(name, 0, f"cannot be read: {error}")], 0)
+                problems = [Damage(name, 0, f"cannot be read: {error}")]
                 continue
             finally:
-                handle.close()
-            if not problems and (not torn or seen == ([], census.end)):
-                self._count(name, census, torn)
-                return census
+                file.handle.close()
+            last = census, torn
+            if not problems and not torn:
+                break
             if not self._is_still(name, file.seed):
                 return None
-            seen = (problems, census.end)
-        assert seen is not None
-        for damage in seen[0]:
+            is_moving = census.end != end
+        if last is not None and (not problems or (is_moving and not last[0].problems)):
+            self._count(name, last[0], 0 if is_moving else last[1])
+            return last[0]
+        for damage in problems:
             self._report.add(damage)
         return None
 
