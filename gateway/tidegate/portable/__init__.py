@@ -6,12 +6,19 @@ Works through the store contract alone, so it carries the contents of any store 
 from __future__ import annotations
 
 from tidegate.portable._carry import carry_in, carry_out, export_store, import_store
-from tidegate.portable._manifest import FORMAT_NAME, FORMAT_VERSION, Manifest, read_manifest
+from tidegate.portable._manifest import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    Manifest,
+    TableFacts,
+    read_manifest,
+)
 
 __all__ = [
     "FORMAT_NAME",
     "FORMAT_VERSION",
     "Manifest",
+    "TableFacts",
     "carry_in",
     "carry_out",
     "export_store",

@@ -40,8 +40,11 @@ def import_store(store: ConfiguredStore, source: Path, progress: Progress) -> Ma
     )
 
 
+def _silent(_what: str, _done: int, _total: int) -> None: ...
+
+
 async def carry_out(
-    store: MessageStore, state: RecoveredState, target: Path, progress: Progress
+    store: MessageStore, state: RecoveredState, target: Path, progress: Progress = _silent
 ) -> Mapping[str, int]:
     """As :func:`export_store` for a store that is open and that nobody else uses meanwhile.
 
@@ -51,7 +54,7 @@ async def carry_out(
 
 
 async def carry_in(
-    store: MessageStore, state: RecoveredState, source: Path, progress: Progress
+    store: MessageStore, state: RecoveredState, source: Path, progress: Progress = _silent
 ) -> Mapping[str, int]:
     """As :func:`import_store` for a store that is open and that nobody else uses meanwhile."""
     return await _portable("_in").carry_in(store, state, source, progress)

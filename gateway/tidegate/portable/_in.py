@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tidegate.portable import _tables
 from tidegate.portable._columns import decode_row
-from tidegate.portable._manifest import Manifest, read_manifest
+from tidegate.portable._manifest import Manifest, TableFacts, check_table, read_manifest
 from tidegate.portable._tables import SCHEMAS, read_table, table_path
 from tidegate.spi import (
     Acknowledge,
@@ -49,19 +49,24 @@ _SYNC_EVERY: Final = 16
 
 
 def read_source(source: Path) -> Manifest:
-    """The manifest, after a look that every file is there. Raises: ConfigError."""
+    """The manifest, after a look that every file is there and whole.
+
+    Raises: ConfigError; StoreIOError for a file that is damaged.
+    """
     manifest = read_manifest(source)
-    unknown = sorted(set(manifest.rows) - set(SCHEMAS))
+    unknown = sorted(set(manifest.tables) - set(SCHEMAS))
     if unknown:
         raise ConfigError(
             f"{source} has tables that this program does not know and would lose: "
             f"{', '.join(unknown)}; import it with a newer tidegate"
         )
-    missing = [table for table in manifest.rows if not table_path(source, table).is_file()]
+    missing = [table for table in manifest.tables if not table_path(source, table).is_file()]
     if missing:
         raise ConfigError(
             f"{source} is not whole: {', '.join(missing)} (.parquet) missing; copy all of it"
         )
+    for table, facts in manifest.tables.items():
+        check_table(table_path(source, table), facts)
     return manifest
 
 
@@ -143,11 +148,12 @@ class _Import:
         held = self._store.statistics().pending_messages
         if held != pending:
             raise StoreIOError(f"the store holds {held} of {pending} messages after the import")
-        return self._counts | {"pending references": references}
+        counts = {table: self._counts[table] for table in SCHEMAS if table in self._counts}
+        return counts | {"pending_references": references}
 
     async def _messages(self) -> tuple[int, int, int]:
         """Returns: the last sequence, messages with a pending list, references."""
-        total = self._manifest.rows[_tables.MESSAGES]
+        total = self._expected(_tables.MESSAGES)
         last = pending = references = number = 0
         for number, row in enumerate(self._rows(_tables.MESSAGES), 1):
             sequence: int = row["sequence"]
@@ -187,22 +193,24 @@ class _Import:
                 group.append(row)
         if group:
             await self._put(_acknowledged(group))
-        if not self._has_log and self._counts.pop(_tables.ACKNOWLEDGED, 0):
-            self._counts["acknowledged (left out: the store keeps none)"] = 0
+        if not self._has_log:
+            self._counts[_tables.ACKNOWLEDGED] = 0  # the store keeps none
 
     # --------------------------------------------------------------------------- reading
 
     def _rows(self, table: str) -> Iterator[dict[str, Any]]:
         count = 0
-        if table in self._manifest.rows:
+        if table in self._manifest.tables:
             for row in read_table(table_path(self._source, table), SCHEMAS[table]):
                 count += 1
                 yield row
-        if count != self._manifest.rows.get(table, 0):
-            raise self._wrong(
-                table, f"it has {count} rows, the manifest says {self._manifest.rows[table]}"
-            )
+        expected = self._expected(table)
+        if count != expected:
+            raise self._wrong(table, f"it has {count} rows, the manifest says {expected}")
         self._counts[table] = count
+
+    def _expected(self, table: str) -> int:
+        return self._manifest.tables.get(table, TableFacts(0)).rows
 
     def _values(self, table: str, kind: type) -> Iterator[Any]:
         for row in self._rows(table):

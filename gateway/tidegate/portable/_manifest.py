@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from tidegate.spi import ConfigError
+from tidegate.spi import ConfigError, StoreIOError
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT_NAME: Final = "tidegate-portable"
 #: Raised when what is there changes its meaning; a further column or table does not raise it.
 FORMAT_VERSION: Final = 1
+
+
+class TableFacts(msgspec.Struct, frozen=True):
+    """One file of an export, ``TABLE.parquet``.
+
+    Attributes:
+        rows, bytes: how many.
+        sha256: of the file, in hexadecimal digits; "" when whoever wrote it did not say.
+    """
+
+    rows: int
+    bytes: int = 0
+    sha256: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -24,7 +39,7 @@ class Manifest(msgspec.Struct, frozen=True):
         created_at: microseconds since the epoch, UTC.
         store_id: identity of the contents that were exported; an import makes another one.
         last_sequence, last_pending_list: highest ever used there.
-        rows: by table, how many rows its file has; each table is in ``TABLE.parquet``.
+        tables: what there is, by name.
     """
 
     format: str
@@ -34,13 +49,41 @@ class Manifest(msgspec.Struct, frozen=True):
     store_id: str
     last_sequence: int
     last_pending_list: int
-    rows: dict[str, int]
+    tables: dict[str, TableFacts]
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write it. Raises: OSError."""
+    """Write it, durably. Raises: OSError."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    (directory / MANIFEST_NAME).write_bytes(text + b"\n")
+    with (directory / MANIFEST_NAME).open("wb") as file:
+        file.write(text + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def table_facts(path: Path, rows: int) -> TableFacts:
+    """What the manifest says of a file that was just written; makes it durable.
+
+    Raises: OSError.
+    """
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return TableFacts(rows, file.tell(), digest)
+
+
+def check_table(path: Path, facts: TableFacts) -> None:
+    """Raises: StoreIOError for a file that is not what the manifest says."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if facts.sha256 else ""
+    except OSError as error:
+        raise StoreIOError(f"{path}: {error.strerror or error}") from error
+    if digest != facts.sha256:
+        raise StoreIOError(
+            f"{path}: the export is damaged: its SHA-256 is not the one in {MANIFEST_NAME}; copy "
+            "it again, or export again"
+        )
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -19,6 +19,7 @@ from tidegate.portable._manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     Manifest,
+    table_facts,
     write_manifest,
 )
 from tidegate.portable._merge import LogSorter, merged
@@ -109,10 +110,14 @@ class _Export:
             state.store_id,
             state.last_sequence,
             state.last_pending_list,
-            self._rows,
+            {
+                table: table_facts(table_path(self._target, table), self._rows[table])
+                for table in SCHEMAS
+            },
         )
         write_manifest(self._target, manifest)
-        return self._rows | {"pending references": references}
+        rows = {table: self._rows[table] for table in SCHEMAS}
+        return rows | {"pending_references": references}
 
     def _open(self, table: str) -> TableWriter:
         return TableWriter(table_path(self._target, table), SCHEMAS[table])

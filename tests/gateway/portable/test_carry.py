@@ -9,102 +9,30 @@ from typing import Any
 
 import pytest
 
-from tidegate.portable import carry_in, carry_out, export_store, import_store
 from tidegate.portable import _in as incoming
 from tidegate.portable import _merge as merging
+from tidegate.portable import carry_in, carry_out, export_store, import_store
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
     AddMessage,
     ConfigError,
     ConfiguredStore,
-    InflightDirection,
-    InflightRecord,
-    InflightState,
-    Message,
     MessageStore,
     Operation,
-    PutInflight,
-    PutSession,
     PutSubscription,
-    RecordDelivery,
-    RecoveredState,
-    RemoveDestination,
-    Session,
-    SetRetained,
     StoreContext,
     StoreIOError,
     StoreLockedError,
     Subscription,
     WriteBatch,
 )
+from tidegate.testing._portable_contents import contents, everything
+from tidegate.testing._portable_contents import small as text
 from tidegate.testing.memory_store import MemoryStore, MemoryStoreFactory, MemoryStoreOptions
 
-ANY = 1 << 40
-FULL = Message(
-    destination="topic://ä.β.🚢",
-    body=bytes(range(256)),
-    headers=(("a", "1"), ("a", "2"), ("", ""), ("ключ", "line\nbreak:\\\0")),
-    received_at=1_700_000_000_000_001,
-    expires_at=1_900_000_000_000_002,
-    priority=9,
-    persistent=False,
-    qos=1,
-    retain=True,
-    protocol="mqtt",
-    client_id="client",
-    original_name="/a//b",
-    content_type="application/json",
-    correlation_data=b"\0\xff",
-    reply_to="queue://answers",
-    retained=True,
-    payload_format=1,
-)
-DURABLE = Subscription(
-    2, "c1", "s1", "topic://t.>", True, 1, True, "mqtt", "group", {"k": "v", "": ""}, "a = 1"
-)
-SESSION = Session(
-    "c1",
-    0xFFFF_FFFF,
-    disconnected_at=5,
-    options={"o": "p"},
-    will=FULL,
-    will_delay=7,
-    attached=(Subscription(0, "", "q", "queue://q", True), DURABLE),
-)
-
-
-def text(number: int) -> Message:
-    return Message("queue://q", b"body %d" % number, (("n", str(number)),))
-
-
-#: A bit of everything: shared messages, counts, a log out of order, a list that is gone.
-EVERYTHING: list[Operation] = [
-    AddDestination("queue://q", 1),
-    AddDestination("topic://t", 0),
-    AddDestination("queue://gone", 4),
-    PutSubscription(DURABLE),
-    PutSubscription(Subscription(3, "c2", "s2", "topic://t.>", True)),
-    AddMessage(10, FULL, (1, 2, 3)),
-    AddMessage(11, text(11), (1,)),
-    AddMessage(12, text(12), (1, 3)),
-    AddMessage(13, text(13), (4,)),
-    AddMessage(14, text(14), (2,)),
-    AddMessage(2**53 + 1, text(15), (1,)),
-    AddMessage(2**63 + 1, text(16), (1,)),
-    RecordDelivery(1, (11, 12), (3, 1)),
-    RecordDelivery(3, (12,), (2**31,)),
-    Acknowledge(4, (13,), (100,), 101, "x", "y", "stomp"),
-    RemoveDestination("queue://gone", 4),
-    Acknowledge(1, (2**53 + 1, 10), (102, 103), 104, "me", "1", "stomp"),
-    Acknowledge(3, (10,), (105,), 104, "me", "2", "mqtt"),
-    SetRetained(FULL),
-    PutSession(SESSION),
-    PutInflight(
-        InflightRecord("c1", InflightDirection.OUT, 7, InflightState.PUBLISHED, "s1", 14, 1)
-    ),
-    PutInflight(InflightRecord("c1", InflightDirection.IN, 8, InflightState.RECEIVED)),
-]
+EVERYTHING = everything()
+BIG = 2**53 + 1
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -116,28 +44,6 @@ def silent(_what: str, _done: int, _total: int) -> None: ...
 
 def memory() -> MemoryStore:
     return MemoryStore(StoreContext(Path(), "test", keep_acknowledged=True))
-
-
-async def contents(store: MessageStore, state: RecoveredState) -> dict[str, Any]:
-    """All that a store holds, but for its identity and the numbers of its log."""
-    lists = {item.pending_list for item in state.destinations if item.pending_list}
-    lists |= {item.pending_list for item in state.subscriptions}
-    page = await store.acknowledged(store.statistics().acknowledged_first - 1, 10_000, ANY)
-    rows = [
-        (row.sequence, row.message, row.pending_list, row.delivered_at, row.acked_at)
-        + (row.client_id, row.subscription, row.protocol)
-        for row in page.rows
-    ]
-    return {
-        "destinations": sorted((item.destination, item.pending_list) for item in state.destinations),
-        "subscriptions": sorted(state.subscriptions, key=lambda item: item.pending_list),
-        "sessions": sorted(state.sessions, key=lambda item: item.client_id),
-        "inflight": sorted(state.inflight, key=lambda item: item.packet_id),
-        "retained": sorted(state.retained, key=lambda item: item.destination),
-        "pending": {number: list(await store.page_in(number, 0, 10_000, ANY)) for number in lists},
-        "rows": rows,
-        "last_sequence": state.last_sequence,
-    }
 
 
 async def through(
@@ -179,8 +85,8 @@ class Kept:
 def test_everything_is_carried(tmp_path: Path) -> None:
     before, after = run(through(EVERYTHING, tmp_path / "out", Kept(), Kept()))
     assert after == before
-    assert before["rows"][0][0] == 13  # there was something to compare
-    assert before["pending"][3][0].delivery_count == 2**31
+    assert before["acknowledged"][0][0] == 13  # there was something to compare
+    assert before["pending"][3][0].delivery_count == 70_000
 
 
 def test_an_empty_store_is_carried_too(tmp_path: Path) -> None:
@@ -222,11 +128,11 @@ def test_a_message_is_in_the_file_once_however_many_lists_hold_it(tmp_path: Path
 
     run(through(EVERYTHING, tmp_path / "out", Kept(), Kept()))
     rows = list(read_table(table_path(tmp_path / "out", MESSAGES), SCHEMAS[MESSAGES]))
-    assert [row["sequence"] for row in rows] == [10, 11, 12, 13, 14, 2**53 + 1, 2**63 + 1]
+    assert [row["sequence"] for row in rows] == [10, 11, 12, 13, 14, BIG, BIG + 1]
     assert rows[0]["pending"] == [{"pending_list": 2, "delivery_count": 0}]
     assert rows[0]["acknowledged"] == [1, 3]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["rows"]["messages"] == 7
+    assert manifest["tables"]["messages"]["rows"] == 7
     assert manifest["version"] == 1
 
 
@@ -240,7 +146,7 @@ def test_a_log_that_does_not_fit_in_memory_is_sorted_in_files_and_these_are_remo
     operations += [Acknowledge(1, (number,), (1,), number) for number in order]
     before, after = run(through(operations, tmp_path / "out", Kept(), Kept()))
     assert after == before
-    assert [row[0] for row in after["rows"]] == order
+    assert [row[0] for row in after["acknowledged"]] == order
     assert not list((tmp_path / "out").glob("*.tmp"))
 
 
@@ -250,7 +156,9 @@ def test_what_is_read_ahead_does_not_grow_with_the_store(tmp_path: Path) -> None
     async def scenario() -> None:
         store = memory()
         await store.open()
-        subscriptions = [PutSubscription(Subscription(n, "c", str(n), "topic://t", True)) for n in range(1, 401)]
+        subscriptions = [
+            PutSubscription(Subscription(n, "c", str(n), "topic://t", True)) for n in range(1, 401)
+        ]
         adds = [AddMessage(n, text(n), tuple(range(1, 401))) for n in range(1, 30)]
         await store.write(WriteBatch([*subscriptions, *adds]))
         original = store.page_in
@@ -265,7 +173,7 @@ def test_what_is_read_ahead_does_not_grow_with_the_store(tmp_path: Path) -> None
         state = await store.open()
         counts = await carry_out(store, state, tmp_path / "out", silent)
         assert counts["messages"] == 29
-        assert counts["pending references"] == 29 * 400
+        assert counts["pending_references"] == 29 * 400
 
     run(scenario())
     assert {limit * 400 for limit, _ in limits} == {20_000}
@@ -287,7 +195,7 @@ def test_a_store_that_holds_something_is_refused_and_not_changed(tmp_path: Path)
         store = kept()
         state = await store.open()
         before = await contents(store, state)
-        with pytest.raises(ConfigError, match="not empty .*2 subscriptions.*named? another|not empty"):
+        with pytest.raises(ConfigError, match=r"not empty \(2 destinations, 2 subscriptions"):
             await carry_in(store, state, tmp_path / "out", silent)
         assert await contents(store, state) == before
 
@@ -308,8 +216,10 @@ def test_an_import_that_broke_off_is_recognised(
         kept = Kept()
         store = kept()
         state = await store.open()
-        (tmp_path / "out" / "acknowledged.parquet").write_bytes(b"PAR1 no more")
-        with pytest.raises(StoreIOError, match=r"acknowledged\.parquet: the export is damaged"):
+        manifest = tmp_path / "out" / "manifest.json"
+        whole = manifest.read_text()
+        manifest.write_text(whole.replace('"rows": 4', '"rows": 5'))
+        with pytest.raises(StoreIOError, match="it has 4 rows, the manifest says 5"):
             await carry_in(store, state, tmp_path / "out", silent)
         await store.close()
         store = kept()
@@ -373,7 +283,7 @@ def test_the_whole_way_by_configuration(tmp_path: Path) -> None:
         "retained": 1,
         "acknowledged": 4,
         "messages": 7,
-        "pending references": 6,
+        "pending_references": 6,
     }
     assert told[-1] == ("messages", 5, 5)
     target = configured(tmp_path / "b")
