@@ -23,7 +23,8 @@ from tidegate_store_journal._storage import DirectoryStorage
 logger = logging.getLogger("tidegate.store.journal")
 
 _METADATA: Final = "metadata"
-_ASIDE: Final = "metadata.before"
+#: Where the old metadata waits during a rebuild.
+ASIDE: Final = "metadata.before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
     """
     directory = directory_of(store)
     storage = DirectoryStorage(directory)
-    metadata, aside = directory / _METADATA, directory / _ASIDE
+    metadata, aside = directory / _METADATA, directory / ASIDE
     storage.lock("tidegate journal rebuild-index")
     try:
         # Crash story: from the rename to the end there is no metadata, or a new one; either is
