@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.portable import _tables
+from tidegate.portable import _large, _tables
 from tidegate.portable._columns import decode_row
 from tidegate.portable._manifest import Manifest, TableFacts, check_table, read_manifest
 from tidegate.portable._tables import SCHEMAS, read_table, table_path
@@ -171,6 +171,9 @@ class _Import:
                     self._gone.add(one)
             if lists or logged:
                 message = self._decode(_tables.MESSAGES, Message, row)
+                if _large.handle_of(message) is not None:
+                    path = _large.body_path(self._source, sequence)
+                    message = await _large.load(_large.place_of(self._store), message, path)
                 await self._put(AddMessage(sequence, message, (*lists, *logged)), len(message.body))
             for one in row["pending"] or ():
                 if one["delivery_count"]:

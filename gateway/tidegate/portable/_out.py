@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
+import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tidegate import __version__
-from tidegate.portable import _tables
+from tidegate.portable import _large, _tables
 from tidegate.portable._columns import encode_row
 from tidegate.portable._manifest import (
     FORMAT_NAME,
@@ -36,6 +38,13 @@ from tidegate.spi import (
 #: Rows of the acknowledged log read at once.
 _LOG_PAGE: Final = 1000
 _LOG_PAGE_BYTES: Final = 8 << 20
+#: Of what a store tells when it is opened; the rest must be empty. The report is about the opening.
+_CARRIED: Final = frozenset(
+    {
+        *("store_id", "last_sequence", "last_pending_list", "report", "pending"),
+        *("destinations", "subscriptions", "sessions", "inflight", "retained"),
+    }
+)
 #: The progress is told after so many messages.
 _TELL_EVERY: Final = 1000
 
@@ -70,6 +79,7 @@ def _made(target: Path) -> Generator[None]:
         with contextlib.suppress(OSError):
             for path in [*target.glob("*.parquet"), *target.glob("sorting-*.tmp")]:
                 path.unlink()
+            shutil.rmtree(target / _large.DIRECTORY, ignore_errors=True)
             (target / MANIFEST_NAME).unlink(missing_ok=True)
             if not was_there:
                 target.rmdir()
@@ -77,6 +87,16 @@ def _made(target: Path) -> Generator[None]:
             kind = StoreFullError if error.errno == errno.ENOSPC else StoreIOError
             raise kind(f"cannot write the export to {target}: {error}") from error
         raise
+
+
+def _require_known(state: RecoveredState) -> None:
+    """Refuse what a newer contract tells and this format has no place for, rather than lose it."""
+    for field in dataclasses.fields(state):
+        if field.name not in _CARRIED and getattr(state, field.name):
+            raise ConfigError(
+                f"the store holds {field.name.replace('_', ' ')}, and the portable format cannot "
+                "carry them; let them end first (see the store's document)"
+            )
 
 
 class _Export:
@@ -91,6 +111,7 @@ class _Export:
 
     async def run(self) -> Mapping[str, int]:
         state = self._state
+        _require_known(state)
         self._write(_tables.DESTINATIONS, state.destinations)
         self._write(_tables.SUBSCRIPTIONS, state.subscriptions)
         self._write(_tables.SESSIONS, state.sessions)
@@ -159,6 +180,10 @@ class _Export:
             async for found in merged(self._store, sorted(lists - empty), sorter.rows()):
                 row: dict[str, Any] = encode_row(found.message)
                 row["sequence"] = found.sequence
+                body = _large.handle_of(found.message)
+                if body is not None:
+                    path = _large.body_path(self._target, found.sequence)
+                    await _large.save(_large.place_of(self._store), body, path)
                 row["pending"] = [
                     {"pending_list": number, "delivery_count": count}
                     for number, count in found.pending

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tidegate.portable import _out as outgoing
 from tidegate.portable import carry_out
-from tidegate.spi import ConfigError, StoreContext, StoreFullError, WriteBatch
+from tidegate.spi import ConfigError, RecoveredState, StoreContext, StoreFullError, WriteBatch
 from tidegate.testing._portable_contents import everything
 from tidegate.testing.memory_store import MemoryStore
 
@@ -71,3 +72,18 @@ def test_a_full_disk_is_said_and_nothing_is_left(
     with pytest.raises(StoreFullError, match="cannot write the export"):
         asyncio.run(carried(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_format_has_no_place_for_is_refused_and_not_lost(tmp_path: Path) -> None:
+    @dataclass(frozen=True, slots=True)
+    class NewerState(RecoveredState):
+        half_done_things: tuple[str, ...] = ()
+
+    async def scenario() -> None:
+        state = await filled_store.open()
+        values = {field.name: getattr(state, field.name) for field in fields(state)}
+        with pytest.raises(ConfigError, match="the store holds half done things"):
+            await carry_out(filled_store, NewerState(**values, half_done_things=("x",)), tmp_path)
+        await carry_out(filled_store, NewerState(**values), tmp_path)
+
+    asyncio.run(scenario())

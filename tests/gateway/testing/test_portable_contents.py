@@ -13,7 +13,8 @@ from tidegate.testing.memory_store import MemoryStore
 def test_every_field_of_the_full_values_differs_from_its_default() -> None:
     plain = msgspec.structs.asdict(Message("", b""))
     full = msgspec.structs.asdict(FULL)
-    assert [name for name in plain if plain[name] == full[name]] == []
+    same = {name for name in plain if plain[name] == full[name]}
+    assert same <= {"large"}  # a body in a file of its own needs a store that has such files
     assert SESSION.will is FULL
     assert DURABLE in SESSION.attached
 
