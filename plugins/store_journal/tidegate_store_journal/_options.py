@@ -15,6 +15,12 @@ NEVER: Final = "never"
 STRATEGIES: Final = (ALWAYS, PERIODIC, NEVER)
 
 
+#: What damage in the middle of the journal leads to.
+REFUSE: Final = "refuse"
+QUARANTINE: Final = "quarantine"
+DAMAGE_POLICIES: Final = (REFUSE, QUARANTINE)
+
+
 class _Default(int):
     """A number that nobody wrote: so that a default can be told from the same number written."""
 
@@ -84,6 +90,28 @@ class JournalOptions:
         "archive",
         help="Where archive_data_logs moves files to, below the journal's directory unless "
         "absolute. On another file system each file is copied.",
+    )
+    damaged_journal_policy: str = option(
+        REFUSE,
+        help="Damage in the middle of a data file: 'refuse' to start, naming file, offset and "
+        "length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
+        "and list what was lost in damage-NNNN.report. A torn tail is repaired either way.",
+        choices=DAMAGE_POLICIES,
+    )
+    ignore_missing_journalfiles: bool = option(
+        False,
+        help="Start although data files are missing that held pending messages, and list those "
+        "messages in damage-NNNN.report. Otherwise the start is refused and names the files.",
+    )
+    check_for_corrupt_journal_files: bool = option(
+        False,
+        help="Read and check every data file at each start, not only what is newer than the last "
+        "checkpoint: the start then takes as long as reading all of them.",
+    )
+    archive_corrupted_index: bool = option(
+        False,
+        help="Keep a damaged metadata store as metadata.corrupt-N when it is rebuilt, instead of "
+        "removing it.",
     )
     journal_disk_sync_strategy: str = option(
         ALWAYS,
@@ -158,6 +186,11 @@ def check(options: JournalOptions) -> None:
         raise ConfigError(
             f"{options.journal_disk_sync_strategy!r} is not one of {', '.join(STRATEGIES)}",
             key="journal_disk_sync_strategy",
+        )
+    if options.damaged_journal_policy not in DAMAGE_POLICIES:
+        raise ConfigError(
+            f"{options.damaged_journal_policy!r} is not one of {', '.join(DAMAGE_POLICIES)}",
+            key="damaged_journal_policy",
         )
     if options.file_length < 4 * DATA_OFFSET:
         raise ConfigError("is too small", key="journal_max_file_length")

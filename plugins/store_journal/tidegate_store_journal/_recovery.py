@@ -6,10 +6,12 @@ its own while nothing else touches the store.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
@@ -22,16 +24,43 @@ from tidegate_store_journal._format import (
     FormatError,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._losses import Lost, find_lost, missing_files
+from tidegate_store_journal._lossreport import LossReport
 from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError
+from tidegate_store_journal._quarantine import Quarantine
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
-from tidegate_store_journal._storage import Storage
+from tidegate_store_journal._sidefiles import read_bindings
+from tidegate_store_journal._storage import Storage, write_atomically
 from tidegate_store_journal._tail import examine_tail
 
-_DATA_NAME: Final = re.compile(r"journal-(\d{10})\.data")
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 _LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
-_TEMPORARY_NAME: Final = re.compile(r"(journal-\d{10}\.(data|live)|bindings\.snapshot)\.tmp")
+_TEMPORARY_NAME: Final = re.compile(
+    r"(journal-\d{10}\.(data|live)(\.\d+\.damaged)?|bindings\.snapshot|index-store-state"
+    r"|damage-\d+\.report)\.tmp"
+)
+#: Whoever removes this file asks for a rebuild: the AMQ store's document, "Failure recovery".
+MARKER_NAME: Final = "index-store-state"
+_MARKER_TEXT: Final = b"""\
+Remove this file while no gateway runs, and the next start does not trust the metadata store: it
+rebuilds everything from the data files.
+"""
+#: Progress is told at most so often; a batch takes microseconds.
+_PROGRESS_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPolicy:
+    """What recovery may do besides reading, see the options of the same purpose."""
+
+    quarantines: bool = False
+    ignores_missing: bool = False
+    checks_files: bool = False
+    archives_index: bool = False
+
+
+STRICT: Final = RecoveryPolicy()
 
 
 @dataclass(slots=True)
@@ -44,6 +73,8 @@ class Recovered:
         clean: the store had been closed properly (or did not exist).
         rebuilt: the metadata store was not used and holds nothing.
         replayed: operations; repaired_bytes, notes: see RecoveryReport.
+        lost: what is pending although its bytes are gone: to be dropped by the next batch.
+        report: what was lost, written already as far as it is known.
     """
 
     store_id: str
@@ -59,47 +90,119 @@ class Recovered:
     replayed: int
     repaired_bytes: int
     notes: list[str]
+    report: LossReport
+    lost: Lost = field(default_factory=Lost)
 
 
 def recover(
-    storage: Storage, metadata: Metadata, *, keep_acknowledged: bool, progress: Progress
+    storage: Storage,
+    metadata: Metadata,
+    *,
+    keep_acknowledged: bool,
+    progress: Progress,
+    policy: RecoveryPolicy = STRICT,
 ) -> Recovered:
-    """Read a store and repair a torn tail. Raises: CorruptRecordError, OSError."""
-    replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
+    """Read a store, repair a torn tail, and do about damage what *policy* says.
+
+    Raises: CorruptRecordError (nothing was changed), OSError.
+    """
+    progress = _Seldom(progress)
+    report = LossReport(storage)
+    quarantine = Quarantine(storage, report)
+    _remove_leftovers(storage)
+
+    def attempt() -> Recovered:
+        replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
+        replay.may_skip = policy.ignores_missing or bool(quarantine.gone)
+        try:
+            return _recover(replay, metadata, policy, quarantine, report)
+        except BaseException:
+            replay.close()
+            raise
+
+    if policy.checks_files:
+        damages = quarantine.look(_known_batch(storage, metadata))
+        if damages and not policy.quarantines:
+            raise CorruptRecordError(
+                "damaged: "
+                + "; ".join(f"{d.file.name}, {d.length} bytes at offset {d.begin}" for d in damages)
+                + f". Nothing was changed. {_ADVICE}",
+                location=storage.describe(""),
+            )
+        if damages:
+            quarantine.run(_known_batch(storage, metadata))
     try:
-        return _recover(replay, metadata)
-    except BaseException:
-        replay.close()
-        raise
+        return attempt()
+    except CorruptRecordError:
+        if not policy.quarantines or not quarantine.run(_known_batch(storage, metadata)):
+            raise
+    return attempt()
 
 
-def _recover(replay: Replay, metadata: Metadata) -> Recovered:
-    names = replay.storage.list()
+class _Seldom:
+    """Progress that is told a few times a second, however often it is made."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._next = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_SECONDS
+            self._progress(what, done, total)
+
+
+def _remove_leftovers(storage: Storage) -> None:
+    """Of work that a crash cut off. Raises: OSError."""
+    names = storage.list()
     for name in names:
         if _TEMPORARY_NAME.fullmatch(name):
-            replay.storage.unlink(name)
+            storage.unlink(name)
         elif (match := _LIVE_NAME.fullmatch(name)) and f"{match[1]}.data" not in names:
-            replay.storage.unlink(name)  # its data file was deleted just before a crash
+            storage.unlink(name)  # its data file was deleted just before a crash
+
+
+def _known_batch(storage: Storage, metadata: Metadata) -> int:
+    """The highest batch that is known to have been synced; 0 when nothing says so."""
+    known = 0
+    with contextlib.suppress(FormatError):
+        bindings = read_bindings(storage)
+        known = bindings.batch if bindings is not None else 0
+    with contextlib.suppress(MetadataError):
+        loaded = metadata.load(lambda _what, _done, _total: None)
+        known = max(known, loaded.state.batch if loaded is not None else 0)
+    return known
+
+
+def _recover(
+    replay: Replay,
+    metadata: Metadata,
+    policy: RecoveryPolicy,
+    quarantine: Quarantine,
+    report: LossReport,
+) -> Recovered:
+    names = replay.storage.list()
     store_id = open_files(replay, names)
-    loaded = _load_metadata(replay, metadata, store_id)
+    loaded = _load_metadata(replay, metadata, store_id, policy)
+    lost = Lost()
     if loaded is not None:
         store_id = store_id or loaded.state.store_id
+        missing = _missing_files(replay, loaded, policy, quarantine.gone)
         restore(replay, loaded)
         replayed = replay.replay()
         replay.index.settle()
-        clean = loaded.state.clean and replayed == 0
+        lost = find_lost(replay.index, missing, quarantine.damages)
+        clean = loaded.state.clean and replayed == 0 and not lost
     else:
         clean = not replay.files and not replay.spares
         replayed = rebuild(replay, store_id)
     repaired = examine_tail(replay, trusted=clean)
-    if repaired:
-        replay.notes.append(
-            f"A torn tail of {repaired} bytes was cut off; a copy is kept in *.torn. Nothing "
-            "in it had been confirmed as synced."
-        )
+    replay.go_on_behind_the_missing()
     pool = sorted(filter(FREE_NAME.fullmatch, names))
     known = [file.file_id for file in (*replay.files, *replay.spares)]
-    known += [int(name[8:18]) for name in pool]
+    known += [_format.file_id_of(name) for name in pool]
+    known += quarantine.gone
     return Recovered(
         store_id=store_id or uuid.uuid4().hex,
         index=replay.index,
@@ -114,13 +217,22 @@ def _recover(replay: Replay, metadata: Metadata) -> Recovered:
         replayed=replayed,
         repaired_bytes=repaired,
         notes=replay.notes,
+        report=report,
+        lost=lost,
     )
+
+
+#: What an operator can do about damage, for every error that names some.
+_ADVICE: Final = (
+    "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
+    "a copy of the damaged part, take it out, and serve the rest"
+)
 
 
 def open_files(replay: Replay, names: Sequence[str]) -> str:
     """Read all headers; returns the store id they share, "" when there is no file."""
     store_id = ""
-    for name in sorted(filter(_DATA_NAME.fullmatch, names)):
+    for name in sorted(filter(_format.DATA_NAME.fullmatch, names)):
         handle = replay.storage.open(name)
         try:
             header = _format.decode_file_header(handle.pread(FILE_HEADER_BYTES, 0))
@@ -129,8 +241,7 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
             raise replay.corrupt(
                 name,
                 0,
-                f"{error}. Restore the file from a copy, or move it away together with "
-                "metadata/ to start without the messages in it",
+                f"{error}. {_ADVICE}",
             ) from error
         file = DataFile(header.file_id, header.length, header.seed, handle, reused=header.reused)
         first = _format.decode_batch_header(
@@ -150,46 +261,74 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
     return store_id
 
 
-def _load_metadata(replay: Replay, metadata: Metadata, store_id: str) -> Loaded | None:
+def _load_metadata(
+    replay: Replay, metadata: Metadata, store_id: str, policy: RecoveryPolicy
+) -> Loaded | None:
+    storage = replay.storage
+    directory = storage.metadata_directory
+    if directory is not None and MARKER_NAME not in storage.list():
+        if (directory / "data.mdb").exists():
+            replay.notes.append(
+                f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from the "
+                "data files."
+            )
+            metadata.reset()
+        write_atomically(storage, MARKER_NAME, _MARKER_TEXT)
     try:
         loaded = metadata.load(replay.progress)
         if loaded is not None:
-            check(replay, loaded, store_id)
+            _check_owner(loaded, store_id)
             return loaded
     except MetadataError as error:
         replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
+        if policy.archives_index and directory is not None and directory.exists():
+            metadata.close()
+            number = 1
+            while (target := directory.with_name(f"{directory.name}.corrupt-{number}")).exists():
+                number += 1
+            directory.rename(target)
+            replay.notes.append(f"The damaged one is kept in {target}.")
     else:
-        if replay.files and replay.storage.metadata_directory is not None:
+        if replay.files and directory is not None and not replay.notes:
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
     return None
 
 
+def _check_owner(loaded: Loaded, store_id: str) -> None:
+    if store_id and loaded.state.store_id != store_id:
+        raise MetadataError(f"it belongs to another store ({loaded.state.store_id})")
+
+
 def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
-    """Refuse a checkpoint that does not belong to these data files."""
-    state = loaded.state
-    if store_id and state.store_id != store_id:
-        raise MetadataError(f"it belongs to another store ({state.store_id})")
+    """Refuse a checkpoint that does not belong to these data files.
+
+    Raises: MetadataError, CorruptRecordError.
+    """
+    _check_owner(loaded, store_id)
+    _missing_files(replay, loaded, STRICT, set())
+
+
+def _missing_files(
+    replay: Replay, loaded: Loaded, policy: RecoveryPolicy, gone: set[int]
+) -> set[int]:
+    """Data files that the checkpoint names and that are not there.
+
+    Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
+    """
     there = {file.file_id for file in (*replay.files, *replay.spares)}
-    if state.batch and state.file_id not in there:
-        raise _missing(replay, state.file_id, "the journal continues in it")
-    named: set[int] = set()
-    for _, locations in loaded.lists.values():
-        named |= {high >> _format.FILE_SHIFT - 64 for high in locations[1::2]}
-    for block in loaded.acknowledged:
-        begin = max(0, state.ack_released + 1 - block.first)
-        named |= {place >> _format.FILE_SHIFT for place in block.locations[begin:]}
-    for file_id in named - there:
-        raise _missing(replay, file_id, "messages in it are pending")
-
-
-def _missing(replay: Replay, file_id: int, why: str) -> CorruptRecordError:
-    return replay.corrupt(
-        _format.file_name(file_id),
-        0,
-        f"the data file is missing, and {why}. Restore it, or delete metadata/ to start "
-        "without the messages in it",
-    )
+    missing = missing_files(loaded, there)
+    refused = sorted(missing.keys() - gone)
+    if refused and not policy.ignores_missing:
+        held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
+        raise replay.corrupt(
+            _format.file_name(refused[0]),
+            0,
+            f"{len(refused)} data {'files are' if len(refused) > 1 else 'file is'} missing: {held}. "
+            "Restore them; or set ignore_missing_journalfiles = true in [store] to start without "
+            "what was in them",
+        )
+    return set(missing)
 
 
 def restore(replay: Replay, loaded: Loaded) -> None:

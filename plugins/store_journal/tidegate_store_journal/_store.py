@@ -18,6 +18,7 @@ from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     Durability,
+    Message,
     Operation,
     RecoveredState,
     RemoveSubscription,
@@ -41,6 +42,7 @@ from tidegate_store_journal._format import (
     DATA_OFFSET,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._losses import Losses
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
@@ -49,7 +51,14 @@ from tidegate_store_journal._metadata import (
     NoMetadata,
 )
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal._options import ALWAYS, NEVER, PERIODIC, JournalOptions, check
+from tidegate_store_journal._options import (
+    ALWAYS,
+    NEVER,
+    PERIODIC,
+    QUARANTINE,
+    JournalOptions,
+    check,
+)
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
 from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage, Storage
@@ -114,12 +123,17 @@ class JournalStore:
         try:
             return await self._open()
         except (OSError, StoreFullError) as error:
-            await self._resources.aclose()
+            await self._give_up_opening()
             where = self._storage.describe("")
             raise StoreIOError(f"cannot open the journal in {where}: {error}") from error
         except BaseException:
-            await self._resources.aclose()
+            await self._give_up_opening()
             raise
+
+    async def _give_up_opening(self) -> None:
+        # A close that comes nevertheless would wait for a writer that is gone.
+        self._is_open = False
+        await self._resources.aclose()
 
     async def write(self, batch: WriteBatch) -> None:
         """See MessageStore."""
@@ -144,12 +158,19 @@ class JournalStore:
         pending = self._index.lists.get(pending_list)
         if pending is None:
             return ()
-        page = pending.page(after, limit, bytes_max)
-        if not page:
-            return ()
-        count_of = pending.deliveries.get
-        counts = [count_of(sequence, 0) for sequence, _ in page]
-        messages = await self._reader.read(page)
+        messages: list[Message] = []
+        page: Sequence[tuple[int, int]] = ()
+        counts: list[int] = []
+        while not messages:
+            page = pending.page(after, limit, bytes_max)
+            if not page:
+                return ()
+            count_of = pending.deliveries.get
+            counts = [count_of(sequence, 0) for sequence, _ in page]
+            asked = page
+            page, messages = await self._losses.read(pending_list, page)
+            if page is not asked:  # damaged ones were dropped
+                counts = [count_of(sequence, 0) for sequence, _ in page]
         return [
             StoredMessage(sequence, message, count)
             for (sequence, _), message, count in zip(page, messages, counts, strict=True)
@@ -242,6 +263,12 @@ class JournalStore:
                 self._metadata,
                 keep_acknowledged=context.keep_acknowledged,
                 progress=progress,
+                policy=_recovery.RecoveryPolicy(
+                    quarantines=options.damaged_journal_policy == QUARANTINE,
+                    ignores_missing=options.ignore_missing_journalfiles,
+                    checks_files=options.check_for_corrupt_journal_files,
+                    archives_index=options.archive_corrupted_index,
+                ),
             ),
         )
         self._index: Index = found.index
@@ -274,6 +301,14 @@ class JournalStore:
         for file in found.files[:-1]:
             files.retire(file)
         self._reader = Reader(self._storage, files, self._readers)
+        self._losses = Losses(
+            self._index,
+            self._reader,
+            found.report,
+            lambda operations: self.write(WriteBatch(operations)),
+            self._workers,
+            quarantines=options.damaged_journal_policy == QUARANTINE,
+        )
         if not context.keep_acknowledged:
             self._index.release(self._index.log.last)
         tail = Tail(found.tail_file, found.tail_offset)
@@ -309,6 +344,8 @@ class JournalStore:
         )
         self._maintenance = Maintenance(options, room, self._checkpointer, reclaim, self._workers)
         self._is_open = True
+        await self._losses.drop(found.lost)
+        self._say_what_was_found(found)
         await self._remove_temporary_subscriptions()
         await room.look()
         if not room.is_short:
@@ -316,6 +353,14 @@ class JournalStore:
         self._maintenance.start()
         files.reclaimer = reclaim
         return recovered_state(found)
+
+    @staticmethod
+    def _say_what_was_found(found: _recovery.Recovered) -> None:
+        for note in found.notes:
+            logger.warning("recovery: %s", note)
+        found.report.log()
+        found.notes += found.report.notes
+        found.report.notes = []
 
     def _start_writer(self) -> Writer:
         background = {
