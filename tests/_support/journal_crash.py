@@ -12,9 +12,10 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tidegate.spi import (
@@ -85,7 +86,7 @@ class Profile(NamedTuple):
     unordered: float = 0.0
     checkpoints: float = 0.1
     metadata: bool = True
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass

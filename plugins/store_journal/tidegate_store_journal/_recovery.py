@@ -26,12 +26,13 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._losses import Lost, find_lost, missing_files
 from tidegate_store_journal._lossreport import LossReport
+from tidegate_store_journal._marker import MARKER_NAME, take_marker
 from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError
 from tidegate_store_journal._quarantine import Quarantine
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
 from tidegate_store_journal._sidefiles import read_bindings
-from tidegate_store_journal._storage import Storage, write_atomically
+from tidegate_store_journal._storage import Storage
 from tidegate_store_journal._tail import examine_tail
 
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
@@ -40,12 +41,6 @@ _TEMPORARY_NAME: Final = re.compile(
     r"(journal-\d{10}\.(data|live)(\.\d+\.damaged)?|bindings\.snapshot|index-store-state"
     r"|damage-\d+\.report)\.tmp"
 )
-#: Whoever removes this file asks for a rebuild: the AMQ store's document, "Failure recovery".
-MARKER_NAME: Final = "index-store-state"
-_MARKER_TEXT: Final = b"""\
-Remove this file while no gateway runs, and the next start does not trust the metadata store: it
-rebuilds everything from the data files.
-"""
 #: Progress is told at most so often; a batch takes microseconds.
 _PROGRESS_SECONDS: Final = 0.1
 
@@ -266,15 +261,16 @@ def _load_metadata(
 ) -> Loaded | None:
     storage = replay.storage
     directory = storage.metadata_directory
-    if directory is not None and MARKER_NAME not in storage.list():
-        if (directory / "data.mdb").exists():
-            replay.notes.append(
-                f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from the "
-                "data files."
-            )
-            metadata.reset()
-        write_atomically(storage, MARKER_NAME, _MARKER_TEXT)
+    is_told = False
     try:
+        if directory is not None:
+            is_told = not take_marker(storage, directory)
+            if is_told:
+                replay.notes.append(
+                    f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from "
+                    "the data files."
+                )
+                metadata.reset()
         loaded = metadata.load(replay.progress)
         if loaded is not None:
             _check_owner(loaded, store_id)
@@ -289,7 +285,7 @@ def _load_metadata(
             directory.rename(target)
             replay.notes.append(f"The damaged one is kept in {target}.")
     else:
-        if replay.files and directory is not None and not replay.notes:
+        if replay.files and directory is not None and not is_told:
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
     return None

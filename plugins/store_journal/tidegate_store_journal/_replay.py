@@ -118,9 +118,9 @@ class Replay:
 
     def go_on_behind_the_missing(self) -> None:
         """The newest files are missing: go on in a new one, with numbers that were never used."""
-        if self.may_skip and self.known_batch > self.index.batch:
+        if self.may_skip and self.known_batch >= self.expected:
             self.notes.append(
-                f"Batches {self.index.batch + 1} to {self.known_batch} are missing at the end of "
+                f"Batches {self.expected} to {self.known_batch} are missing at the end of "
                 "the journal."
             )
             self.index.batch = self.known_batch

@@ -44,6 +44,7 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._losses import Losses
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
+from tidegate_store_journal._marker import seal_marker
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
     Metadata,
@@ -96,6 +97,7 @@ class JournalStore:
         self._resources = AsyncExitStack()
         self._is_open = False
         self._is_opened_once = False
+        self._is_clean = False
 
     # ------------------------------------------------------------------------------ contract
 
@@ -238,6 +240,7 @@ class JournalStore:
         if self._appender.failure is None:
             try:
                 await self._checkpointer.run(cleanup=True, clean=True)
+                self._is_clean = True
             except (OSError, StoreError) as error:
                 logger.warning("the last checkpoint failed; the next start replays error=%s", error)
         await self._resources.aclose()
@@ -251,6 +254,7 @@ class JournalStore:
             self._workers, self._storage.lock, f"gateway={context.gateway_name}"
         )
         self._resources.callback(self._storage.unlock)
+        self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
         self._resources.callback(self._metadata.close)
 
         def progress(what: str, done: int, total: int) -> None:
@@ -345,6 +349,8 @@ class JournalStore:
         self._maintenance = Maintenance(options, room, self._checkpointer, reclaim, self._workers)
         self._is_open = True
         await self._losses.drop(found.lost)
+        if found.report.name and not found.rebuilt:
+            await self._checkpointer.write_down_all_that_lives()
         self._say_what_was_found(found)
         await self._remove_temporary_subscriptions()
         await room.look()
@@ -353,6 +359,14 @@ class JournalStore:
         self._maintenance.start()
         files.reclaimer = reclaim
         return recovered_state(found)
+
+    def _seal(self) -> None:
+        directory = self._storage.metadata_directory
+        if self._is_clean and directory is not None:
+            try:
+                seal_marker(self._storage, directory)
+            except OSError as error:
+                logger.warning("cannot seal the metadata store error=%s", error)
 
     @staticmethod
     def _say_what_was_found(found: _recovery.Recovered) -> None:
