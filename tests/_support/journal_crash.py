@@ -51,6 +51,8 @@ from tidegate.testing.faulty_storage import Faults, FaultyDisk, FaultyStorage
 from tidegate_store_journal import JournalOptions, JournalStore
 
 ANY_SIZE = 1 << 40
+#: Compaction as eager as it can be.
+EAGER = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
 #: A load ends after so many batches that the store refused.
 REFUSED_MAX = 20
 #: A queue, a durable subscription, and the queue that messages are moved to.

@@ -17,6 +17,7 @@ from pathlib import Path
 import journal_crash
 import pytest
 from journal_crash import (
+    EAGER,
     Profile,
     fast_directory,
     live_with_faults,
@@ -34,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "build" / "crash-report.md"
 FAILURES = ROOT / "build" / "crash-failures"
 
-EAGER = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
 SPARSE = Profile(
     "sparse: compaction, files used again",
     batches=120,

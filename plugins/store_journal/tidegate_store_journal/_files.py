@@ -166,7 +166,8 @@ class DataFiles:
         come because of an error is still there.
         """
         loop = asyncio.get_running_loop()
-        staying = len(self._files) + len(self._pool) - len(files)
+        being_made = self._making_bytes // self._policy.length
+        staying = len(self._files) + len(self._pool) + being_made - len(files)
         freed: list[str] = []
         try:
             for file in files:

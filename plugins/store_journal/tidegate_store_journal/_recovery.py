@@ -31,7 +31,7 @@ from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError
 from tidegate_store_journal._quarantine import Quarantine
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
-from tidegate_store_journal._sidefiles import read_bindings
+from tidegate_store_journal._sidefiles import Bindings, read_bindings
 from tidegate_store_journal._storage import Storage
 from tidegate_store_journal._tail import examine_tail
 
@@ -274,6 +274,7 @@ def _load_metadata(
         loaded = metadata.load(replay.progress)
         if loaded is not None:
             _check_owner(loaded, store_id)
+            _check_small_state(storage, loaded)
             return loaded
     except MetadataError as error:
         replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
@@ -294,6 +295,32 @@ def _load_metadata(
 def _check_owner(loaded: Loaded, store_id: str) -> None:
     if store_id and loaded.state.store_id != store_id:
         raise MetadataError(f"it belongs to another store ({loaded.state.store_id})")
+
+
+def _check_small_state(storage: Storage, loaded: Loaded) -> None:
+    """The checkpoint and the bindings snapshot, which has a CRC, say the same twice.
+
+    LMDB would not notice a wrong bit in a value. A snapshot that is newer than the checkpoint (a
+    crash came between the two) cannot be compared; a damaged one neither.
+    """
+    try:
+        bindings = read_bindings(storage)
+    except FormatError:
+        return
+    if bindings is None or bindings.batch > loaded.state.batch:
+        return
+
+    def by_key(state: Loaded | Bindings) -> tuple[object, ...]:
+        return (
+            dict(state.destinations),
+            {item.pending_list: item for item in state.subscriptions},
+            {item.client_id: item for item in state.sessions},
+            {(item.client_id, item.direction, item.packet_id): item for item in state.inflight},
+            {item.destination: item for item in state.retained},
+        )
+
+    if by_key(loaded) != by_key(bindings):
+        raise MetadataError("it does not agree with bindings.snapshot")
 
 
 def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
