@@ -28,12 +28,16 @@ PROFILE = Profile(
 )
 
 
-async def make_journal(directory: Path, seed: int = 3) -> Model:
+#: So few bytes that each of them can have its turn.
+TINY = PROFILE._replace(batches=30, sizes=(5, 40), checkpoints=0.1)
+
+
+async def make_journal(directory: Path, profile: Profile = PROFILE, seed: int = 3) -> Model:
     """A journal in *directory*, closed. Returns: what is in it."""
     model = Model()
-    store = new_store(directory, None, **PROFILE.options)
+    store = new_store(directory, None, **profile.options)
     await store.open()
-    await load(store, model, random.Random(seed), PROFILE)
+    await load(store, model, random.Random(seed), profile)
     await store.close()
     # Only what was confirmed counts: everything was, by the clean stop.
     model.states = model.states[-1:]
@@ -85,3 +89,28 @@ async def outcome_of_flip(
     shutil.copytree(original, work)
     flip(work / "journal" / name, offset)
     return await outcome(work, model, **options)
+
+
+def places(directory: Path) -> list[tuple[str, int]]:
+    """(file, offset) of every byte of the closed journal in *directory* that means something.
+
+    Left out are the lock, LMDB's lock and the reserve, which nobody reads, and of each other file the
+    zeros behind its last byte, which :func:`padding` covers.
+    """
+    root = directory / "journal"
+    found: list[tuple[str, int]] = []
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path.name not in ("lock", "lock.mdb", "reserve"):
+            used = len(path.read_bytes().rstrip(b"\0"))
+            found += [(str(path.relative_to(root)), offset) for offset in range(used)]
+    return found
+
+
+def padding(directory: Path) -> list[tuple[str, int]]:
+    """(data file, offset) of every byte of padding."""
+    root = directory / "journal"
+    found: list[tuple[str, int]] = []
+    for path in sorted(root.glob("*.data")):
+        data = path.read_bytes()
+        found += [(path.name, offset) for offset in range(len(data.rstrip(b"\0")), len(data))]
+    return found
