@@ -53,8 +53,10 @@ class Quarantine:
             if found.damages:
                 self._storage.sync_directory()
             for damage in found.damages:
-                self._replace(damage)
                 self._report.add_damage(damage, self._copy_name(damage))
+            self._report.write()
+            for damage in found.damages:
+                self._replace(damage)
             self.damages += found.damages
             is_chain_broken = bool(found.damages) or headers_found
             for file in found.empty:
