@@ -77,7 +77,8 @@ class Profile(NamedTuple):
     Attributes: batches: how many at most; sizes: of bodies; staying: share of messages that nobody
         takes for long; small: share of batches with sessions, packet ids, retained messages;
         unordered: share of batches in which a message is dropped or moved; checkpoints: share of
-        batches behind which there is a cleanup; metadata: with a metadata store.
+        batches behind which there is a cleanup; metadata: with a metadata store; prepare: makes the storage fit for the
+        options (a ring for ASYNCIO).
     """
 
     name: str
@@ -89,6 +90,7 @@ class Profile(NamedTuple):
     checkpoints: float = 0.1
     metadata: bool = True
     options: Mapping[str, Any] = MappingProxyType({})
+    prepare: Callable[[Any], Any] = lambda storage: storage
 
 
 @dataclass
@@ -375,7 +377,8 @@ async def record(
     model = Model()
     disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if profile.metadata else None)
     with recording.of(disk):
-        store = new_store(directory, disk.start(), **{**profile.options, **options})
+        storage = profile.prepare(disk.start())
+        store = new_store(directory, storage, **{**profile.options, **options})
         if profile.metadata:
             _keep_metadata(store, directory / "metadata" / "data.mdb", recording)
         await store.open()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib
 import logging
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-import journal_crash
 import pytest
 from journal_crash import (
     EAGER,
@@ -53,6 +53,11 @@ PROFILES = (
         name="archive: dead files are moved away", options={**EAGER, "archive_data_logs": True}
     ),
     SPARSE._replace(name="pool: three files are kept", options={**EAGER, "journal_pool_files": 3}),
+    SPARSE._replace(
+        name="ring: journal_type ASYNCIO, requests in any order",
+        options={**EAGER, "journal_type": "ASYNCIO"},
+        prepare=lambda storage: importlib.import_module("journal_kit").with_ring(storage, 1),
+    ),
     SPARSE._replace(name="no metadata: every start rebuilds", metadata=False),
 )
 SEEDS = range(4)
@@ -216,4 +221,3 @@ def test_there_were_enough_crash_points(report: CrashReport) -> None:
     assert report.points >= POINTS_MIN
     assert report.failures == []
     assert len(report.controls) == len(CONTROLS)
-    assert journal_crash.LISTS == (1, 2, 3)
