@@ -31,7 +31,6 @@ class RecoveryProgress:
     ) -> None:
         """*stream*: where a bar may be shown; stderr unless given."""
         stream = stream if stream is not None else sys.stderr
-        assert stream is not None, "without stderr nothing can be told"
         self._now = now
         self._console = Console(file=stream) if stream.isatty() else None
         self._bar: Progress | None = None
