@@ -29,7 +29,7 @@ PROFILE = Profile(
 
 
 #: So few bytes that each of them can have its turn.
-TINY = PROFILE._replace(batches=30, sizes=(5, 40), checkpoints=0.1)
+TINY = PROFILE._replace(batches=18, sizes=(5, 40), checkpoints=0.1)
 
 
 async def make_journal(directory: Path, profile: Profile = PROFILE, seed: int = 3) -> Model:

@@ -30,9 +30,9 @@ class RecoveryProgress:
         self, stream: TextIO | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         """*stream*: where a bar may be shown; stderr unless given."""
-        stream = stream if stream is not None else sys.stderr
+        shown: TextIO = sys.stderr if stream is None else stream
         self._now = now
-        self._console = Console(file=stream) if stream.isatty() else None
+        self._console = Console(file=shown) if shown.isatty() else None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._what = ""

@@ -158,6 +158,8 @@ class CrashReport:
         self.tallies: dict[str, Tally] = {}
         self.controls: dict[str, Tally] = {}
         self.checks: list[str] = []
+        #: How to have a failure again; one line each.
+        self.repeating: list[str] = []
         self.cut_before: Counter[str] = Counter()
 
     def tally(self, name: str, *, is_control: bool = False) -> Tally:
@@ -224,6 +226,7 @@ class CrashReport:
             + ", ".join(f"{kind} {count}" for kind, count in sorted(self.cut_before.items()))
             + ".",
         ]
+        lines += ["", *self.repeating] if self.repeating else []
         if self.failures:
             lines += ["", "## Failures", ""]
             lines += [f"- {problem}" for problem in self.failures[:_FAILURES_MAX]]
