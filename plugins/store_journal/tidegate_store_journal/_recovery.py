@@ -31,7 +31,9 @@ from tidegate_store_journal._tail import examine_tail
 _DATA_NAME: Final = re.compile(r"journal-(\d{10})\.data")
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 _LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
-_TEMPORARY_NAME: Final = re.compile(r"(journal-\d{10}\.(data|live)|bindings\.snapshot)\.tmp")
+_TEMPORARY_NAME: Final = re.compile(
+    r"(journal-\d{10}\.(data|live)|(bindings|duplicates)\.snapshot)\.tmp"
+)
 
 
 @dataclass(slots=True)
@@ -206,6 +208,7 @@ def restore(replay: Replay, loaded: Loaded) -> None:
         loaded.inflight,
         loaded.retained,
     )
+    index.restore_branches(loaded.branches, loaded.duplicate_ids)
     for file_id, spoken in loaded.speaks_of.items():
         use = index.file_use(file_id)
         use.speaks_of.update(spoken)

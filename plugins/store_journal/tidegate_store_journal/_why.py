@@ -25,10 +25,11 @@ class Holder:
     """A pending list (or the acknowledged log) that keeps messages in a data file.
 
     Attributes:
-        kind: ``queue``, ``durable subscription``, ``subscription``, ``unknown list`` (its
-            destination is gone), or ``acknowledged`` (rows that a sink has not released).
+        kind: ``queue``, ``durable subscription``, ``subscription``, ``prepared branch``,
+            ``unknown list`` (its destination is gone), or ``acknowledged`` (rows that a sink has
+            not released).
         destination: of the list, as in ``queue://orders``; a subscription's filter.
-        client_id, subscription: of a subscription.
+        client_id, subscription: of a subscription; of a branch, who prepared it and its id.
         pending_list: its id; 0 for the log.
         messages: how many; live_bytes: bytes of their records (a message in several lists counts
             in each).
@@ -141,6 +142,9 @@ def _list_holders(seen: Look, file_id: int) -> list[Holder]:
             kind = "durable subscription" if subscription.durable else "subscription"
             destination, client_id = subscription.filter, subscription.client_id
             name = subscription.name
+        elif (branch := index.branch_of_list(list_id)) is not None:
+            # Nobody but its transaction manager or an operator can free the file.
+            kind, client_id, name = "prepared branch", branch.client_id, str(branch.branch_id)
         elif list_id in destinations:
             kind, destination = "queue", destinations[list_id]
         holders.append(

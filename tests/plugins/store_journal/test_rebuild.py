@@ -64,6 +64,8 @@ def same(left: RecoveredState, right: RecoveredState) -> bool:
             sorted(state.inflight, key=lambda item: (item.client_id, item.packet_id)),
             sorted(state.retained, key=lambda item: item.destination),
             dict(state.pending),
+            sorted(state.branches, key=lambda item: str(item.branch_id)),
+            [(item.destination, item.sequence, item.duplicate_id) for item in state.duplicate_ids],
         )
 
     return key(left) == key(right)
@@ -83,7 +85,10 @@ def last_file_id(store: JournalStore) -> int:
 
 
 async def random_load(store: JournalStore, chance: random.Random, first: int, model: Any) -> int:
-    """Messages, acknowledgements and small state; *model* is {list: [sequence …]}."""
+    """Messages, acknowledgements and small state; *model* is {list: [sequence …]}.
+
+    Under "branches" it has the list of each prepared branch.
+    """
     sequence = first
     for _ in range(40):
         operations: list[Operation] = []
@@ -108,6 +113,15 @@ async def random_load(store: JournalStore, chance: random.Random, first: int, mo
                 operations.append(Move(list_id, gone, 4, sequence, message(sequence)))
                 model[4].append(sequence)
         client = f"client-{chance.randrange(4)}"
+        operations.append(AddDuplicateId(f"queue://{client}", f"id {sequence}", sequence))
+        if chance.random() < 0.2:
+            # Its list is new each time, so that what is left of old ones would be seen.
+            branch_id = BranchId(1, client.encode())
+            operations.append(RemoveBranch(branch_id, model["branches"].get(branch_id, 0)))
+            sequence += 1
+            model["branches"][branch_id] = 100 + sequence
+            operations.append(PutBranch(Branch(branch_id, 100 + sequence)))
+            operations.append(add(sequence, 100 + sequence, size=100))
         operations.append(PutSession(Session(client, chance.randrange(100))))
         operations.append(
             PutInflight(
