@@ -111,7 +111,8 @@ class Branch(msgspec.Struct, frozen=True, gc=False, array_like=True):
         principal: who prepared it: only the same may complete it.
         client_id, protocol: of that connection.
         locked: the messages that it acknowledged.
-        duplicate_ids: (sequence in *pending_list*, id) of the messages sent with a duplicate id.
+        duplicate_ids: (sequence in *pending_list*, destination, id) of each message that it sends
+            with a duplicate id.
     """
 
     branch_id: BranchId
@@ -123,4 +124,4 @@ class Branch(msgspec.Struct, frozen=True, gc=False, array_like=True):
     client_id: str = ""
     protocol: str = ""
     locked: tuple[LockedMessages, ...] = ()
-    duplicate_ids: tuple[tuple[int, str], ...] = ()
+    duplicate_ids: tuple[tuple[int, str, str], ...] = ()

@@ -733,7 +733,7 @@ class StoreConformance:
             "client",
             "stomp",
             (LockedMessages(1, (2, 1), (10, 20), "client", "s", "stomp", True),),
-            ((4, "id"),),
+            ((4, "queue://orders", "id"),),
         )
         await box.write(PutBranch(branch), add(4, 9), add(5, 9))
         for _ in range(3):

@@ -161,7 +161,7 @@ BRANCH = Branch(
     "c",
     "stomp",
     (LockedMessages(1, (8, 10), (5, 6), "consumer", "s", "stomp", True),),
-    ((11, "id"),),
+    ((11, "queue://orders", "id"),),
 )
 BRANCH_OPERATIONS: list[Operation] = [
     PutBranch(BRANCH),
