@@ -147,7 +147,12 @@ class JdbcStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        return StoreCapabilities(durable=self._context.persistent, acknowledged_log=True)
+        return StoreCapabilities(
+            durable=self._context.persistent,
+            acknowledged_log=True,
+            branches=True,
+            duplicate_ids=True,
+        )
 
     async def open(self) -> RecoveredState:
         """See MessageStore. As a standby it returns when this gateway is the master.
