@@ -14,7 +14,7 @@ import typer
 
 from tidegate import __version__
 from tidegate._logging import LogLevel, configure_logging
-from tidegate.cli import _mqtt, _reference, _show, _stomp
+from tidegate.cli import _mqtt, _reference, _show, _stomp, _transactions
 from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
 from tidegate.config import ResolvedConfig, check_parts, load_config, named_plugins, resolve
@@ -37,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(_stomp.app, name="stomp")
 app.add_typer(_mqtt.app, name="mqtt")
+app.add_typer(_transactions.app, name="transactions")
 
 ConfigOption = Annotated[
     Path | None,

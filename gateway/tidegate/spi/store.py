@@ -56,6 +56,8 @@ class StoreContext:
             (Artemis "Zero Persistence"); the store then declares ``durable=False``.
         keep_acknowledged: a sink is configured: keep every acknowledged message until it is
             released. False: forget it at once.
+        wait_for_lock: False: when another gateway owns the contents, do not wait for them as a
+            standby, whatever the options say; a command of an operator's opens the store.
         progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
             recovery is not silent; units are the store's choice, total 0 means unknown.
     """
@@ -64,6 +66,7 @@ class StoreContext:
     gateway_name: str
     persistent: bool = True
     keep_acknowledged: bool = False
+    wait_for_lock: bool = True
     progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
 
 

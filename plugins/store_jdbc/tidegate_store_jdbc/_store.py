@@ -125,8 +125,9 @@ class JdbcStore:
 
     def _make_lease(self) -> Lease:
         options, adapter, context = self._options, self._adapter, self._context
-        waits = options.lock_policy == WAIT or (
-            options.lock_policy == AUTO and not adapter.dialect.is_embedded
+        waits = context.wait_for_lock and (
+            options.lock_policy == WAIT
+            or (options.lock_policy == AUTO and not adapter.dialect.is_embedded)
         )
         is_leased = options.use_database_lock and context.persistent
         return Lease(
