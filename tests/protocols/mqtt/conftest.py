@@ -137,6 +137,7 @@ class FakeConnection:
         self.tokens: list[object] = []
         self.errors: dict[str, GatewayError] = {}
         self.has_subscribers = True
+        self.duplicate_ids: list[str] = []
         self.unanswered: dict[str, Sequence[int]] = {}
         self.on_call: Callable[[str], None] = lambda _name: None
 
@@ -158,9 +159,15 @@ class FakeConnection:
         self._call("resume", None)
 
     def publish(
-        self, message: Message, token: Any = None, transaction: Any = None, inflight: Any = None
+        self,
+        message: Message,
+        token: Any = None,
+        transaction: Any = None,
+        inflight: Any = None,
+        duplicate_id: str = "",
     ) -> bool:
         self._call("publish", (message, inflight), token)
+        self.duplicate_ids.append(duplicate_id)
         return self.has_subscribers
 
     def subscribe(self, request: Any, token: Any = None) -> bool:
