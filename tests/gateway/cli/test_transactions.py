@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ class Client:
     def __init__(self) -> None:
         self.received: list[StoredMessage] = []
         self.tokens: list[object] = []
-        self.connection = None
+        self.connection: Any = None
 
     def confirmed(self, tokens) -> None:
         self.tokens += tokens

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tidegate.spi import AccessError, ConnectResult, GatewayError, Message, StoredMessage
+from tidegate.spi import (
+    AccessError,
+    Branch,
+    BranchId,
+    ConnectResult,
+    GatewayError,
+    Message,
+    StoredMessage,
+)
 from tidegate_protocols.mqtt import (
     Codec,
     Connack,
@@ -154,6 +162,21 @@ class FakeConnection:
         found = [details for called, details in self.calls if called == name]
         self.calls = [call for call in self.calls if call[0] != name]
         return found
+
+    def prepare(self, transaction: str, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def commit_branch(self, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def roll_back_branch(self, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def forget_branch(self, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def branches(self) -> Sequence[Branch]:
+        return ()
 
     def resume(self) -> None:
         self._call("resume", None)
