@@ -214,7 +214,7 @@ class Branches:
         turn.units.append(
             (first, len(turn.operations) - first, _Preparing(branch, who, token), branch_id, undo)
         )
-        turn.synced = True
+        turn.commits = True
         core.schedule()
 
     def _forget(self, branch: _Prepared) -> None:
@@ -347,6 +347,7 @@ class Branches:
             check_detours(core, stored.client_id, messages)  # also makes queues that are gone
         again, moves = self._sort(back, commit=commit)
         turn = core.writer.turn
+        was_synced = turn.synced
         first = len(turn.operations)
         first_sequence = core.next_sequence
         undo: list[Callable[[], None]] = []
@@ -384,7 +385,8 @@ class Branches:
         turn.units.append(
             (first, len(turn.operations) - first, waiting, stored.branch_id, undo_all(undo))
         )
-        turn.synced = True
+        turn.synced = was_synced
+        turn.commits = True
         core.schedule()
 
     def _sort(
