@@ -157,6 +157,27 @@ def test_a_file_that_a_branch_keeps_names_the_branch_and_is_compacted(tmp_path: 
     run(scenario())
 
 
+def test_a_message_that_a_branch_locks_names_the_branch_besides_its_queue(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, QUEUE, add(1), add(2), PutBranch(ONE), add(3, 7))
+        await store.close()
+
+    run(scenario())
+    report = why(tmp_path / "journal", "journal-0000000001.data")
+    assert [
+        (item.kind, item.destination, item.pending_list, list(item.sequences))
+        for item in report.holders
+    ] == [
+        ("queue", "queue://q", 1, [1, 2]),
+        ("prepared branch", "queue://q", 1, [1]),
+        ("prepared branch", "", 7, [3]),
+    ]
+    assert "prepared branch queue://q client manager name 1:6f6e65: (list 1): messages 1 (1," in (
+        describe(report)
+    )
+
+
 # --------------------------------------------------------------------------------- duplicate ids
 
 
