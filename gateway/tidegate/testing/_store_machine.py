@@ -77,7 +77,7 @@ _kinds: Final = st.sampled_from(
     + ["discard", "move", "record_delivery"] * 2
     + ["add_destination", "remove_destination", "remove_subscription", "change_subscription"]
     + ["add_subscription", "retain", "session", "inflight"]
-    + ["prepare", "complete", "duplicate_id"]
+    + ["prepare", "complete", "duplicate_id", "duplicate_id"]
 )
 _clients: Final = st.sampled_from(["", "a", "b"])
 _topics: Final = st.sampled_from(["topic://t", "topic://u.v"])
@@ -252,9 +252,9 @@ class StoreMachine(RuleBasedStateMachine):
         if not self.capabilities.duplicate_ids:
             return
         topic = data.draw(_topics)
-        if data.draw(st.integers(0, 3), "forget") == 0:
-            through = data.draw(st.integers(0, self.last_sequence), "through")
-            self.batch.append(ForgetDuplicateIds(topic, through))
+        if data.draw(st.integers(0, 2), "forget") == 0:
+            newer = data.draw(st.integers(0, 600), "newer")
+            self.batch.append(ForgetDuplicateIds(topic, max(0, self.last_sequence - newer)))
             return
         self.last_sequence += 1
         text = f"id {self.last_sequence}" + "\U0001f6a2" * data.draw(st.integers(0, 50), "length")
