@@ -125,8 +125,9 @@ class JdbcStore:
 
     def _make_lease(self) -> Lease:
         options, adapter, context = self._options, self._adapter, self._context
-        waits = options.lock_policy == WAIT or (
-            options.lock_policy == AUTO and not adapter.dialect.is_embedded
+        waits = context.wait_for_lock and (
+            options.lock_policy == WAIT
+            or (options.lock_policy == AUTO and not adapter.dialect.is_embedded)
         )
         is_leased = options.use_database_lock and context.persistent
         return Lease(
@@ -147,7 +148,12 @@ class JdbcStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        return StoreCapabilities(durable=self._context.persistent, acknowledged_log=True)
+        return StoreCapabilities(
+            durable=self._context.persistent,
+            acknowledged_log=True,
+            branches=True,
+            duplicate_ids=True,
+        )
 
     async def open(self) -> RecoveredState:
         """See MessageStore. As a standby it returns when this gateway is the master.

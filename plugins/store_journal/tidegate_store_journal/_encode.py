@@ -14,16 +14,20 @@ from typing import Any, Final
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
     ClearRetained,
     Discard,
+    ForgetDuplicateIds,
     Move,
     Operation,
     PluginContractError,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
+    RemoveBranch,
     RemoveDestination,
     RemoveInflight,
     RemoveSession,
@@ -49,7 +53,16 @@ from tidegate_store_journal._index import Index
 
 #: Operations that make the store grow; they are refused while room is short.
 _GROWING: Final = frozenset(
-    {AddMessage, Move, SetRetained, AddDestination, PutSubscription, PutSession}
+    {
+        AddMessage,
+        Move,
+        SetRetained,
+        AddDestination,
+        PutSubscription,
+        PutSession,
+        PutBranch,
+        AddDuplicateId,
+    }
 )
 
 
@@ -179,6 +192,7 @@ def encode_batch(
     encoded.grows = messages > 0
     if others is not None:
         effects.last_list = max(last_list, others.last_list)
+        effects.last_sequence = max(last_sequence, others.last_sequence)
         effects.last_ack = others.last_ack
         encoded.grows = encoded.grows or not _GROWING.isdisjoint(map(type, operations))
     return encoded
@@ -192,6 +206,7 @@ class _Others:
         self._effects = effects
         self.last_ack = index.log.last
         self.last_list = 0
+        self.last_sequence = 0
         self._left: dict[int, set[int]] = {}  # per list, what earlier operations here removed
         self._dropped: set[int] = set()
 
@@ -230,6 +245,10 @@ class _Others:
                 self.last_list = max(self.last_list, operation.subscription.pending_list)
             case RemoveDestination() | RemoveSubscription():
                 self._dropped.add(operation.pending_list)
+            case PutBranch():
+                self.last_list = max(self.last_list, operation.branch.pending_list)
+            case AddDuplicateId():
+                self.last_sequence = max(self.last_sequence, operation.sequence)
             case Discard():
                 self._left.setdefault(operation.pending_list, set()).update(operation.sequences)
             case Move():
@@ -350,6 +369,26 @@ def _encode_remove_inflight(operation: RemoveInflight) -> bytes:
     return encode_record(_format.REMOVE_INFLIGHT, encode(key))
 
 
+def _encode_put_branch(operation: PutBranch) -> bytes:
+    branch = operation.branch
+    return encode_record(_format.PUT_BRANCH, encode(branch), pending_list=branch.pending_list)
+
+
+def _encode_remove_branch(operation: RemoveBranch) -> bytes:
+    value = encode(operation.branch_id)
+    return encode_record(_format.REMOVE_BRANCH, value, pending_list=operation.pending_list)
+
+
+def _encode_add_duplicate_id(operation: AddDuplicateId) -> bytes:
+    value = (operation.destination, operation.duplicate_id, operation.sequence)
+    return encode_record(_format.ADD_DUPLICATE_ID, encode(value))
+
+
+def _encode_forget_duplicate_ids(operation: ForgetDuplicateIds) -> bytes:
+    value = encode((operation.destination, operation.through))
+    return encode_record(_format.FORGET_DUPLICATE_IDS, value)
+
+
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Discard: _encode_discard,
     Move: _encode_move,
@@ -364,6 +403,10 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     RemoveSession: _encode_remove_session,
     PutInflight: _encode_put_inflight,
     RemoveInflight: _encode_remove_inflight,
+    PutBranch: _encode_put_branch,
+    RemoveBranch: _encode_remove_branch,
+    AddDuplicateId: _encode_add_duplicate_id,
+    ForgetDuplicateIds: _encode_forget_duplicate_ids,
 }
 
 

@@ -116,7 +116,12 @@ class JournalStore:
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
         always = self._synced_origins == Origin.PLAIN | Origin.TRANSACTION
-        return StoreCapabilities(durable=self._storage.durable and always, acknowledged_log=True)
+        return StoreCapabilities(
+            durable=self._storage.durable and always,
+            acknowledged_log=True,
+            branches=True,
+            duplicate_ids=True,
+        )
 
     @property
     def metadata_counters(self) -> MetadataCounters:

@@ -243,7 +243,7 @@ def test_a_journal_of_version_1_is_read_and_continued(
         copied = store._maintenance.compactor.copied_messages  # pyright: ignore[reportPrivateUsage]
         assert copied > 0
         await store.close()
-        assert 2 in {path.read_bytes()[8] for path in data_files(copy)}
+        assert _format.FORMAT_VERSION in {path.read_bytes()[8] for path in data_files(copy)}
         store, _ = await opened(copy)
         assert await pending(store) == [3, 12]
         await store.close()
