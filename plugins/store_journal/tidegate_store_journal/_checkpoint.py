@@ -172,6 +172,11 @@ class Checkpointer:
             work.live_lists = self._live_lists(dead)
         return work
 
+    @property
+    def saved_released(self) -> int:
+        """Rows of the acknowledged log up to this one are released on disk, too."""
+        return self._saved_released
+
     def has_dead(self) -> bool:
         """A cleanup would put a file away, unless somebody reads from it."""
         return any(file.readers == 0 for file in self._find_dead()[:1])

@@ -167,24 +167,29 @@ class DataFiles:
         """
         loop = asyncio.get_running_loop()
         staying = len(self._files) + len(self._pool) - len(files)
+        kept: list[str] = []
         try:
             for file in files:
                 assert file.readers == 0, "a page is being read from it"
-                free = _format.free_name(file.file_id) if self._is_kept(file, staying) else ""
+                is_kept = self._is_kept(file, staying, len(kept))
+                free = _format.free_name(file.file_id) if is_kept else ""
                 await loop.run_in_executor(self._executor, self._put_away, file, free)
                 self.forget(file)
                 if free:
                     staying += 1
-                    self._pool.append(free)
+                    kept.append(free)
         finally:
             await loop.run_in_executor(self._executor, self._storage.sync_directory)
+            # Not before: a spare that is being made would write into a file whose old name a power
+            # cut can bring back.
+            self._pool.extend(kept)
         logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
 
-    def _is_kept(self, file: DataFile, staying: int) -> bool:
+    def _is_kept(self, file: DataFile, staying: int, kept: int) -> bool:
         policy = self._policy
         if file.length != policy.length or policy.archive or not self._storage.durable:
             return False  # in memory a dead file would only keep its bytes
-        if len(self._spares) + len(self._pool) < _SPARES_MAX:
+        if len(self._spares) + len(self._pool) + kept < _SPARES_MAX:
             return True  # it is needed soon, and another one would have to be padded
         return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
 

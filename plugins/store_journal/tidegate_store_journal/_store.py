@@ -11,7 +11,6 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Final
 
 from tidegate.spi import (
@@ -41,6 +40,7 @@ from tidegate_store_journal._format import (
     DATA_OFFSET,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._layout import Lost, Surroundings, open_split
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
@@ -48,11 +48,16 @@ from tidegate_store_journal._metadata import (
     MetadataCounters,
     NoMetadata,
 )
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
 from tidegate_store_journal._options import ALWAYS, NEVER, PERIODIC, JournalOptions, check
+from tidegate_store_journal._presets import make_storage, refuse_other_journal
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
-from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage, Storage
+from tidegate_store_journal._recovery import Recovered
+from tidegate_store_journal._reference import AddReference
+from tidegate_store_journal._split import Split
+from tidegate_store_journal._storage import MemoryStorage, Storage
 from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS, Writer
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -76,9 +81,12 @@ class JournalStore:
         check(options)
         self._context = context
         self._options = options
-        directory = context.data_directory / Path(options.directory)
         if storage is None:
-            storage = DirectoryStorage(directory) if context.persistent else MemoryStorage()
+            storage = (
+                make_storage(context, options.preset, options.directory)
+                if context.persistent
+                else MemoryStorage()
+            )
         self._storage = storage
         metadata_directory = storage.metadata_directory
         self._metadata: Metadata = (
@@ -128,13 +136,19 @@ class JournalStore:
         operations = batch.operations
         synced = batch.durability is Durability.SYNCED and self._syncs_always
         if operations:
-            index = self._index
-            await self._appender.append(
-                lambda file_id, offset: encode_batch(operations, file_id, offset, index),
-                synced=synced,
-            )
+            if self._split.is_active:
+                await self._split.write(operations, lambda changed: self._append(changed, synced))
+            else:
+                await self._append(operations, synced)
         elif synced:
             await self._appender.sync()
+
+    async def _append(self, operations: Sequence[Operation | AddReference], synced: bool) -> None:
+        index = self._index
+        await self._appender.append(
+            lambda file_id, offset: encode_batch(operations, file_id, offset, index),
+            synced=synced,
+        )
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int
@@ -149,7 +163,7 @@ class JournalStore:
             return ()
         count_of = pending.deliveries.get
         counts = [count_of(sequence, 0) for sequence, _ in page]
-        messages = await self._reader.read(page)
+        messages = await self._split.read(page)
         return [
             StoredMessage(sequence, message, count)
             for (sequence, _), message, count in zip(page, messages, counts, strict=True)
@@ -170,7 +184,7 @@ class JournalStore:
                 f"{after}"
             )
         page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
-        messages = await self._reader.read([(row.sequence, row.location) for row in page])
+        messages = await self._split.read([(row.sequence, row.location) for row in page])
         rows = [
             AcknowledgedMessage(
                 row.ack_sequence,
@@ -226,14 +240,15 @@ class JournalStore:
     async def _open(self) -> RecoveredState:
         loop = self._loop
         options, context = self._options, self._context
+        if isinstance(self._storage, NamedStorage):
+            await loop.run_in_executor(
+                self._workers, refuse_other_journal, context, options.directory
+            )
         await loop.run_in_executor(
             self._workers, self._storage.lock, f"gateway={context.gateway_name}"
         )
         self._resources.callback(self._storage.unlock)
         self._resources.callback(self._metadata.close)
-
-        def progress(what: str, done: int, total: int) -> None:
-            loop.call_soon_threadsafe(context.progress, what, done, total)
 
         found = await loop.run_in_executor(
             self._workers,
@@ -241,7 +256,7 @@ class JournalStore:
                 self._storage,
                 self._metadata,
                 keep_acknowledged=context.keep_acknowledged,
-                progress=progress,
+                progress=self._progress,
             ),
         )
         self._index: Index = found.index
@@ -278,6 +293,8 @@ class JournalStore:
             self._index.release(self._index.log.last)
         tail = Tail(found.tail_file, found.tail_offset)
         self._appender = Appender(self._index, files, self._start_writer(), room, tail)
+        self._split, lost = await self._open_split(found, room)
+        self._resources.push_async_callback(self._split.close)
         self._checkpointer = Checkpointer(
             self._storage,
             self._metadata,
@@ -286,7 +303,7 @@ class JournalStore:
             tail,
             self._workers,
             store_id=found.store_id,
-            sync=self._appender.sync,
+            sync=self._sync_all,
             bindings_stale=found.rebuilt or found.replayed > 0,
         )
         if tail.file is None:
@@ -315,7 +332,46 @@ class JournalStore:
             await self._maintenance.make_reserve()
         self._maintenance.start()
         files.reclaimer = reclaim
+        await lost.drop(self._index, self.write)
         return recovered_state(found)
+
+    async def _open_split(self, found: Recovered, room: RoomWatch) -> tuple[Split, Lost]:
+        """The directories of destinations; without any this only passes everything on."""
+
+        async def require_room() -> None:
+            if room.is_short:
+                await room.require()
+
+        split, lost = await open_split(
+            self._options,
+            Surroundings(
+                self._storage,
+                self._index,
+                self._reader,
+                self._workers,
+                self._readers,
+                store_id=found.store_id,
+                is_durable=lambda batch, released: (
+                    self._writer.synced_batch >= batch
+                    and self._checkpointer.saved_released >= released
+                ),
+                require_room=require_room,
+                fail=self._appender.fail,
+                progress=self._progress,
+            ),
+        )
+        if lost.messages:
+            found.notes.append(lost.note())
+        return split, lost
+
+    async def _sync_all(self) -> None:
+        """Bodies first: the journal must not be ahead of what it refers to."""
+        await self._split.sync()
+        await self._appender.sync()
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._context.progress, what, done, total)
 
     def _start_writer(self) -> Writer:
         background = {
@@ -351,4 +407,4 @@ class JournalStore:
             raise StoreClosedError("the journal store is not open")
 
     def _disk_bytes(self) -> int:
-        return self._files.disk_bytes + self._metadata.disk_bytes
+        return self._files.disk_bytes + self._metadata.disk_bytes + self._split.disk_bytes
