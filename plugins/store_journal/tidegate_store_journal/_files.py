@@ -98,6 +98,7 @@ class DataFiles:
         self._is_half_used = False
         self._is_waiting_for_dead = False
         self._closed = False
+        self._disposing = asyncio.Lock()
         self.reclaimer: Reclaimer = _NoReclaimer()
         self.on_full: Callable[[], None] = lambda: None
 
@@ -165,31 +166,30 @@ class DataFiles:
         Nothing may live in them, on disk too, and nobody may read them. A file whose turn did not
         come because of an error is still there.
         """
+        async with self._disposing:
+            await self._dispose(files)
+
+    async def _dispose(self, files: Sequence[DataFile]) -> None:
         loop = asyncio.get_running_loop()
         staying = len(self._files) + len(self._pool) - len(files)
-        kept: list[str] = []
         try:
             for file in files:
                 assert file.readers == 0, "a page is being read from it"
-                is_kept = self._is_kept(file, staying, len(kept))
-                free = _format.free_name(file.file_id) if is_kept else ""
+                free = _format.free_name(file.file_id) if self._is_kept(file, staying) else ""
                 await loop.run_in_executor(self._executor, self._put_away, file, free)
                 self.forget(file)
                 if free:
                     staying += 1
-                    kept.append(free)
+                    self._pool.append(free)
         finally:
             await loop.run_in_executor(self._executor, self._storage.sync_directory)
-            # Not before: a spare that is being made would write into a file whose old name a power
-            # cut can bring back.
-            self._pool.extend(kept)
         logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
 
-    def _is_kept(self, file: DataFile, staying: int, kept: int) -> bool:
+    def _is_kept(self, file: DataFile, staying: int) -> bool:
         policy = self._policy
         if file.length != policy.length or policy.archive or not self._storage.durable:
             return False  # in memory a dead file would only keep its bytes
-        if len(self._spares) + len(self._pool) + kept < _SPARES_MAX:
+        if len(self._spares) + len(self._pool) < _SPARES_MAX:
             return True  # it is needed soon, and another one would have to be padded
         return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
 
@@ -365,6 +365,11 @@ class DataFiles:
         storage, store_id = self._storage, self._store_id
         self._making_bytes += length
         try:
+            if self._pool:
+                # A dead file may be written only when its new name is durable: a power cut could
+                # give it its old name back, with the new header in it.
+                async with self._disposing:
+                    pass
             if length == self._policy.length and self._pool:
                 free = self._pool.popleft()
                 file = await loop.run_in_executor(
