@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
 
+from tidegate.spi import CorruptRecordError, StoreError, names
 from tidegate_store_journal._storage import DirectoryStorage, File, Storage
 
 #: Below the store's directory: one directory a destination.
@@ -162,3 +163,23 @@ class _FlatFolder:
 
     def describe(self, name: str) -> str:
         return self._storage.describe(self._prefix + name)
+
+
+def covers(filters: Sequence[str], destination: str) -> bool:
+    """One of the filters covers the destination; no wildcard covers temporary ones."""
+    kind, _, name = destination.partition("://")
+    for item in filters:
+        filter_kind, _, filter_name = item.partition("://")
+        if filter_kind == kind and names.matches(filter_name, name):
+            return True
+    return False
+
+
+def lost_error(folders: Folders, destination: str, sequences: Sequence[int]) -> StoreError:
+    """The error for references without a record."""
+    shown = ", ".join(map(str, sequences[:10])) + (", …" if len(sequences) > 10 else "")
+    return CorruptRecordError(
+        f"{len(sequences)} messages of {destination} are pending or not yet released, but their "
+        f"records are missing (sequences {shown}). Restore the directory from a copy",
+        location=folders.get(folder_name(destination)).describe(""),
+    )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.spi import Discard, DiscardReason, Operation, WriteBatch
-from tidegate_store_journal._folders import Folders, folders_of
+from tidegate_store_journal._folders import Folders, folders_of, lost_error
 from tidegate_store_journal._format import MASK_32
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._options import ALWAYS, PERIODIC, JournalOptions
@@ -24,8 +24,9 @@ from tidegate_store_journal._places import Places
 from tidegate_store_journal._recordfolder import PoolPolicy
 from tidegate_store_journal._reference import decode_reference
 from tidegate_store_journal._replay import Progress
-from tidegate_store_journal._split import Inner, Split, SplitPolicy, lost_error
+from tidegate_store_journal._split import Inner, Split, SplitPolicy
 from tidegate_store_journal._splitopen import Found, living, open_folders
+from tidegate_store_journal._splittidy import Tidy
 from tidegate_store_journal._storage import Storage
 
 #: Messages of the journal that are looked at together.
@@ -81,7 +82,21 @@ class Surroundings:
     progress: Progress
 
 
-async def open_split(options: JournalOptions, around: Surroundings) -> tuple[Split, Lost]:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The open layout: batches and pages pass *split*, *tidy* runs beside it."""
+
+    split: Split
+    tidy: Tidy
+    lost: Lost
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self.tidy.close()
+        await self.split.close()
+
+
+async def open_layout(options: JournalOptions, around: Surroundings) -> Layout:
     """Read the directories of all destinations. Raises: CorruptRecordError, OSError."""
     strategy = options.journal_disk_sync_strategy
     policy = SplitPolicy(
@@ -120,7 +135,16 @@ async def open_split(options: JournalOptions, around: Surroundings) -> tuple[Spl
         require_room=around.require_room,
         fail=around.fail,
     )
-    return split, lost
+    tidy = Tidy(
+        split,
+        folders,
+        around.index,
+        around.workers,
+        around.fail,
+        bytes_min=options.file_length,
+        percentage=options.journal_compact_percentage,
+    )
+    return Layout(split, tidy, lost)
 
 
 def _read_folders(folders: Folders, pool: PoolPolicy, around: Surroundings) -> Found:

@@ -270,6 +270,15 @@ class RecordFolder:
         """For clean-up at the end: files in the pool with contents."""
         return list(self._pool_dirty)
 
+    def delete_pool(self) -> None:
+        """Delete the files of single messages that wait to be used again. Blocks. Raises: OSError."""
+        for pool in (self._pool_clean, self._pool_dirty):
+            while pool:
+                number = pool.popleft()
+                self.files.unlink(single_name(number))
+                self._single_bytes.pop(number, None)
+        self.files.sync_directory()
+
     # --------------------------------------------------------------------------- numbers
 
     @property
@@ -336,3 +345,28 @@ def scan(file: File, header: FileHeader) -> Iterator[tuple[int, Header]]:
         if len(data) < _SCAN_BYTES:
             return
         offset += _SCAN_BYTES
+
+
+def sync_folders(work: Sequence[tuple[RecordFolder, Handle, list[str]]]) -> None:
+    for folder, handle, singles in work:
+        handle.file.datasync()
+        for name in singles:
+            file = folder.files.open(name)
+            try:
+                file.datasync()
+            finally:
+                file.close()
+        if singles:
+            folder.files.sync_directory()
+
+
+def dispose(disposals: Sequence[tuple[RecordFolder, int, str]]) -> None:
+    for folder, number, disposal in disposals:
+        if disposal == "delete":
+            folder.files.unlink(single_name(number))
+        else:
+            folder.files.open(single_name(number), create=True).close()
+
+
+def clean_up(folders: Sequence[RecordFolder]) -> None:
+    dispose([(folder, number, "empty") for folder in folders for number in folder.all_dirty()])

@@ -9,11 +9,12 @@ length of the body that is there. docs/journal-format.md section 9.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from tidegate.spi import Message
+from tidegate.spi import AddMessage, Discard, DiscardReason, Message, Move, Operation
 from tidegate_store_journal._format import (
     ADD,
     RECORD_HEADER_BYTES,
@@ -85,3 +86,23 @@ def decode_reference(message: Message, body_bytes: int) -> Reference | None:
         return None
     write, flags = _BODY.unpack_from(body)
     return Reference(message.destination, write, bool(flags & _SYNCED))
+
+
+def with_references(
+    operations: Sequence[Operation], references: dict[int, AddReference]
+) -> list[Operation | AddReference]:
+    """*operations* with references in place of the messages that are in directories.
+
+    A move becomes what it is: one message leaves, another one comes.
+    """
+    result: list[Operation | AddReference] = []
+    for operation in operations:
+        if type(operation) is AddMessage and operation.sequence in references:
+            result.append(references[operation.sequence])
+        elif type(operation) is Move and operation.target_sequence in references:
+            source = (operation.sequence,)
+            result.append(Discard(operation.pending_list, source, DiscardReason.DROPPED))
+            result.append(references[operation.target_sequence])
+        else:
+            result.append(operation)
+    return result

@@ -26,41 +26,43 @@ from typing import Any, Final, Protocol
 
 from tidegate.spi import (
     AddMessage,
-    CorruptRecordError,
-    Discard,
-    DiscardReason,
     Message,
     Move,
     Operation,
-    StoreError,
     StoreFullError,
     StoreIOError,
-    names,
 )
 from tidegate_store_journal import _records
 from tidegate_store_journal._files import FULL_ERRNOS
-from tidegate_store_journal._folders import Folders, folder_name
-from tidegate_store_journal._format import MASK_32, FormatError, encode
+from tidegate_store_journal._folders import Folders, covers, folder_name, lost_error
+from tidegate_store_journal._format import MASK_32, encode
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._pieces import Piece, read_pieces
 from tidegate_store_journal._places import Places
 from tidegate_store_journal._recordfolder import (
     Handle,
     Job,
     PoolPolicy,
     RecordFolder,
+    clean_up,
     create,
-    single_name,
+    dispose,
+    sync_folders,
 )
 from tidegate_store_journal._records import Place, folder_of, unpack_place
-from tidegate_store_journal._reference import AddReference, decode_reference, encode_reference
+from tidegate_store_journal._reference import (
+    AddReference,
+    decode_reference,
+    encode_reference,
+    with_references,
+)
+from tidegate_store_journal._space import Space
 from tidegate_store_journal._splitopen import Found
 
 logger = logging.getLogger("tidegate.store.journal")
 
 #: Record files that are open at a time.
 _OPEN_FILES_MAX: Final = 64
-_GAP_BLOCKS_MAX: Final = 512
-_EXTENT_BLOCKS_MAX: Final = 1 << 15
 #: Destinations whose directory is remembered; more are looked up again.
 _KNOWN_MAX: Final = 100_000
 
@@ -133,7 +135,7 @@ class Split:
         self._numbers = itertools.count(len(found.folders) + 1)
         self._by_destination = {folder.header.destination: folder for folder in found.folders}
         self._is_split: dict[str, bool] = {}
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self._jobs: set[asyncio.Future[Any]] = set()
         self._limbo: deque[_Freed] = deque()
         self._tickets = itertools.count(1)
@@ -156,8 +158,8 @@ class Split:
 
         Raises: as MessageStore.write. Cancellation: as there.
         """
-        if self._freed or self._limbo:
-            self._collect()
+        if (self._freed or self._limbo) and not self.lock.locked():
+            self.collect()
         wanted = [
             operation
             for operation in operations
@@ -168,7 +170,7 @@ class Split:
             await append(operations)
             return
         await self._require_room()
-        async with self._lock:
+        async with self.lock:
             await self._write(operations, wanted, append, sync=self._policy.sync)
 
     async def _write(
@@ -192,7 +194,7 @@ class Split:
         for sequence, place in placed:
             put(sequence, place)
         try:
-            await append(_with_references(operations, references))
+            await append(with_references(operations, references))
         except (StoreIOError, asyncio.CancelledError):
             raise  # nobody knows whether the batch is there: its records stay
         except BaseException:
@@ -303,9 +305,7 @@ class Split:
                 disposals.append((folder, place.number, disposal))
         if disposals:
             loop = asyncio.get_running_loop()
-            future: asyncio.Future[object] = loop.run_in_executor(
-                self._workers, _dispose, disposals
-            )
+            future: asyncio.Future[object] = loop.run_in_executor(self._workers, dispose, disposals)
             self._jobs.add(future)
 
             def done(_: object) -> None:
@@ -322,7 +322,7 @@ class Split:
 
     # ---------------------------------------------------------------------------- freeing
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Take note of what was freed, and free what is safe by now."""
         if self._freed:
             pop = self._places.pop
@@ -381,7 +381,7 @@ class Split:
         ticket = next(self._tickets)
         self._reading[ticket] = None
         handles: list[Handle] = []
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         loop = asyncio.get_running_loop()
 
         def done(_: object = None) -> None:
@@ -397,12 +397,12 @@ class Split:
                     handle = folder.borrow()
                     handles.append(handle)
                     self._touch(folder)
-                    pieces.append(_Piece(folder, handle, folder.header.seed, place))
+                    pieces.append(Piece(folder, handle, folder.header.seed, place))
                 pieces[-1].add(number, sequence, place)
         except OSError as error:
             done()
             raise StoreIOError(f"a record file cannot be opened: {error}") from error
-        future = loop.run_in_executor(self._readers, _read_pieces, pieces, len(wanted))
+        future = loop.run_in_executor(self._readers, read_pieces, pieces, len(wanted))
         future.add_done_callback(done)
         # shield: cancelling an executor's future would call done while the thread reads.
         return await asyncio.shield(future)
@@ -435,7 +435,7 @@ class Split:
             folder.unsynced_singles.clear()
         try:
             await asyncio.shield(
-                asyncio.get_running_loop().run_in_executor(self._workers, _sync_folders, work)
+                asyncio.get_running_loop().run_in_executor(self._workers, sync_folders, work)
             )
         finally:
             for _, handle, _ in work:
@@ -453,6 +453,58 @@ class Split:
                 self._fail(error)
 
         task.add_done_callback(done)
+
+    # ------------------------------------------------------------- for tidying, see _splittidy
+
+    def entries_of(self, folder: RecordFolder) -> list[tuple[int, Place]]:
+        """What must be in the new file: also what is freed, but not durably so."""
+        entries: list[tuple[int, Place]] = []
+        pieces = [*self._places.pieces(), *(freed.entries for freed in self._limbo)]
+        for piece in pieces:
+            for sequence, value in piece:
+                if folder_of(value) == folder.number:
+                    place = unpack_place(value)
+                    if not place.single:
+                        entries.append((sequence, place))
+        return entries
+
+    def moved(
+        self, folder: RecordFolder, sequences: Sequence[int], places: Sequence[Place], blocks: int
+    ) -> None:
+        """Living records were copied to these *places* in a file of so many *blocks*."""
+        moved = dict(zip(sequences, map(_records.pack_place, places), strict=True))
+        for sequence, value in moved.items():
+            self._places.move(sequence, value)
+        for freed in self._limbo:
+            freed.entries = [
+                (sequence, value if unpack_place(value).single else moved.get(sequence, value))
+                for sequence, value in freed.entries
+            ]
+        used = [(place.number, _records.blocks_of(place.payload_bytes)) for place in places]
+        folder.space = Space(blocks, used)
+        folder.unsynced = bool(folder.unsynced_singles)
+
+    def forget(self, folder: RecordFolder) -> None:
+        """Its directory goes; nothing lives in it."""
+        del self._by_number[folder.number]
+        del self._by_destination[folder.header.destination]
+        self._open.pop(folder.number, None)
+        if folder.handle is not None:
+            folder.handle.retire()
+            folder.handle = None
+
+    def folder_of(self, destination: str) -> RecordFolder | None:
+        """The directory of a destination."""
+        return self._by_destination.get(destination)
+
+    def folders(self) -> list[RecordFolder]:
+        """All that are there."""
+        return list(self._by_number.values())
+
+    @property
+    def is_reading(self) -> bool:
+        """A page is being read from one of them."""
+        return bool(self._reading)
 
     # ----------------------------------------------------------------------- the whole store
 
@@ -476,13 +528,14 @@ class Split:
         if self._sync_timer is not None:
             self._sync_timer.cancel()
             self._sync_timer = None
-        self._collect()
+        async with self.lock:
+            self.collect()
         await self.until_idle()
         try:
             await self.sync()
             if self._policy.pool.cleanup:
                 await asyncio.get_running_loop().run_in_executor(
-                    self._workers, _clean_up, list(self._by_number.values())
+                    self._workers, clean_up, list(self._by_number.values())
                 )
         except OSError as error:
             logger.warning("the directories of destinations cannot be cleaned up error=%s", error)
@@ -491,136 +544,3 @@ class Split:
             if folder.handle is not None:
                 folder.handle.retire()
                 folder.handle = None
-
-
-class _Piece:
-    """Neighbouring records of one file that are read in one call."""
-
-    __slots__ = ("begin", "end", "folder", "handle", "records", "seed", "single")
-
-    def __init__(self, folder: RecordFolder, handle: Handle, seed: int, place: Place) -> None:
-        self.folder = folder
-        self.handle = handle
-        self.seed = seed
-        self.single = place.single
-        self.begin = self.end = place.number
-        self.records: list[tuple[int, int, Place]] = []
-
-    def takes(self, place: Place) -> bool:
-        return (
-            not place.single
-            and not self.single
-            and place.folder == self.folder.number
-            and self.end <= place.number <= self.end + _GAP_BLOCKS_MAX
-            and place.number - self.begin <= _EXTENT_BLOCKS_MAX
-        )
-
-    def add(self, number: int, sequence: int, place: Place) -> None:
-        self.records.append((number, sequence, place))
-        self.end = place.number + _records.blocks_of(place.payload_bytes)
-
-
-def _read_pieces(pieces: Sequence[_Piece], count: int) -> list[Message]:
-    """In a thread. Raises: CorruptRecordError, StoreIOError."""
-    messages: list[Message | None] = [None] * count
-    for piece in pieces:
-        for number, sequence, payload in read_piece(piece):
-            messages[number] = _records.decode_message(payload, sequence)
-    return [message for message in messages if message is not None]
-
-
-def read_piece(piece: _Piece) -> Iterable[tuple[int, int, bytes]]:
-    """(number, sequence, payload) of every record, verified. Blocks."""
-    folder = piece.folder
-    name = single_name(piece.begin) if piece.single else "vrfile"
-    offset = folder.header.data_offset + piece.begin * _records.BLOCK_BYTES
-    try:
-        if piece.single:
-            size = _records.RECORD_HEADER_BYTES + piece.records[0][2].payload_bytes
-            file = folder.files.open(name)
-            try:
-                data = file.pread(size, 0)
-            finally:
-                file.close()
-        else:
-            data = piece.handle.file.pread((piece.end - piece.begin) * _records.BLOCK_BYTES, offset)
-    except OSError as error:
-        raise StoreIOError(f"{folder.files.describe(name)}: {error}") from error
-    for number, sequence, place in piece.records:
-        at = (place.number - piece.begin) * _records.BLOCK_BYTES
-        size = _records.RECORD_HEADER_BYTES + place.payload_bytes
-        try:
-            yield number, sequence, _records.payload_of(piece.seed, data[at : at + size], sequence)
-        except FormatError as error:
-            where = f"{folder.files.describe(name)} at offset {0 if place.single else offset + at}"
-            raise CorruptRecordError(
-                f"{error}. Restore the file from a copy, or discard the message", location=where
-            ) from error
-
-
-def _sync_folders(work: Sequence[tuple[RecordFolder, Handle, list[str]]]) -> None:
-    for folder, handle, singles in work:
-        handle.file.datasync()
-        for name in singles:
-            file = folder.files.open(name)
-            try:
-                file.datasync()
-            finally:
-                file.close()
-        if singles:
-            folder.files.sync_directory()
-
-
-def _dispose(disposals: Sequence[tuple[RecordFolder, int, str]]) -> None:
-    for folder, number, disposal in disposals:
-        if disposal == "delete":
-            folder.files.unlink(single_name(number))
-        else:
-            folder.files.open(single_name(number), create=True).close()
-
-
-def _clean_up(folders: Sequence[RecordFolder]) -> None:
-    _dispose([(folder, number, "empty") for folder in folders for number in folder.all_dirty()])
-
-
-def _with_references(
-    operations: Sequence[Operation], references: dict[int, AddReference]
-) -> list[Operation | AddReference]:
-    """*operations* with references in place of the messages that are in directories.
-
-    A move becomes what it is: one message leaves, another one comes.
-    """
-    result: list[Operation | AddReference] = []
-    for operation in operations:
-        if type(operation) is AddMessage and operation.sequence in references:
-            result.append(references[operation.sequence])
-        elif type(operation) is Move and operation.target_sequence in references:
-            source = (operation.sequence,)
-            result.append(Discard(operation.pending_list, source, DiscardReason.DROPPED))
-            result.append(references[operation.target_sequence])
-        else:
-            result.append(operation)
-    return result
-
-
-def covers(filters: Sequence[str], destination: str) -> bool:
-    """One of the filters covers the destination; no wildcard covers temporary ones."""
-    kind, _, name = destination.partition("://")
-    for item in filters:
-        filter_kind, _, filter_name = item.partition("://")
-        if filter_kind == kind and names.matches(filter_name, name):
-            return True
-    return False
-
-
-def lost_error(folders: Folders, destination: str, sequences: Sequence[int]) -> StoreError:
-    """The error for references without a record."""
-    shown = ", ".join(map(str, sequences[:10])) + (", …" if len(sequences) > 10 else "")
-    return CorruptRecordError(
-        f"{len(sequences)} messages of {destination} are pending or not yet released, but their "
-        f"records are missing (sequences {shown}). Restore the directory from a copy",
-        location=folders.get(folder_name(destination)).describe(""),
-    )
-
-
-__all__ = ["Split", "SplitPolicy", "covers", "folder_of", "lost_error"]

@@ -40,7 +40,7 @@ from tidegate_store_journal._format import (
     DATA_OFFSET,
 )
 from tidegate_store_journal._index import Index
-from tidegate_store_journal._layout import Lost, Surroundings, open_split
+from tidegate_store_journal._layout import Layout, Surroundings, open_layout
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
@@ -56,7 +56,6 @@ from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
 from tidegate_store_journal._recovery import Recovered
 from tidegate_store_journal._reference import AddReference
-from tidegate_store_journal._split import Split
 from tidegate_store_journal._storage import MemoryStorage, Storage
 from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS, Writer
 
@@ -293,8 +292,9 @@ class JournalStore:
             self._index.release(self._index.log.last)
         tail = Tail(found.tail_file, found.tail_offset)
         self._appender = Appender(self._index, files, self._start_writer(), room, tail)
-        self._split, lost = await self._open_split(found, room)
-        self._resources.push_async_callback(self._split.close)
+        layout = self._layout = await self._open_layout(found, room)
+        self._split = layout.split  # on the path of every batch
+        self._resources.push_async_callback(layout.close)
         self._checkpointer = Checkpointer(
             self._storage,
             self._metadata,
@@ -332,17 +332,18 @@ class JournalStore:
             await self._maintenance.make_reserve()
         self._maintenance.start()
         files.reclaimer = reclaim
-        await lost.drop(self._index, self.write)
+        await layout.lost.drop(self._index, self.write)
+        layout.tidy.start(options.cleanup_interval)
         return recovered_state(found)
 
-    async def _open_split(self, found: Recovered, room: RoomWatch) -> tuple[Split, Lost]:
+    async def _open_layout(self, found: Recovered, room: RoomWatch) -> Layout:
         """The directories of destinations; without any this only passes everything on."""
 
         async def require_room() -> None:
             if room.is_short:
                 await room.require()
 
-        split, lost = await open_split(
+        layout = await open_layout(
             self._options,
             Surroundings(
                 self._storage,
@@ -360,9 +361,9 @@ class JournalStore:
                 progress=self._progress,
             ),
         )
-        if lost.messages:
-            found.notes.append(lost.note())
-        return split, lost
+        if layout.lost.messages:
+            found.notes.append(layout.lost.note())
+        return layout
 
     async def _sync_all(self) -> None:
         """Bodies first: the journal must not be ahead of what it refers to."""
