@@ -437,6 +437,10 @@ class Split:
             await asyncio.shield(
                 asyncio.get_running_loop().run_in_executor(self._workers, sync_folders, work)
             )
+        except OSError as error:
+            # As for the journal: after a failed sync a second one would prove nothing.
+            self._fail(error)
+            raise
         finally:
             for _, handle, _ in work:
                 handle.give_back()

@@ -33,6 +33,15 @@ class TestConformance(StoreConformance):
         return options(disk_free_limit=1 << 20)
 
 
+class TestConformanceOfAPreset(TestConformance):
+    """Every preset is the same store with other names, sizes and layout."""
+
+    @pytest.fixture(params=["amq", "flatfile"])
+    def store_options(self, request: pytest.FixtureRequest) -> object:
+        changes = {"max_record_size": 1500} if request.param == "flatfile" else {}
+        return options(preset=request.param, disk_free_limit=1 << 20, **changes)
+
+
 def test_the_entry_point_names_the_plugin() -> None:
     (point,) = importlib.metadata.entry_points(group="tidegate.plugins", name="store-journal")
     assert point.load() is plugin
