@@ -7,11 +7,13 @@ the crash tests put faults under the engine.
 from __future__ import annotations
 
 from tidegate_store_journal._options import JournalOptions
+from tidegate_store_journal._splitcompact import DestinationCompaction, compact
 from tidegate_store_journal._storage import DirectoryStorage, File, MemoryStorage, Storage
 from tidegate_store_journal._store import JournalStore
 from tidegate_store_journal._why import FileReport, Holder, describe, inspect, why
 
 __all__ = [
+    "DestinationCompaction",
     "DirectoryStorage",
     "File",
     "FileReport",
@@ -20,6 +22,7 @@ __all__ = [
     "JournalStore",
     "MemoryStorage",
     "Storage",
+    "compact",
     "describe",
     "inspect",
     "why",

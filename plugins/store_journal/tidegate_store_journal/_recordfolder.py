@@ -87,7 +87,11 @@ class Job:
         for offset, buffers in self.writes:
             file.pwritev([b"".join(buffers)], offset)
         for name, is_new, record in self.singles:
-            single = self.folder.files.open(name, create=is_new)
+            try:
+                single = self.folder.files.open(name, create=is_new)
+            except FileNotFoundError:
+                # The batch that was to make it failed before, or somebody tidied up.
+                single = self.folder.files.open(name, create=True)
             try:
                 single.pwritev([record], 0)
                 if self.sync:
