@@ -98,7 +98,7 @@ class Layout:
 
 async def open_layout(options: JournalOptions, around: Surroundings) -> Layout:
     """Read the directories of all destinations. Raises: CorruptRecordError, OSError."""
-    strategy = options.journal_disk_sync_strategy
+    strategy = options.sync_strategy
     policy = SplitPolicy(
         filters=options.per_destination if around.storage.durable else (),
         record_bytes_max=options.max_record_size,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidegate_store_journal._storage import DirectoryFile, DirectoryStorage
+from tidegate_store_journal._storage import DirectoryStorage
 
 _OURS: Final = re.compile(r"journal-(\d{10})\.(data|free|live)(.*)")
 _BINDINGS: Final = "bindings.snapshot"
@@ -178,12 +178,12 @@ class NamedStorage(DirectoryStorage):
         path = self._paths.get(name)
         return self._naming.path_of(name) if path is None else path
 
-    def open(self, name: str, *, create: bool = False) -> DirectoryFile:
-        """See :class:`Storage`."""
+    def open_fd(self, name: str, *, create: bool = False) -> int:
+        """See DirectoryStorage."""
         path = self.path_of(name)
-        file = super().open(path, create=create)
+        fd = super().open_fd(path, create=create)
         self._paths[name] = path
-        return file
+        return fd
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Storage`."""

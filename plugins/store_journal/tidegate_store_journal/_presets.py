@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import StoreContext, StoreIOError
-from tidegate_store_journal._names import NAMINGS, NamedStorage, holds_journal
+from tidegate_store_journal._names import holds_journal
 
 #: Every destination: what ``per_destination`` is for the flat-file layout.
 ALL_DESTINATIONS: Final = ("queue://>", "topic://>")
@@ -100,11 +100,6 @@ def directory_of(context: StoreContext, directory: str) -> Path:
     """Where the store is: ``{gateway}`` is the gateway's name in letters that any disk takes."""
     name = _UNSAFE.sub("_", context.gateway_name) or "_"
     return context.data_directory / directory.replace("{gateway}", name)
-
-
-def make_storage(context: StoreContext, preset: str, directory: str) -> NamedStorage:
-    """The storage with the preset's names. Does not touch the disk."""
-    return NamedStorage(directory_of(context, directory), NAMINGS.get(preset))
 
 
 def refuse_other_journal(context: StoreContext, directory: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from journal_kit import ack, pending, run, write
-from split_kit import ALL, add, split_store, vrfile
+from split_kit import add, split_store, vrfile
 
 from tidegate.spi import CorruptRecordError, StoreIOError, StoreLockedError
 from tidegate_store_journal import compact
@@ -37,7 +38,6 @@ def test_what_lives_stays_and_the_rest_goes(tmp_path: Path, keep: bool) -> None:
         if not keep:
             assert vrfile(tmp_path).stat().st_size < before / 5
             assert [path.name for path in vrfile(tmp_path).parent.glob("*.msg")] == ["5.msg"]
-        assert sorted(path.stat().st_size for path in vrfile(tmp_path).parent.iterdir())
         store = await split_store(tmp_path, keep=keep)
         assert await pending(store) == LEFT
         if keep:
@@ -55,8 +55,6 @@ def test_an_acknowledgement_that_was_not_checkpointed_counts(tmp_path: Path) -> 
         store = await split_store(tmp_path)
         await write(store, *(add(sequence) for sequence in range(1, 11)))
         await write(store, ack(1, 2, 3))
-        import shutil
-
         shutil.copytree(tmp_path / "journal", tmp_path / "killed" / "journal")
         await store.close()
         done = compact(tmp_path / "killed" / "journal", "queue://q")
@@ -100,4 +98,3 @@ def test_damage_changes_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == bytes(data)
     assert not path.with_name("vrfile.tmp").exists()
     assert len(data) % BLOCK_BYTES == 0
-    assert ALL

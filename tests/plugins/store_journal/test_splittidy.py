@@ -28,11 +28,12 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
 )
+from tidegate_store_journal import JournalStore
 
 SPARSE = {"journal_max_file_length": 128 << 10}
 
 
-async def sparse_store(where: Path, storage: object = None) -> object:
+async def sparse_store(where: Path, storage: object = None) -> JournalStore:
     store = await split_store(where, storage, **SPARSE)
     await write(store, AddDestination("queue://q", 1))
     for begin in range(1, 301, 50):
