@@ -119,13 +119,18 @@ def find_headers(seed: int, data: bytes) -> Iterator[tuple[int, Header]]:
     Every block is looked at, also inside of records: what a record is worth is not known here, and
     the CRC with the file's seed lets nobody forge a header in a body.
     """
-    at = data.find(RECORD_MAGIC)
-    while at >= 0:
-        if at % BLOCK_BYTES == 0:
-            header = decode_header(seed, data, at)
-            if header is not None:
-                yield at, header
-        at = data.find(RECORD_MAGIC, at + 1)
+    # Written out, because a start does this for every record there is.
+    find, unpack, crc_of = data.find, _RECORD_HEADER.unpack_from, _CRC.unpack_from
+    size = _RECORD_HEADER.size
+    last = len(data) - RECORD_HEADER_BYTES
+    at = find(RECORD_MAGIC)
+    while 0 <= at <= last:
+        if at % BLOCK_BYTES == 0 and crc_of(data, at + size)[0] == crc32c(
+            seed, data[at : at + size]
+        ):
+            _, length, sequence, write, body_bytes, crc, _ = unpack(data, at)
+            yield at, Header(length, sequence, write, body_bytes, crc)
+        at = find(RECORD_MAGIC, at + 1)
 
 
 def blocks_of(payload_bytes: int) -> int:
@@ -174,3 +179,13 @@ def unpack_place(value: int) -> Place:
 def folder_of(value: int) -> int:
     """Only the folder of a packed place."""
     return value >> _FOLDER_SHIFT
+
+
+def high_word(folder: int, number: int, *, single: bool) -> int:
+    """The upper 64 bits of a packed place; the lower ones are payload bytes and body bytes."""
+    return (folder << _FOLDER_SHIFT | number << 64 | (_SINGLE_BIT if single else 0)) >> 64
+
+
+def parts_of_high_word(word: int) -> tuple[int, int, bool]:
+    """Folder, number, single: the inverse of :func:`high_word`."""
+    return word >> _FOLDER_SHIFT - 64, word & _MASK_35, bool(word & _SINGLE_BIT >> 64)

@@ -1,9 +1,9 @@
 """Compaction of one destination: its record file is written again without the room in it.
 
 Records are copied as they are, each verified, to a new file that takes the old one's place: before
-the rename is durable the old file is there whole, after it the new one. ``tidegate journal compact
---destination`` does this while no gateway runs; a gateway does it by itself at a cleanup, to a record
-file that is longer than a data file and of which little lives.
+the rename is durable the old file is there whole, after it the new one. :func:`compact` does this
+while no gateway runs; a gateway does it by itself at a cleanup, to a record file that is longer than a
+data file and of which little lives.
 """
 
 from __future__ import annotations

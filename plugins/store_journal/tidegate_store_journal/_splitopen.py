@@ -27,7 +27,7 @@ from tidegate_store_journal._recordfolder import (
     read_header,
     scan,
 )
-from tidegate_store_journal._records import Header, Place, blocks_of
+from tidegate_store_journal._records import Header, blocks_of
 from tidegate_store_journal._replay import Progress
 
 
@@ -68,21 +68,25 @@ class _Newest:
         self.highs = array("Q", bytes(8 * count))
         self._writes = array("Q", bytes(8 * count))
         self.last_write = 0
+        self._next = 0
 
     def offer(self, folder: int, number: int, header: Header, *, single: bool) -> None:
         """A record was found."""
-        self.last_write = max(self.last_write, header.write)
-        at = bisect_left(self.sequences, header.sequence)
-        if at == len(self.sequences) or self.sequences[at] != header.sequence:
+        payload_bytes, sequence, write, body_bytes, _ = header
+        if write > self.last_write:
+            self.last_write = write
+        sequences, at = self.sequences, self._next
+        if at >= len(sequences) or sequences[at] != sequence:
+            # Not the next one: records mostly lie in the order of their sequences.
+            at = bisect_left(sequences, sequence)
+            if at == len(sequences) or sequences[at] != sequence:
+                return
+        self._next = at + 1
+        if write < self._writes[at]:
             return
-        if header.write < self._writes[at]:
-            return
-        self._writes[at] = header.write
-        place = _records.pack_place(
-            Place(folder, number, header.payload_bytes, header.body_bytes, single)
-        )
-        self.lows[at] = place & ((1 << 64) - 1)
-        self.highs[at] = place >> 64
+        self._writes[at] = write
+        self.lows[at] = payload_bytes << 32 | body_bytes
+        self.highs[at] = _records.high_word(folder, number, single=single)
 
 
 def open_folders(
@@ -180,11 +184,11 @@ def _finish(
         sequences.append(sequence)
         places.append(low)
         places.append(high)
-        place = _records.unpack_place(low | high << 64)
-        if place.single:
-            used_singles[place.folder].add(place.number)
+        folder, number, single = _records.parts_of_high_word(high)
+        if single:
+            used_singles[folder].add(number)
         else:
-            used[place.folder].append((place.number, blocks_of(place.payload_bytes)))
+            used[folder].append((number, blocks_of(low >> 32)))
     for folder in opened:
         number = folder.number
         folder.adopt(

@@ -133,3 +133,10 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         _records.payload_of(SEED, data, 1)
     with pytest.raises(FormatError):
         _records.decode_file_header(data)
+
+
+@given(st.integers(1, _records.FOLDERS_MAX), st.integers(0, (1 << 35) - 1), st.booleans())
+def test_the_upper_half_of_a_place_stands_alone(folder: int, number: int, single: bool) -> None:
+    word = _records.high_word(folder, number, single=single)
+    assert word == _records.pack_place(Place(folder, number, 77, 88, single)) >> 64
+    assert _records.parts_of_high_word(word) == (folder, number, single)
