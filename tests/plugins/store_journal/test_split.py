@@ -6,6 +6,9 @@ import asyncio
 import errno
 import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -440,3 +443,74 @@ def test_the_load_uses_blocks_again_and_files_of_single_messages(
     run(scenario())
     assert given_back.get("", 0) > 20
     assert given_back.get("delete", 0) + given_back.get("empty", 0) > 2
+
+
+# ------------------------------------------------------------------------------------ real kills
+
+CHILD = """
+import asyncio, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from journal_kit import ack, opened
+from split_kit import add
+from tidegate.spi import WriteBatch
+
+async def main():
+    store, state = await opened(Path(sys.argv[1]), preset="flatfile", directory="journal", keep=True,
+                                checkpoint_interval=0.02, cleanup_interval=0.05,
+                                max_record_size=1024)
+    sequence = state.last_sequence
+    while True:
+        first = sequence + 1
+        sequence += 20
+        batch = [add(item, size=2000 if item % 10 == 0 else 700, queue="abc"[item % 3])
+                 for item in range(first, sequence + 1)]
+        await store.write(WriteBatch(batch))
+        os.write(1, b"added %d\\n" % sequence)
+        await store.write(WriteBatch([ack(*range(first, first + 15))]))
+        os.write(1, b"acked %d\\n" % (first + 14))
+        await store.release_acknowledged(store.statistics().acknowledged_last - 50)
+
+asyncio.run(main())
+"""
+
+
+def test_a_real_kill_loses_nothing_that_was_confirmed_in_any_directory(tmp_path: Path) -> None:
+    acked: set[int] = set()
+    for turn in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path), str(Path(__file__).parent)],
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        added = 0
+        for line in process.stdout:  # to its end: what was confirmed just before the kill counts
+            what, number = line.split()
+            if what == b"added":
+                added = int(number)
+            else:
+                acked |= set(range(int(number) - 14, int(number) + 1))
+            if added >= (turn + 1) * 300 + turn * 7:
+                process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+        async def check(added: int = added, acked: frozenset[int] = frozenset(acked)) -> None:
+            store, state = await opened(tmp_path, keep=True, per_destination=ALL)
+            assert state.last_sequence >= added
+            assert state.last_sequence % 20 == 0  # batches are whole
+            found = await pending(store)
+            statistics = store.statistics()
+            first = statistics.acknowledged_first
+            page = await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)
+            rows = [row.sequence for row in page.rows]
+            assert all(row.message.body.split()[0] == b"%d" % row.sequence for row in page.rows)
+            # Every confirmed message is pending, in the log, or released; exactly once.
+            every = set(range(1, state.last_sequence + 1))
+            assert every >= set(found) | set(rows)
+            assert not set(found) & set(rows)
+            assert len(found) + statistics.acknowledged_last == state.last_sequence
+            assert not set(found) & acked
+            await store.close()
+
+        run(check())
