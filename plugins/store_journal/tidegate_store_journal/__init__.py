@@ -6,6 +6,7 @@ the crash tests put faults under the engine.
 
 from __future__ import annotations
 
+from tidegate_store_journal._metadata import MetadataCounters, read_counters
 from tidegate_store_journal._options import JournalOptions
 from tidegate_store_journal._splitcompact import DestinationCompaction, compact
 from tidegate_store_journal._storage import DirectoryStorage, File, MemoryStorage, Storage
@@ -21,9 +22,11 @@ __all__ = [
     "JournalOptions",
     "JournalStore",
     "MemoryStorage",
+    "MetadataCounters",
     "Storage",
     "compact",
     "describe",
     "inspect",
+    "read_counters",
     "why",
 ]

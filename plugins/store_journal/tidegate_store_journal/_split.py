@@ -37,7 +37,6 @@ from tidegate_store_journal._files import FULL_ERRNOS
 from tidegate_store_journal._folders import Folders, covers, folder_name, lost_error
 from tidegate_store_journal._format import MASK_32, encode
 from tidegate_store_journal._index import Index
-from tidegate_store_journal._pieces import Piece, read_pieces
 from tidegate_store_journal._places import Places
 from tidegate_store_journal._recordfolder import (
     Handle,
@@ -58,6 +57,7 @@ from tidegate_store_journal._reference import (
 )
 from tidegate_store_journal._space import Space
 from tidegate_store_journal._splitopen import Found
+from tidegate_store_journal._splitread import Piece, read_pieces
 
 logger = logging.getLogger("tidegate.store.journal")
 

@@ -1,70 +1,87 @@
-"""Reading from directories: few calls, and damage named by file and offset."""
+"""Pieces of pending lists as bytes: what was encoded comes back, and damage is noticed."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from array import array
 
 import pytest
-from journal_kit import ANY_SIZE, run, write
-from split_kit import add, folder_of, split_store, vrfile
 
-from tidegate.spi import CorruptRecordError, StoreIOError
-from tidegate_store_journal._pieces import Piece
-from tidegate_store_journal._records import BLOCK_BYTES, Place
+from tidegate_store_journal._format import SHARED_BIT, FormatError, location
+from tidegate_store_journal._pieces import (
+    Piece,
+    decode_piece,
+    encode_piece,
+    files_of,
+    usage_of,
+    without_removed,
+)
 
-
-def test_neighbours_are_one_piece_and_strangers_are_not(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await split_store(tmp_path)
-        await write(store, add(1))
-        folder = folder_of(store)
-        handle = folder.borrow()
-        own = folder.number
-        piece = Piece(folder, handle, folder.header.seed, Place(own, 10, 500, 1, False))
-        piece.add(0, 1, Place(own, 10, 500, 1, False))
-        assert piece.end == 15
-        assert piece.takes(Place(own, 15, 500, 1, False))
-        assert piece.takes(Place(own, 500, 500, 1, False))
-        assert not piece.takes(Place(own, 14, 500, 1, False))
-        assert not piece.takes(Place(own, 600, 500, 1, False))
-        assert not piece.takes(Place(own, 15, 500, 1, True))
-        assert not piece.takes(Place(own + 1, 15, 500, 1, False))
-        piece.end = 1 << 16
-        assert not piece.takes(Place(own, 1 << 16, 500, 1, False))
-        handle.give_back()
-        await store.close()
-
-    run(scenario())
+KEY = b"k" * 16
 
 
-def test_a_flipped_bit_is_an_error_that_names_the_place(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await split_store(tmp_path)
-        await write(store, add(1), add(2), add(3))
-        await store.close()
-        path = vrfile(tmp_path)
-        data = bytearray(path.read_bytes())
-        at = 4096 + 2 * BLOCK_BYTES + 60  # in the payload of the second record
-        data[at] ^= 1
-        path.write_bytes(bytes(data))
-        store = await split_store(tmp_path)
-        assert len(await store.page_in(1, 0, 1, ANY_SIZE)) == 1
-        with pytest.raises(CorruptRecordError, match="CRC of message 2") as caught:
-            await store.page_in(1, 1, 1, ANY_SIZE)
-        assert f"{path} at offset {4096 + 2 * BLOCK_BYTES}" in str(caught.value)
-        assert len(await store.page_in(1, 2, 1, ANY_SIZE)) == 1
-        await store.close()
-
-    run(scenario())
+def piece_of(*entries: tuple[int, int]) -> Piece:
+    sequences, locations = array("Q"), array("Q")
+    for sequence, place in entries:
+        sequences.append(sequence)
+        locations.frombytes(place.to_bytes(16, "little"))
+    return Piece(entries[0][0], sequences, locations)
 
 
-def test_a_file_of_one_message_that_is_gone_is_an_error(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await split_store(tmp_path, max_record_size=1024)
-        await write(store, add(1, size=2000))
-        (vrfile(tmp_path).parent / "1.msg").unlink()
-        with pytest.raises(StoreIOError, match=r"1\.msg"):
-            await store.page_in(1, 0, 1, ANY_SIZE)
-        await store.close()
+ONE_FILE = piece_of(*[(item, location(3, 4096 + 300 * item, 300, 256)) for item in range(1, 40)])
+SHARED = location(4, 9000, 70, 7) | SHARED_BIT
+MIXED = piece_of(
+    (5, location(3, 4096, 100, 20)),
+    (6, SHARED),
+    (9, location((1 << 28) - 1, 1 << 34, 500, 400)),
+    (12, location(3, 4196, 110, 30)),
+)
 
-    run(scenario())
+
+def test_what_lives_where_is_counted() -> None:
+    usage = usage_of(ONE_FILE.sequences, ONE_FILE.locations)
+    assert usage.files == {3: (39, 39 * 300)}
+    assert (usage.shared, usage.body_bytes) == ([], 39 * 256)
+    usage = usage_of(MIXED.sequences, MIXED.locations)
+    assert usage.files == {3: (2, 210), (1 << 28) - 1: (1, 500)}
+    assert (usage.shared, usage.body_bytes) == ([(6, SHARED)], 457)
+    assert (files_of(ONE_FILE), files_of(MIXED)) == ({3}, {3, 4, (1 << 28) - 1})
+
+
+def test_removed_entries_neither_count_nor_are_written() -> None:
+    piece = piece_of((5, location(3, 4096, 100, 20)), (6, 0), (7, location(3, 4196, 100, 20)))
+    usage = usage_of(piece.sequences, piece.locations)
+    assert (usage.files, usage.body_bytes) == ({3: (2, 200)}, 40)
+    whole = without_removed(piece)
+    assert list(whole.sequences) == [5, 7]
+    assert list(whole.locations) == [*piece.locations[:2], *piece.locations[4:]]
+    assert without_removed(whole) is whole
+    nothing = without_removed(piece_of((5, 0)))
+    assert usage_of(nothing.sequences, nothing.locations).files == {}
+
+
+@pytest.mark.parametrize("piece", [ONE_FILE, MIXED])
+def test_a_piece_comes_back_with_its_usage(piece: Piece) -> None:
+    loaded = decode_piece(KEY, piece.key, encode_piece(KEY, piece))
+    usage = usage_of(piece.sequences, piece.locations)
+    assert loaded == Piece(piece.key, piece.sequences, piece.locations, usage)
+
+
+def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
+    value = encode_piece(KEY, MIXED)
+    for at in range(len(value)):
+        damaged = bytearray(value)
+        damaged[at] ^= 1 << at % 8
+        with pytest.raises(FormatError):
+            decode_piece(KEY, 5, bytes(damaged))
+        with pytest.raises(FormatError):
+            decode_piece(KEY, 5, value[:at])
+
+
+def test_a_piece_under_the_key_of_another_is_noticed() -> None:
+    with pytest.raises(FormatError, match="damaged"):
+        decode_piece(b"x" * 16, 5, encode_piece(KEY, MIXED))
+
+
+def test_a_piece_without_entries_is_none() -> None:
+    with pytest.raises(FormatError, match="length"):
+        decode_piece(KEY, 5, encode_piece(KEY, Piece(5, array("Q"), array("Q"))))

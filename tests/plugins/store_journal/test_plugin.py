@@ -42,6 +42,14 @@ class TestConformanceOfAPreset(TestConformance):
         return options(preset=request.param, disk_free_limit=1 << 20, **changes)
 
 
+class TestConformanceWithoutIndex(TestConformance):
+    """Every start reads all data files."""
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        return options(disk_free_limit=1 << 20, persistent_index=False)
+
+
 class TestConformanceWithoutThread(TestConformance):
     """The same with ``journal_type = "ASYNCIO"``, on this machine's io_uring."""
 
