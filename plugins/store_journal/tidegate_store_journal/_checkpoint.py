@@ -184,6 +184,11 @@ class Checkpointer:
                 work.duplicates = Duplicates(self._store_id, index.copy_duplicate_ids())
         return work
 
+    @property
+    def saved_released(self) -> int:
+        """Rows of the acknowledged log up to this one are released on disk, too."""
+        return self._saved_released
+
     async def write_down_all_that_lives(self) -> None:
         """A live list for every file: acknowledgements are lost, and only the index knows of them.
 

@@ -8,7 +8,7 @@ avoided, one location computed by addition.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tidegate.spi import (
@@ -50,6 +50,7 @@ from tidegate_store_journal._format import (
     pack_integers,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._reference import AddReference
 
 #: Operations that make the store grow; they are refused while room is short.
 _GROWING: Final = frozenset(
@@ -100,7 +101,7 @@ class EncodedBatch:
 
 
 def encode_batch(
-    operations: list[Operation], file_id: int, offset: int, index: Index
+    operations: Sequence[Operation | AddReference], file_id: int, offset: int, index: Index
 ) -> EncodedBatch:
     """Encode *operations* as if the first record were to be written at *offset* of the file.
 
@@ -166,10 +167,22 @@ def encode_batch(
             messages += 1
             last_sequence = sequence
             payload_bytes += size
+        elif type(operation) is AddReference:
+            record, place = operation.record_at(base + (at << 64))
+            last_sequence = operation.sequence
+            for other in operation.pending_lists:
+                adds.setdefault(other, {})[last_sequence] = place
+            if len(operation.pending_lists) > 1:
+                effects.shared.append((last_sequence, len(operation.pending_lists)))
+            references += len(operation.pending_lists)
+            messages += 1
+            payload_bytes += len(record) - RECORD_HEADER_BYTES
+            append(record)
+            at += len(record)
         else:
             if others is None:
                 others = _Others(index, effects)
-            record = others.encode(operation)
+            record = others.encode(operation)  # pyright: ignore[reportArgumentType]  # see above
             if type(operation) is Move:
                 target = operation.target_list
                 place = base + (at << 64 | len(record) << 32 | len(operation.message.body))

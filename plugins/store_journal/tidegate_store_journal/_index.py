@@ -160,6 +160,8 @@ class Index(References, SmallState, Branches):
             sequences, locations = self._leave_shared(sequences, locations, held=1, pending=1)
         self.pending_messages -= len(sequences)
         self._free(locations)
+        if self.on_freed is not None:
+            self.on_freed(sequences)
 
     # ---------------------------------------------------------------------------- copies
 
@@ -288,6 +290,8 @@ class Index(References, SmallState, Branches):
                 sequences, locations = self._leave_shared(sequences, locations, held=1, pending=0)
             self.acknowledged_bytes -= sum([location & MASK_32 for location in locations])
             self._free(locations)
+            if self.on_freed is not None:
+                self.on_freed(sequences)
 
     def _discard(self, operation: Discard) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))

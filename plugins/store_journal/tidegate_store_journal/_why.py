@@ -93,7 +93,8 @@ def why(directory: Path, name: str) -> FileReport:
     wanted = Path(name).name
     with look(directory) as seen:
         reports = _reports(seen)
-        found = next((report for report in reports if report.name == wanted), None)
+        ours = Path(seen.replay.storage.describe(wanted)).name  # under whatever name it lies there
+        found = next((report for report in reports if report.name in (wanted, ours)), None)
         if found is None:
             known = ", ".join(report.name for report in reports)
             raise StoreIOError(f"{directory} has no data file {wanted}; it has: {known or 'none'}")
@@ -120,7 +121,7 @@ def _reports(seen: Look) -> list[FileReport]:
         use = replay.index.files.get(file.file_id)
         reports.append(
             FileReport(
-                file.name,
+                Path(replay.storage.describe(file.name)).name,
                 file.file_id,
                 "current" if file is replay.tail else "used",
                 file.length,
@@ -130,9 +131,11 @@ def _reports(seen: Look) -> list[FileReport]:
         )
     for file in replay.spares:
         state = "current" if file is replay.tail else "spare"
-        reports.append(FileReport(file.name, file.file_id, state, file.length, 0, 0))
+        name = Path(replay.storage.describe(file.name)).name
+        reports.append(FileReport(name, file.file_id, state, file.length, 0, 0))
     for name, length in seen.free:
-        reports.append(FileReport(name, int(name[8:18]), "free", length, 0, 0))
+        shown = Path(replay.storage.describe(name)).name
+        reports.append(FileReport(shown, int(name[8:18]), "free", length, 0, 0))
     return reports
 
 
