@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from tidegate.spi.errors import GatewayError
+from tidegate.spi.large import LargeBodies
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.operations import InflightDirection, InflightRecord, Subscription
 from tidegate.spi.security import AuthenticationExchange
@@ -141,7 +142,9 @@ class ClientPeer(Protocol):
 
         With ``acknowledge=True`` each stays in flight until acknowledged or rejected, except, for
         MQTT, messages of effective QoS 0 on a topic subscription (a queue keeps QoS 0 messages as
-        QoS 1). ``delivery_count > 0`` asks for the redelivered mark. *messages*
+        QoS 1). The body of a message with ``large`` is in :attr:`Broker.large_bodies`; the
+        front-end writes nothing else to the client before it is through, and pauses deliveries
+        (``writable``) meanwhile. ``delivery_count > 0`` asks for the redelivered mark. *messages*
         is empty only to say that a subscription with ``browse`` has shown everything and is over.
         """
         ...
@@ -331,6 +334,15 @@ class Broker(Protocol):
 
     @property
     def version(self) -> str: ...
+
+    @property
+    def large_bodies(self) -> LargeBodies | None:
+        """Where bodies go that are never whole in memory; None: the store has no such place.
+
+        A front-end that asks for it takes messages with ``large``, which it then has to read from
+        here to deliver them.
+        """
+        ...
 
     def begin_authentication(
         self, method: str, request: ConnectRequest

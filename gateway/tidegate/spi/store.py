@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from tidegate.spi.large import LargeBodies
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.operations import (
     InflightRecord,
@@ -32,10 +33,13 @@ class StoreCapabilities:
     Attributes:
         durable: what ``write`` confirmed with SYNCED survives a power cut.
         acknowledged_log: it can keep acknowledged messages for sinks.
+        large_bodies: it can keep bodies that are never whole in memory; None: it cannot, and every
+            body comes with its message. May be used once the store is open.
     """
 
     durable: bool
     acknowledged_log: bool
+    large_bodies: LargeBodies | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from tidegate.spi import InflightDirection, InflightRecord, Message, Session, Subscription
+from tidegate.spi import (
+    InflightDirection,
+    InflightRecord,
+    LargeBody,
+    Message,
+    Session,
+    Subscription,
+)
 from tidegate_store_journal._acklog import AckBlock
 
 InflightKey = tuple[InflightDirection, int]
@@ -22,6 +29,7 @@ class Changes:
         dropped_lists: lists to forget as a whole.
         deliveries: delivery count by (list, sequence); 0 forgets it.
         destinations … retained: new value by key, None when it is gone.
+        large: large body by message sequence, None when it is gone.
         acknowledged: blocks to put; acknowledged_gone: first rows of blocks to delete.
         speaks_of: FileUse.speaks_of of files where it changed; files_gone: files to forget.
         last_sequence … ack_released: counters.
@@ -37,6 +45,7 @@ class Changes:
     sessions: dict[str, Session | None]
     inflight: dict[tuple[str, InflightKey], InflightRecord | None]
     retained: dict[str, Message | None]
+    large: dict[int, LargeBody | None]
     acknowledged: list[AckBlock]
     acknowledged_gone: list[int]
     speaks_of: dict[int, list[int]]

@@ -20,7 +20,7 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
-from tidegate.spi import InflightRecord, Message, Session, Subscription
+from tidegate.spi import InflightRecord, LargeBody, Message, Session, Subscription
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
@@ -78,6 +78,7 @@ class Loaded:
     retained: list[Message]
     acknowledged: list[AckBlock]
     speaks_of: dict[int, list[int]]
+    large: dict[int, LargeBody] = field(default_factory=dict[int, LargeBody])
 
 
 @dataclass(slots=True)
@@ -159,6 +160,7 @@ class LmdbMetadata:
         "sessions",
         "inflight",
         "retained",
+        "large",
         "acknowledged",
         "files",
     )
@@ -256,6 +258,10 @@ class LmdbMetadata:
             speaks_of={
                 _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=list[int])
                 for key, value in transaction.cursor(db=database["files"])
+            },
+            large={
+                _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=LargeBody)
+                for key, value in transaction.cursor(db=database["large"])
             },
         )
 
@@ -375,6 +381,8 @@ class LmdbMetadata:
             store("inflight", key, _encode_or_none(record))
         for destination, message in change.retained.items():
             store("retained", _hash(destination), _encode_or_none(message))
+        for sequence, body in change.large.items():
+            store("large", _U64_KEY.pack(sequence), _encode_or_none(body))
         for file_id, spoken in change.speaks_of.items():
             store("files", _U64_KEY.pack(file_id), encode(spoken) if spoken else None)
         for file_id in change.files_gone:

@@ -206,6 +206,7 @@ def restore(replay: Replay, loaded: Loaded) -> None:
         loaded.inflight,
         loaded.retained,
     )
+    index.large.restore(loaded.large)
     for file_id, spoken in loaded.speaks_of.items():
         use = index.file_use(file_id)
         use.speaks_of.update(spoken)

@@ -18,6 +18,7 @@ from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     Durability,
+    Message,
     Operation,
     RecoveredState,
     RemoveSubscription,
@@ -41,6 +42,7 @@ from tidegate_store_journal._format import (
     DATA_OFFSET,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._large import LARGE_THREADS, LargeFiles
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
@@ -67,9 +69,14 @@ class JournalStore:
     """See the module and the contract. One instance is opened once."""
 
     def __init__(
-        self, context: StoreContext, options: JournalOptions, storage: Storage | None = None
+        self,
+        context: StoreContext,
+        options: JournalOptions,
+        storage: Storage | None = None,
+        large_storage: Storage | None = None,
     ) -> None:
-        """*storage* replaces the directory that the options name (tests, fault injection).
+        """*storage* replaces the directory that the options name (tests, fault injection), and
+        *large_storage* the one of large bodies; a journal that is not on disk has none of those.
 
         Raises: ConfigError.
         """
@@ -77,6 +84,16 @@ class JournalStore:
         self._context = context
         self._options = options
         directory = context.data_directory / Path(options.directory)
+        if storage is None and context.persistent and large_storage is None:
+            large_storage = DirectoryStorage(directory / Path(options.large_messages_directory))
+        self._large: LargeFiles | None = None
+        if large_storage is not None and options.large_message_min_size:
+            self._large = LargeFiles(
+                large_storage,
+                size_min=options.large_message_min_size,
+                free_limit_bytes=options.disk_free_limit,
+                syncs=options.journal_disk_sync_strategy != NEVER,
+            )
         if storage is None:
             storage = DirectoryStorage(directory) if context.persistent else MemoryStorage()
         self._storage = storage
@@ -94,7 +111,11 @@ class JournalStore:
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
         always = self._options.journal_disk_sync_strategy == ALWAYS
-        return StoreCapabilities(durable=self._storage.durable and always, acknowledged_log=True)
+        return StoreCapabilities(
+            durable=self._storage.durable and always,
+            acknowledged_log=True,
+            large_bodies=self._large,
+        )
 
     @property
     def metadata_counters(self) -> MetadataCounters:
@@ -150,6 +171,7 @@ class JournalStore:
         count_of = pending.deliveries.get
         counts = [count_of(sequence, 0) for sequence, _ in page]
         messages = await self._reader.read(page)
+        self._hold_large(messages)
         return [
             StoredMessage(sequence, message, count)
             for (sequence, _), message, count in zip(page, messages, counts, strict=True)
@@ -171,6 +193,7 @@ class JournalStore:
             )
         page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
         messages = await self._reader.read([(row.sequence, row.location) for row in page])
+        self._hold_large(messages)
         rows = [
             AcknowledgedMessage(
                 row.ack_sequence,
@@ -245,6 +268,8 @@ class JournalStore:
             ),
         )
         self._index: Index = found.index
+        if self._large is not None:
+            found.notes += await self._open_large(self._large)
         room = RoomWatch(self._storage, self._workers, options.disk_free_limit)
         self._syncs_always = options.journal_disk_sync_strategy == ALWAYS
         files = self._files = DataFiles(
@@ -288,6 +313,7 @@ class JournalStore:
             store_id=found.store_id,
             sync=self._appender.sync,
             bindings_stale=found.rebuilt or found.replayed > 0,
+            large=self._large,
         )
         if tail.file is None:
             await files.make_ready(grows=False, waits=False)
@@ -316,6 +342,26 @@ class JournalStore:
         self._maintenance.start()
         files.reclaimer = reclaim
         return recovered_state(found)
+
+    async def _open_large(self, large: LargeFiles) -> list[str]:
+        """Returns: what recovery has to tell. Raises: StoreLockedError, OSError."""
+        executor = ThreadPoolExecutor(LARGE_THREADS, "tidegate-journal-large")
+        self._resources.callback(executor.shutdown)
+        await self._loop.run_in_executor(
+            executor, large.prepare, f"gateway={self._context.gateway_name}"
+        )
+        self._resources.callback(large.release)
+        notes = await self._loop.run_in_executor(executor, large.recover, self._index.large)
+        large.start(executor)
+        self._resources.callback(large.stop)
+        return notes
+
+    def _hold_large(self, messages: Sequence[Message]) -> None:
+        """Large bodies of messages that were read stay while somebody has the message."""
+        if self._large is not None and self._index.large:
+            for message in messages:
+                if message.large is not None:
+                    self._large.hold(message.large)
 
     def _start_writer(self) -> Writer:
         background = {
@@ -351,4 +397,5 @@ class JournalStore:
             raise StoreClosedError("the journal store is not open")
 
     def _disk_bytes(self) -> int:
-        return self._files.disk_bytes + self._metadata.disk_bytes
+        large = 0 if self._large is None else self._large.disk_bytes
+        return self._files.disk_bytes + self._metadata.disk_bytes + large
