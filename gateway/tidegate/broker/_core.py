@@ -25,6 +25,7 @@ from tidegate.broker._connection import (
     subscription_of,
 )
 from tidegate.broker._detours import take_detour
+from tidegate.broker._large import check_large
 from tidegate.broker._pending_list import NoCursor, PendingList
 from tidegate.broker._retained import RetainedMessages
 from tidegate.broker._retained_delivery import RetainedDeliveries
@@ -60,6 +61,7 @@ from tidegate.spi import (
     EnhancedAuthenticator,
     FlowControlError,
     Interceptor,
+    LargeBodies,
     Message,
     MessageStore,
     Move,
@@ -184,6 +186,10 @@ class BrokerCore:
     @property
     def version(self) -> str:
         return self._version
+
+    @property
+    def large_bodies(self) -> LargeBodies | None:
+        return self.store.capabilities.large_bodies
 
     def begin_authentication(
         self, method: str, request: ConnectRequest
@@ -741,6 +747,7 @@ class BrokerCore:
                     principal=connection.principal,
                     destination=message.destination,
                 ) from None
+        check_large(message)
         destination = message.destination
         if message.retain and (names.is_queue(destination) or names.is_temporary(destination)):
             # A queue keeps its messages anyway; nobody could find a temporary topic's later.

@@ -340,9 +340,7 @@ class _Download:
         """See LargeReader."""
         if self._is_closed:
             raise StoreClosedError("the large body is not open")
-        return await self._files.run(
-            lambda: self._read(limit), self._files.describe(self._name)
-        )
+        return await self._files.run(lambda: self._read(limit), self._files.describe(self._name))
 
     def close(self) -> None:
         """See LargeReader."""

@@ -15,6 +15,7 @@ import msgspec
 from tidegate.spi import LargeBody
 from tidegate_store_journal._format import MASK_32
 
+
 def body_bytes_of(body: LargeBody) -> int:
     """What a record's header and a location say of the body: its size, as far as they can."""
     return min(body.size, MASK_32)

@@ -41,6 +41,9 @@ class FakeLink:
         if not self.is_closing:
             self.sent.append(data)
 
+    def send_piece(self, data, *, last):
+        self.send(data)
+
     def flush(self) -> None: ...
 
     def close(self) -> None:
@@ -250,6 +253,7 @@ class FakeBroker:
     name = "test"
     store_id = "store"
     version = "0"
+    large_bodies = None
 
     def __init__(self) -> None:
         self.connection = FakeConnection()
