@@ -40,6 +40,22 @@ class Streamed(msgspec.Struct, frozen=True):
     missing: Callable[[GatewayError], None]
 
 
+class LargeWire(bytes):
+    """The bytes in front of a large body, for front-ends that hand bytes around.
+
+    Attributes: large: the body, which follows.
+    """
+
+    large: LargeBody
+
+    @classmethod
+    def made(cls, head: bytes, large: LargeBody) -> LargeWire:
+        """*head* before *large*."""
+        wire = cls(head)
+        wire.large = large
+        return wire
+
+
 @final
 class LargeOut:
     """What waits to be written to one client.
@@ -71,9 +87,12 @@ class LargeOut:
         """Something waits, so whatever comes has to wait behind it."""
         return self._task is not None
 
-    def add(self, data: bytes) -> None:
-        """Write *data* behind what waits. Only while it is busy."""
-        self._queue.append(data)
+    def send(self, data: bytes) -> None:
+        """Write *data* behind what waits, at once when nothing does."""
+        if self._task is None:
+            self._link.send(data)
+        else:
+            self._queue.append(data)
 
     def stream(
         self, head: bytes, body: LargeBody, tail: bytes, missing: Callable[[GatewayError], None]

@@ -54,7 +54,7 @@ class LargeClient:
     @classmethod
     async def connect(cls, port: int, **headers: str) -> LargeClient:
         client = cls(*await asyncio.open_connection("127.0.0.1", port, limit=PIECE))
-        client.frame("CONNECT", **{"accept-version": "1.2"} | headers)
+        client.frame("CONNECT", accept_version="1.2", **headers)
         arrived = await client.receive()
         assert arrived.command == "CONNECTED", arrived
         return client

@@ -563,8 +563,8 @@ class Session:
     def _write(self, data: bytes) -> None:
         if self._heart_beat is not None:
             self._heart_beat.is_silent = False
-        if self._large_out is not None and self._large_out.is_busy:
-            self._large_out.add(data)
+        if self._large_out is not None:
+            self._large_out.send(data)
         elif self._link is not None:
             self._link.send(data)
 
