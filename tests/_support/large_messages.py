@@ -59,9 +59,9 @@ class LargeClient:
         assert arrived.command == "CONNECTED", arrived
         return client
 
-    def frame(self, command: str, body: bytes = b"", **headers: str) -> None:
+    def frame(self, command: str, **headers: str) -> None:
         lines = "".join(f"{n.replace('_', '-')}:{v}\n" for n, v in headers.items())
-        self.writer.write(f"{command}\n{lines}\n".encode() + body + b"\0")
+        self.writer.write(f"{command}\n{lines}\n".encode() + b"\0")
 
     def begin(self, size: int, **headers: str) -> None:
         lines = "".join(f"{n.replace('_', '-')}:{v}\n" for n, v in headers.items())

@@ -270,6 +270,11 @@ class Connection:
             core.throttle_full(self, route)
         return bool(route.ids or route.direct)
 
+    def check_publish(self, destination: str) -> None:
+        self._check_open()
+        self._writer.check_writable()
+        self._core.check_destination(self, destination)
+
     @staticmethod
     def _undo_inflight(session: SessionState, record: InflightRecord) -> Callable[[], None]:
         """A publish that was dropped must not leave its packet id behind: the client's next try

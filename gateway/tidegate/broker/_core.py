@@ -736,14 +736,18 @@ class BrokerCore:
 
     # --- publishing ------------------------------------------------------------------------
 
-    def check_publish(self, connection: Connection | Will, message: Message) -> Message:
-        """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
+    def check_destination(self, connection: Connection | Will, destination: str) -> None:
+        """Limits and authorizers. Raises: AccessError, FlowControlError."""
         if self.acknowledged_log.refusing:
             raise FlowControlError(
                 "publishes are refused: the sinks do not keep up and the acknowledged log is at"
                 " its limit (broker.acknowledged_limit)"
             )
-        self._authorize(connection, Action.PUBLISH, message.destination)
+        self._authorize(connection, Action.PUBLISH, destination)
+
+    def check_publish(self, connection: Connection | Will, message: Message) -> Message:
+        """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
+        self.check_destination(connection, message.destination)
         for interceptor in self._interceptors:
             try:
                 message = interceptor.intercept(message, connection.principal)

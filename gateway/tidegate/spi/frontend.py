@@ -191,6 +191,13 @@ class BrokerConnection(Protocol):
         """
         ...
 
+    def check_publish(self, destination: str) -> None:
+        """Refuse before a large body is taken what ``publish`` would refuse whatever it is.
+
+        Raises: AccessError, FlowControlError, StoreError.
+        """
+        ...
+
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         """Begin to consume. Deliveries may come before the confirmation.
 

@@ -6,6 +6,7 @@ the crash tests put faults under the engine.
 
 from __future__ import annotations
 
+from tidegate_store_journal._large import read_large
 from tidegate_store_journal._options import JournalOptions
 from tidegate_store_journal._storage import DirectoryStorage, File, MemoryStorage, Storage
 from tidegate_store_journal._store import JournalStore
@@ -22,5 +23,6 @@ __all__ = [
     "Storage",
     "describe",
     "inspect",
+    "read_large",
     "why",
 ]

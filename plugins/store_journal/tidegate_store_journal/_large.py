@@ -15,8 +15,9 @@ import logging
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Final, TypeVar
 
 from tidegate.spi import (
@@ -245,6 +246,32 @@ class LargeFiles:
         if self._executor is None:
             raise StoreClosedError("the journal store is not open")
         return self._executor
+
+
+def read_large(directory: Path, body: LargeBody, piece_bytes: int = 1 << 20) -> Iterator[bytes]:
+    """The bytes of a large body in pieces, for tools; works beside a running gateway. Blocks.
+
+    Args: directory: of the large bodies (``large_messages_directory``).
+    Raises: CorruptRecordError when the file is missing, cut off, or (behind the last piece) has
+        another checksum; OSError.
+    """
+    path = directory / file_name_of(body.id)
+    left, checksum = body.size, 0
+    try:
+        with path.open("rb") as file:
+            while left:
+                data = file.read(min(left, piece_bytes))
+                if not data:
+                    raise CorruptRecordError(
+                        f"the file ends before byte {body.size}", location=str(path)
+                    )
+                left -= len(data)
+                checksum = crc32c(checksum, data)
+                yield data
+    except FileNotFoundError:
+        raise CorruptRecordError("the file is missing", location=str(path)) from None
+    if checksum != body.checksum:
+        raise CorruptRecordError("the bytes are damaged (checksum)", location=str(path))
 
 
 class _Upload:

@@ -161,17 +161,19 @@ class Client:
     def check_large(self, frame: Frame) -> None:
         """Refuse a SEND whose body is still to come, as far as that can be known.
 
-        Raises: PeerProtocolError, RequestError.
+        Raises: PeerProtocolError, and what the broker's ``check_publish`` raises.
         """
         headers = frame.headers
         written = headers.get("destination")
         if written is None:
             raise PeerProtocolError("SEND needs a destination header")
-        if written not in self._destinations:
-            self._remember(written, headers.get("destination-type", ""))
+        known = self._destinations.get(written)
+        if known is None:
+            known = self._remember(written, headers.get("destination-type", ""))
         transaction = headers.get("transaction")
         if transaction is not None and transaction not in self._transactions:
             raise RequestError(f"there is no open transaction {transaction!r}; BEGIN it first")
+        self.connection.check_publish(known[0])
 
     def send(self, frame: Frame, large: LargeBody | None = None) -> None:
         """STOMP 1.2 "SEND". *large*: where its body is, when it is not in the frame."""

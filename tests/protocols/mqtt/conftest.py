@@ -166,6 +166,9 @@ class FakeConnection:
         self._call("publish", (message, inflight), token)
         return self.has_subscribers
 
+    def check_publish(self, destination: str) -> None:
+        self._call("check_publish", destination)
+
     def subscribe(self, request: Any, token: Any = None) -> bool:
         self._call("subscribe", request, token)
         return False
