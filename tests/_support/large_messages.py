@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PIECE = 1 << 18
@@ -42,7 +42,7 @@ class Arrived:
     headers: dict[str, str]
     size: int
     digest: str
-    body: bytes  # of small ones
+    body: bytes = field(repr=False)  # of small ones
 
 
 class LargeClient:
