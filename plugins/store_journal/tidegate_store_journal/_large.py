@@ -42,6 +42,7 @@ T = TypeVar("T")
 #: body can take seconds. More would only make the disk seek.
 LARGE_THREADS: Final = 4
 _SUFFIX: Final = ".body"
+_LOST_SUFFIX: Final = ".lost"
 #: What was written is forced to disk in such pieces, so that the sync at the end, for which the
 #: client waits, is short and the kernel's cache is not full of what it must write first.
 _SYNC_BYTES: Final = 32 << 20
@@ -103,9 +104,11 @@ class LargeFiles:
         """Give the directory back. Idempotent. Blocks."""
         self._storage.unlock()
 
-    def recover(self, references: LargeReferences) -> list[str]:
+    def recover(self, references: LargeReferences, *, keeps_orphans: bool = False) -> list[str]:
         """Remove orphans and look for what is missing. Blocks.
 
+        Args: keeps_orphans: the journal may have lost records, so a file that no message names may
+            be all that is left of one: it is kept under another name, which nothing reads.
         Returns: a sentence for each thing found. Raises: OSError.
         """
         notes: list[str] = []
@@ -122,13 +125,17 @@ class LargeFiles:
             if body_id in references:
                 found[body_id] = length
             else:
-                self._storage.unlink(name)
+                if keeps_orphans:
+                    self._storage.rename(name, name + _LOST_SUFFIX)
+                else:
+                    self._storage.unlink(name)
                 orphans += 1
                 orphan_bytes += length
         if orphans:
             notes.append(
-                f"{orphans} files of large messages that were never confirmed or not needed any "
-                f"more ({format_size(orphan_bytes)}) were removed."
+                f"{orphans} files of large messages that no message names "
+                f"({format_size(orphan_bytes)}) were "
+                + (f"renamed to *{_SUFFIX}{_LOST_SUFFIX}." if keeps_orphans else "removed.")
             )
         for sequence, body in references.bodies.items():
             if found.get(body.id) != body.size:

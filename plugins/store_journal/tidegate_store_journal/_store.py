@@ -282,7 +282,7 @@ class JournalStore:
         )
         self._index: Index = found.index
         if self._large is not None:
-            found.notes += await self._open_large(self._large)
+            found.notes += await self._open_large(self._large, keeps_orphans=found.rebuilt)
         room = RoomWatch(self._storage, self._workers, options.disk_free_limit)
         files = self._files = DataFiles(
             self._storage,
@@ -362,7 +362,7 @@ class JournalStore:
         files.reclaimer = reclaim
         return recovered_state(found)
 
-    async def _open_large(self, large: LargeFiles) -> list[str]:
+    async def _open_large(self, large: LargeFiles, *, keeps_orphans: bool) -> list[str]:
         """Returns: what recovery has to tell. Raises: StoreLockedError, OSError."""
         executor = ThreadPoolExecutor(LARGE_THREADS, "tidegate-journal-large")
         self._resources.callback(executor.shutdown)
@@ -370,7 +370,9 @@ class JournalStore:
             executor, large.prepare, f"gateway={self._context.gateway_name}"
         )
         self._resources.callback(large.release)
-        notes = await self._loop.run_in_executor(executor, large.recover, self._index.large)
+        notes = await self._loop.run_in_executor(
+            executor, lambda: large.recover(self._index.large, keeps_orphans=keeps_orphans)
+        )
         large.start(executor)
         self._resources.callback(large.stop)
         return notes

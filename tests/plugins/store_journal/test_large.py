@@ -385,7 +385,28 @@ def test_orphans_are_removed_at_the_start_and_told(tmp_path: Path) -> None:
         again, state = await opened(tmp_path)
         assert body_files(tmp_path) == [kept]
         assert (directory / "notes.txt").exists()
-        assert any("1 files of large messages" in note for note in state.report.notes)
+        (note,) = [note for note in state.report.notes if "large messages" in note]
+        assert "1 files" in note
+        assert "removed" in note
+        await again.close()
+
+    run(scenario())
+
+
+def test_a_rebuild_keeps_orphans_aside_since_their_records_may_be_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        await add_large(store, 2, number=2)
+        await write(store, ack(2))
+        await store.close()
+        directory = tmp_path / "journal" / "large-messages"
+        (directory / file_name_of("0" * 32)).write_bytes(bytes(2048))
+        shutil.rmtree(tmp_path / "journal" / "metadata")
+        again, state = await opened(tmp_path)
+        assert len(body_files(tmp_path)) == 1
+        assert (directory / ("0" * 32 + ".body.lost")).stat().st_size == 2048
+        assert any("*.body.lost" in note for note in state.report.notes)
         await again.close()
 
     run(scenario())
