@@ -208,10 +208,10 @@ class Outgoing:
             message = stored.message
             body = message.body
             if not body and message.large is not None:
+                may_keep = False
                 if len(messages) > 1:
                     break
                 large = message.large
-                may_keep = False
             qos = message.qos
             if qos > qos_max:
                 qos = qos_max  # the smaller of the two (MQTT 3.1.1 section 3.8.4)

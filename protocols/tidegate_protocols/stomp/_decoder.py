@@ -8,6 +8,7 @@ everything else goes through :func:`_parse_head`.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Final, final
 
@@ -86,6 +87,7 @@ class Decoder:
         "_common_bytes_max",
         "_error",
         "_is_in_body",
+        "_large_digits",
         "_limits",
         "_needed",
         "_pieces",
@@ -115,6 +117,9 @@ class Decoder:
         # No frame can be complete without a NUL, which must come within so many bytes; 0: it can.
         self._awaits_nul = 0
         self._is_in_body = False  # of a LargeSend
+        # A content-length with fewer digits is none of a large body.
+        smallest = self._limits.large_bytes_min
+        self._large_digits = len(str(smallest)) if smallest else sys.maxsize
 
     @property
     def version(self) -> Version | None:
@@ -201,13 +206,14 @@ class Decoder:
                 stop = start + _SMALL_LENGTHS.get(length_text, size)
                 common = stop < size and not buffer[stop] and stop - start <= body_bytes_max
             if not common:
-                size_large = self._large_size(command, headers, length_text)
-                if size_large:
-                    self._position = start
-                    self._keep_rest(buffer)
-                    self._is_in_body = True
-                    yield LargeSend(Frame(command, headers, b"", pairs), size_large)
-                    return
+                if length_text is not None and len(length_text) >= self._large_digits:
+                    size_large = self._large_size(command, headers, length_text)
+                    if size_large:
+                        self._position = start
+                        self._keep_rest(buffer)
+                        self._is_in_body = True
+                        yield LargeSend(Frame(command, headers, b"", pairs), size_large)
+                        return
                 stop = self._find_body_end(buffer, start, length_text)
                 if stop < 0:
                     break
@@ -404,13 +410,10 @@ class Decoder:
             )
         return stop
 
-    def _large_size(self, command: str, headers: dict[str, str], length_text: str | None) -> int:
+    def _large_size(self, command: str, headers: dict[str, str], length_text: str) -> int:
         """Bytes of the large body that begins here; 0 when it is an ordinary one."""
-        smallest = self._limits.large_bytes_min
         if (
-            not smallest
-            or length_text is None
-            or command != "SEND"
+            command != "SEND"
             or headers.get("retain") == "true"
             or not (length_text.isascii() and length_text.isdigit())
         ):
@@ -419,7 +422,7 @@ class Decoder:
         if len(length_text) > _CONTENT_LENGTH_DIGITS_MAX:
             raise self._too_large("body", largest)
         size = int(length_text)
-        if size < smallest:
+        if size < self._limits.large_bytes_min:
             return 0
         if size > largest:
             raise self._too_large("body", largest)

@@ -25,6 +25,7 @@ from tidegate.spi import (
     LargeBody,
     Message,
     Move,
+    Operation,
     RemoveDestination,
     StoreClosedError,
     StoreContext,
@@ -34,7 +35,10 @@ from tidegate.spi import (
     StoreLockedError,
 )
 from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk
-from tidegate_store_journal import JournalStore, read_large
+from tidegate_store_journal import JournalStore, _format, read_large
+from tidegate_store_journal._encode import encode_batch
+from tidegate_store_journal._format import DATA_OFFSET
+from tidegate_store_journal._index import Index
 from tidegate_store_journal._large import LARGE_THREADS, LargeFiles, file_name_of
 from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
 
@@ -368,6 +372,54 @@ def test_a_body_of_another_size_than_stated_is_refused(tmp_path: Path) -> None:
         assert body_files(tmp_path) == []
 
     run(scenario())
+
+
+# ---------------------------------------------------------------------------------------- format
+
+GOLDEN = Path(__file__).parent / "golden" / "version-2-large.hex"
+GOLDEN_BODY = LargeBody("00112233445566778899aabbccddeeff", 5 << 30, 0xDEADBEEF)
+
+
+def golden_records() -> bytes:
+    """An added, a moved and a copied large message, as records."""
+    message = Message("queue://q", b"", (("a", "b"),), 5, large=GOLDEN_BODY)
+    index = Index(keep_acknowledged=False)
+    operations: list[Operation] = [AddMessage(7, message, (1,)), Move(2, 6, 3, 8, message)]
+    payload = encode_batch(operations, 1, DATA_OFFSET, index).payload
+    kind = _format.COPY | _format.LARGE_BIT
+    value = _format.encode(message)
+    size = 0xFFFF_FFFF
+    return payload + _format.encode_record(kind, value, sequence=9, pending_list=1, body_bytes=size)
+
+
+def test_bytes_of_large_messages_have_not_changed() -> None:
+    lines = [line for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
+    assert golden_records() == bytes.fromhex("".join(lines))
+
+
+def test_the_golden_records_are_what_the_document_says() -> None:
+    records = list(_format.iterate_records(golden_records(), 3))
+    assert [record.type for record in records] == [129, 132, 144]
+    assert [record.body_bytes for record in records] == [0xFFFF_FFFF] * 3
+    for record in records:
+        assert _format.large_body_of(record) == GOLDEN_BODY
+        assert record.payload.endswith(
+            b"\x93"
+            b"\xd9\x20"
+            + GOLDEN_BODY.id.encode()
+            + b"\xcf"
+            + (5 << 30).to_bytes(8, "big")
+            + b"\xce"
+            + (0xDEADBEEF).to_bytes(4, "big")
+        )
+
+
+def test_a_record_that_says_large_and_names_no_body_is_damage() -> None:
+    value = _format.encode(Message("queue://q", b""))
+    data = _format.encode_record(_format.ADD | _format.LARGE_BIT, value, sequence=1)
+    (record,) = _format.iterate_records(data, 1)
+    with pytest.raises(_format.FormatError, match="does not name"):
+        _format.large_body_of(record)
 
 
 # ------------------------------------------------------------------------------- orphans, damage
