@@ -2,12 +2,24 @@
 
 import asyncio
 import logging
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from large_fakes import FakeBodies
 
+from tidegate.broker._acknowledged import AcknowledgedLog
 from tidegate.broker._large import OMITTED, check_large, whole
-from tidegate.spi import CorruptRecordError, LargeBody, Message, RequestError
+from tidegate.config import BrokerConfig
+from tidegate.spi import (
+    AcknowledgedMessage,
+    AcknowledgedPage,
+    CorruptRecordError,
+    LargeBody,
+    Message,
+    RequestError,
+    StoreCapabilities,
+)
 
 LARGE = LargeBody("k0", 10)
 
@@ -44,6 +56,31 @@ def test_a_sink_gets_the_body_in_memory():
         found = await whole(message, bodies, 10)
         assert found == Message("queue://q", b"0123456789", (("a", "b"),))
         assert bodies.readers[0].is_closed
+
+    asyncio.run(scenario())
+
+
+def test_a_page_of_the_log_has_its_bodies_one_after_the_other():
+    async def scenario():
+        bodies = FakeBodies()
+        config = BrokerConfig(acknowledged_body_max=10)
+        store = SimpleNamespace(capabilities=StoreCapabilities(True, True, bodies))
+        log = AcknowledgedLog(cast(Any, store), "id", config)
+        messages = [
+            Message("queue://q", b"", large=bodies.holding(b"0123456789")),
+            Message("queue://q", b"small"),
+            Message("queue://q", b"", large=bodies.holding(b"01234567890")),
+        ]
+        rows = [
+            AcknowledgedMessage(number, number, message, 1, 0, 0, "", "", "")
+            for number, message in enumerate(messages, 1)
+        ]
+        page = await log.with_bodies(AcknowledgedPage(rows, 3))
+        assert [row.message.body for row in page.rows] == [b"0123456789", b"small", b""]
+        assert page.rows[2].message.headers == ((OMITTED, "11"),)
+        assert ([row.ack_sequence for row in page.rows], page.last) == ([1, 2, 3], 3)
+        ordinary = AcknowledgedPage(rows[1:2], 3)
+        assert await log.with_bodies(ordinary) is ordinary
 
     asyncio.run(scenario())
 
