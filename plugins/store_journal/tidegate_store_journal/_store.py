@@ -47,6 +47,7 @@ from tidegate_store_journal._index import Index
 from tidegate_store_journal._journaltypes import make_writer, open_directory
 from tidegate_store_journal._large import LARGE_THREADS, LargeFiles
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
+from tidegate_store_journal._memory import LimitedMemoryStorage
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
     Metadata,
@@ -57,7 +58,7 @@ from tidegate_store_journal._opening import recovered_state, usable_pool, usable
 from tidegate_store_journal._options import ALWAYS, NEVER, JournalOptions, check
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
-from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage, Storage
+from tidegate_store_journal._storage import DirectoryStorage, Storage
 from tidegate_store_journal._writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -83,9 +84,10 @@ class JournalStore:
 
         Raises: ConfigError.
         """
-        check(options)
+        check(options, persistent=context.persistent)
         self._context = context
         self._options = options
+        self._warning = ""  # for the operator, at the start
         directory = context.data_directory / Path(options.directory)
         if storage is None and context.persistent and large_storage is None:
             large_storage = DirectoryStorage(directory / Path(options.large_messages_directory))
@@ -98,12 +100,21 @@ class JournalStore:
                 syncs=options.sync_strategy != NEVER,
             )
         if storage is None:
-            storage = open_directory(options, directory) if context.persistent else MemoryStorage()
+            if context.persistent:
+                storage = open_directory(options, directory)
+            else:
+                storage = LimitedMemoryStorage(options.memory_limit)
+                self._warning = (
+                    "persistent=false: nothing survives the end of this gateway memory_limit="
+                    + storage.limit
+                )
         self._storage = storage
         metadata_directory = storage.metadata_directory
-        self._metadata: Metadata = (
-            NoMetadata() if metadata_directory is None else LmdbMetadata(metadata_directory)
-        )
+        self._metadata: Metadata = NoMetadata()
+        if metadata_directory is not None:
+            self._metadata = LmdbMetadata(metadata_directory)
+            if not options.persistent_index:
+                self._metadata = NoMetadata(self._metadata)
         self._synced_origins = _synced_origins(options)
         self._buffer: TimedBuffer | None = None
         self._resources = AsyncExitStack()
@@ -255,6 +266,7 @@ class JournalStore:
                 await self._checkpointer.run(cleanup=True, clean=True)
             except (OSError, StoreError) as error:
                 logger.warning("the last checkpoint failed; the next start replays error=%s", error)
+        logger.info("closed; in the metadata store so far: %s", self._metadata.counters)
         await self._resources.aclose()
 
     # ------------------------------------------------------------------------------- opening
@@ -282,8 +294,12 @@ class JournalStore:
         )
         self._index: Index = found.index
         if self._large is not None:
-            found.notes += await self._open_large(self._large, keeps_orphans=found.rebuilt)
-        room = RoomWatch(self._storage, self._workers, options.disk_free_limit)
+            # Without an index on disk every start rebuilds; that says nothing of losses.
+            lost = found.rebuilt and options.persistent_index
+            found.notes += await self._open_large(self._large, keeps_orphans=lost)
+        # In memory there is nobody else to leave room for; its limit is hard enough.
+        free_limit = options.disk_free_limit if self._storage.durable else 0
+        room = RoomWatch(self._storage, self._workers, free_limit)
         files = self._files = DataFiles(
             self._storage,
             self._workers,
@@ -292,7 +308,7 @@ class JournalStore:
                 files_min=options.journal_min_files,
                 pool_files=options.journal_pool_files,
                 archive=options.directory_archive if options.archive_data_logs else "",
-                free_limit_bytes=options.disk_free_limit,
+                free_limit_bytes=free_limit,
             ),
             store_id=found.store_id,
         )
@@ -346,6 +362,9 @@ class JournalStore:
             wake=room.event.set,
         )
         self._maintenance = Maintenance(options, room, self._checkpointer, reclaim, self._workers)
+        self._index.watch_growth(
+            options.max_checkpoint_message_add_size, self._maintenance.want_checkpoint
+        )
         if options.journal_buffer_timeout:
             self._buffer = TimedBuffer(
                 self._write,
@@ -354,6 +373,8 @@ class JournalStore:
                 bytes_max=min(options.journal_buffer_size, options.file_length // 4),
             )
         self._is_open = True
+        if self._warning:
+            logger.warning(self._warning)
         await self._remove_temporary_subscriptions()
         await room.look()
         if not room.is_short:
