@@ -27,6 +27,7 @@ class PluginSite:
         source: str,
         *,
         version: str = "1.2.3",
+        group: str = ENTRY_POINT_GROUP,
     ) -> None:
         """Install *distribution* with one module, *source*, named after it."""
         module = distribution.replace("-", "_")
@@ -38,9 +39,7 @@ class PluginSite:
             f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
         )
         lines = [f"{name} = {value}" for name, value in entry_points.items()]
-        info.joinpath("entry_points.txt").write_text(
-            "\n".join([f"[{ENTRY_POINT_GROUP}]", *lines, ""])
-        )
+        info.joinpath("entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
 
     def add_toys(self) -> None:
         """Install ``toys`` (one of each kind) and ``doors`` (an authenticator)."""

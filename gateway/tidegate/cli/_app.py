@@ -14,8 +14,10 @@ import typer
 
 from tidegate import __version__
 from tidegate._logging import LogLevel, configure_logging
-from tidegate.cli import _mqtt, _reference, _show, _stomp
+from tidegate.cli import _mqtt, _reference, _show, _stomp, _store
+from tidegate.cli._commands import Commands
 from tidegate.cli._exit import ExitCode, Failure, failure_of
+from tidegate.cli._host import Host
 from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
 from tidegate.config import ResolvedConfig, check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
@@ -27,6 +29,7 @@ _log = logging.getLogger("tidegate.cli")
 _INTERRUPTED = 130
 
 app = typer.Typer(
+    cls=Commands,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -37,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(_stomp.app, name="stomp")
 app.add_typer(_mqtt.app, name="mqtt")
+app.add_typer(_store.app, name="store")
 
 ConfigOption = Annotated[
     Path | None,
@@ -51,14 +55,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result: object = app(args=arguments, prog_name="tidegate", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output went away (`| head`); it has what it wanted.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
+        return _nobody_reads()
+    except SystemExit as stop:
+        # What typer and rich make of a broken pipe, each in its own way: exit code 1.
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        return _nobody_reads()
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except Exception as error:
         return _report(error)
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _nobody_reads() -> int:
+    """The reader of our output went away (`| head`); it has what it wanted."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.OK
 
 
 def _print_version(wanted: bool) -> None:
@@ -78,6 +91,7 @@ def _top(
         ),
     ] = False,
 ) -> None:
+    context.obj = Host()
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(ExitCode.CONFIG)

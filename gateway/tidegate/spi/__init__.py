@@ -6,6 +6,7 @@ Written for plugin authors in docs/plugins.md. The version is :data:`SPI_VERSION
 from __future__ import annotations
 
 from tidegate.spi import names
+from tidegate.spi.commands import COMMANDS_GROUP, CommandHost, ConfiguredStore, Progress
 from tidegate.spi.cursor import CursorContext, CursorFactory, PageReader, PendingCursor
 from tidegate.spi.errors import (
     AccessError,
@@ -114,6 +115,7 @@ from tidegate.spi.units import format_duration, format_size, parse_duration, par
 from tidegate.spi.version import SPI_VERSION
 
 __all__ = [
+    "COMMANDS_GROUP",
     "ENTRY_POINT_GROUP",
     "MESSAGE_OVERHEAD_BYTES",
     "PRIORITY_DEFAULT",
@@ -134,7 +136,9 @@ __all__ = [
     "BrokerConnection",
     "ClearRetained",
     "ClientPeer",
+    "CommandHost",
     "ConfigError",
+    "ConfiguredStore",
     "ConnectRequest",
     "ConnectResult",
     "ConnectionEndedError",
@@ -180,6 +184,7 @@ __all__ = [
     "PluginError",
     "PluginInfo",
     "PluginLoadError",
+    "Progress",
     "ProtocolError",
     "PutInflight",
     "PutSession",

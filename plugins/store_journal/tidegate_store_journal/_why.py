@@ -104,6 +104,11 @@ def why(directory: Path, name: str) -> FileReport:
         )
 
 
+def file_reports(seen: Look) -> list[FileReport]:
+    """All data files of a journal that is being looked at, without what keeps them."""
+    return _reports(seen)
+
+
 def _reports(seen: Look) -> list[FileReport]:
     replay = seen.replay
     reports: list[FileReport] = []

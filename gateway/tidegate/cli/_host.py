@@ -1,0 +1,128 @@
+"""What commands of plugins, and ``tidegate store``, get from the host: :class:`CommandHost`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.cli import _show
+from tidegate.config import load_config, resolve
+from tidegate.plugins import PluginHost
+from tidegate.spi.commands import ConfiguredStore
+from tidegate.spi.commands import Progress as ProgressCall
+
+
+class Host:
+    """See :class:`tidegate.spi.commands.CommandHost`."""
+
+    def store(self, config: Path | None) -> ConfiguredStore:
+        """See CommandHost."""
+        resolved = resolve(load_config(config), PluginHost())
+        return ConfiguredStore(
+            plugin=resolved.store.name,
+            factory=resolved.store.factory,
+            options=resolved.store.options,
+            data_directory=resolved.broker.data_directory,
+            gateway_name=resolved.broker.name,
+            persistent=resolved.broker.persistent,
+        )
+
+    def print_json(self, value: object) -> None:
+        """See CommandHost."""
+        _show.print_json(value)
+
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """See CommandHost."""
+        _show.make_console().print(plain_table(headings, rows))
+
+    def progress(self) -> ProgressCall:
+        """See CommandHost."""
+        return Bars()
+
+    def export_store(self, store: ConfiguredStore, target: Path) -> Mapping[str, int]:
+        """See CommandHost."""
+        from tidegate.portable import export_store
+
+        with Bars() as bars:
+            return export_store(store, target, bars)
+
+    def import_store(self, store: ConfiguredStore, source: Path) -> Mapping[str, int]:
+        """See CommandHost."""
+        from tidegate.portable import import_store
+
+        with Bars() as bars:
+            return import_store(store, source, bars)
+
+
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """A table as the other commands print it; numbers to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for number, heading in enumerate(headings):
+        values = [row[number] for row in rows]
+        right = bool(values) and all(isinstance(value, (int, float)) for value in values)
+        # What a row is about stays whole: it is what people copy.
+        table.add_column(
+            heading, justify="right" if right else "left", overflow="fold", no_wrap=number == 0
+        )
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    return table
+
+
+class Bars:
+    """Progress bars on stderr, one for each thing that goes on; silent when that is no terminal.
+
+    Begins with the first call and ends with the context, or when everything has come to its total.
+    """
+
+    def __init__(self) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._progress = (
+            Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=console,
+            )
+            if console.is_terminal
+            else None
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Draw how far *what* is; *total* 0 means unknown."""
+        progress = self._progress
+        if progress is None:
+            return
+        if what not in self._tasks:
+            if not progress.live.is_started:
+                progress.start()
+            self._tasks[what] = progress.add_task(what, total=total or None)
+        progress.update(self._tasks[what], completed=done, total=total or None)
+        if progress.finished:
+            progress.stop()
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Draw no more. Idempotent."""
+        if self._progress is not None and self._progress.live.is_started:
+            self._progress.stop()

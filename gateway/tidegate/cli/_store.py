@@ -1,0 +1,59 @@
+"""``tidegate store``: what one does with any store; store plugins add commands of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tidegate.cli._commands import open_typer
+from tidegate.spi.commands import CommandHost
+
+app: Final = open_typer("Carry a store's contents elsewhere; more commands come with its plugin.")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.command(name="export")
+def export_command(
+    context: typer.Context,
+    target: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="A new directory.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write everything to Parquet files.
+
+    The gateway must not run. Any store plugin can import it again; docs/portable-format.md says
+    what is in it.
+    """
+    host: CommandHost = context.obj
+    show_counts(host, host.export_store(host.store(config), target), as_json, target)
+
+
+@app.command(name="import")
+def import_command(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="What export wrote.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fill an empty store from an export.
+
+    The gateway must not run. A store that holds anything is refused.
+    """
+    host: CommandHost = context.obj
+    show_counts(host, host.import_store(host.store(config), source), as_json, source)
+
+
+def show_counts(host: CommandHost, counts: Mapping[str, int], as_json: bool, where: Path) -> None:
+    """Print how many of each thing were carried to or from *where*."""
+    if as_json:
+        host.print_json({"directory": str(where), **counts})
+    else:
+        host.print_table(("what", "carried"), list(counts.items()))

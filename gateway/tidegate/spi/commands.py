@@ -1,0 +1,95 @@
+"""Commands that a plugin adds to ``tidegate``: how they are found, and what the host lends them.
+
+An entry point of the group ``tidegate.commands`` names a command group (``journal`` becomes
+``tidegate journal``) and a ``typer.Typer`` whose commands go into it. Several distributions may add
+to the same group, also to ``store``, which is the host's own; a name that is taken already is
+refused with both distributions named. The module is imported when somebody types the group (or
+asks for its help), never by ``tidegate run``.
+
+A command finds its :class:`CommandHost` in ``typer.Context.obj``. It raises the errors of the
+contract; the host turns them into one line on stderr and an exit code (docs/configuration.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from tidegate.spi.store import MessageStore, MessageStoreFactory, StoreContext
+
+COMMANDS_GROUP: Final = "tidegate.commands"
+
+#: (what, done, total) as in :attr:`StoreContext.progress`.
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredStore:
+    """A store that a configuration names, not yet made: nothing is opened or touched.
+
+    Attributes:
+        plugin: name of the store plugin.
+        factory, options: as the gateway would use them.
+        data_directory, gateway_name, persistent: as in :class:`StoreContext`.
+    """
+
+    plugin: str
+    factory: MessageStoreFactory
+    options: object
+    data_directory: Path
+    gateway_name: str = "tidegate"
+    persistent: bool = True
+
+    def create(self, *, progress: Progress | None = None) -> MessageStore:
+        """The store, not yet opened; acknowledged messages that a sink still waits for are kept.
+
+        Raises: ConfigError.
+        """
+        context = StoreContext(
+            data_directory=self.data_directory,
+            gateway_name=self.gateway_name,
+            persistent=self.persistent,
+            keep_acknowledged=True,
+            progress=progress or (lambda _what, _done, _total: None),
+        )
+        return self.factory.create(context, self.options)
+
+
+class CommandHost(Protocol):
+    """What the host lends to a command. Everything here blocks and belongs to one thread."""
+
+    def store(self, config: Path | None) -> ConfiguredStore:
+        """The store of the configuration in *config*; None means the default configuration.
+
+        Raises: ConfigError, PluginError.
+        """
+        ...
+
+    def print_json(self, value: object) -> None:
+        """*value* as JSON on stdout."""
+        ...
+
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table on stdout; numbers stand to the right. No folding when stdout is no terminal."""
+        ...
+
+    def progress(self) -> Progress:
+        """Something that draws a bar on stderr when that is a terminal, and else stays silent."""
+        ...
+
+    def export_store(self, store: ConfiguredStore, target: Path) -> Mapping[str, int]:
+        """Write all of *store* to the new directory *target* in the portable format.
+
+        The store must not be in use. Returns: how many of each thing.
+        Raises: ConfigError (also: what the format needs is not installed); StoreError.
+        """
+        ...
+
+    def import_store(self, store: ConfiguredStore, source: Path) -> Mapping[str, int]:
+        """Fill *store*, which must be empty, with what :meth:`export_store` wrote to *source*.
+
+        Returns: how many of each thing. Raises: as :meth:`export_store`.
+        """
+        ...
