@@ -7,6 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
+from tidegate.broker._large import whole
 from tidegate.config import BrokerConfig
 from tidegate.spi import (
     AcknowledgedPage,
@@ -44,7 +47,8 @@ class Reader(AcknowledgedReader):
         return self._log.last
 
     async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        return await self._log.store.acknowledged(after, limit, bytes_max)
+        page = await self._log.store.acknowledged(after, limit, bytes_max)
+        return await self._log.with_bodies(page)
 
     async def wait_beyond(self, after: int) -> None:
         await self._log.wait_beyond(after)
@@ -98,6 +102,23 @@ class AcknowledgedLog:
         while self.last <= after:
             self._news.clear()
             await self._news.wait()
+
+    async def with_bodies(self, page: AcknowledgedPage) -> AcknowledgedPage:
+        """*page* with the bodies that are in files of their own, one after the other.
+
+        Raises: CorruptRecordError, StoreError. Cancellation: safe.
+        """
+        bodies = self.store.capabilities.large_bodies
+        if bodies is None or all(row.message.large is None for row in page.rows):
+            return page
+        limit = self._config.acknowledged_body_max
+        rows = [
+            row
+            if row.message.large is None
+            else msgspec.structs.replace(row, message=await whole(row.message, bodies, limit))
+            for row in page.rows
+        ]
+        return AcknowledgedPage(rows, page.last)
 
     async def release_common(self) -> None:
         await self.store.release_acknowledged(min(reader.released for reader in self._readers))

@@ -306,6 +306,11 @@ class Connection:
         self._core.duplicates.repeated(destination, duplicate_id, unit, undo)
         self._core.schedule()
 
+    def check_publish(self, destination: str) -> None:
+        self._check_open()
+        self._writer.check_writable()
+        self._core.check_destination(self, destination)
+
     @staticmethod
     def _undo_inflight(session: SessionState, record: InflightRecord) -> Callable[[], None]:
         """A publish that was dropped must not leave its packet id behind: the client's next try

@@ -27,6 +27,7 @@ from tidegate.broker._connection import (
 )
 from tidegate.broker._detours import take_detour
 from tidegate.broker._duplicates import DuplicateIds
+from tidegate.broker._large import check_large
 from tidegate.broker._pending_list import NoCursor, PendingList
 from tidegate.broker._retained import RetainedMessages
 from tidegate.broker._retained_delivery import RetainedDeliveries
@@ -62,6 +63,7 @@ from tidegate.spi import (
     EnhancedAuthenticator,
     FlowControlError,
     Interceptor,
+    LargeBodies,
     Message,
     MessageStore,
     Move,
@@ -188,6 +190,10 @@ class BrokerCore:
     @property
     def version(self) -> str:
         return self._version
+
+    @property
+    def large_bodies(self) -> LargeBodies | None:
+        return self.store.capabilities.large_bodies
 
     def begin_authentication(
         self, method: str, request: ConnectRequest
@@ -738,14 +744,18 @@ class BrokerCore:
 
     # --- publishing ------------------------------------------------------------------------
 
-    def check_publish(self, connection: Connection | Will, message: Message) -> Message:
-        """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
+    def check_destination(self, connection: Connection | Will, destination: str) -> None:
+        """Limits and authorizers. Raises: AccessError, FlowControlError."""
         if self.acknowledged_log.refusing:
             raise FlowControlError(
                 "publishes are refused: the sinks do not keep up and the acknowledged log is at"
                 " its limit (broker.acknowledged_limit)"
             )
-        self._authorize(connection, Action.PUBLISH, message.destination)
+        self._authorize(connection, Action.PUBLISH, destination)
+
+    def check_publish(self, connection: Connection | Will, message: Message) -> Message:
+        """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
+        self.check_destination(connection, message.destination)
         for interceptor in self._interceptors:
             try:
                 message = interceptor.intercept(message, connection.principal)
@@ -758,6 +768,7 @@ class BrokerCore:
                     principal=connection.principal,
                     destination=message.destination,
                 ) from None
+        check_large(message)
         destination = message.destination
         if message.retain and (names.is_queue(destination) or names.is_temporary(destination)):
             # A queue keeps its messages anyway; nobody could find a temporary topic's later.

@@ -29,6 +29,7 @@ class _NoBroker:
     name = "check"
     store_id = ""
     version = ""
+    large_bodies = None
 
     def begin_authentication(
         self, method: str, request: ConnectRequest

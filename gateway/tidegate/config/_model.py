@@ -118,6 +118,14 @@ class BrokerConfig:
         "`acknowledged_overflow` says what happens above it. Guards the disk when a sink stands "
         "still.",
     )
+    acknowledged_body_max: int = option(
+        64 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 20,
+        help="Sinks take bodies in memory, one streamed body at a time. One that is larger than "
+        "this is left out of its row, which has a header `large-body-omitted` with its size then. "
+        "Guards the memory; bodies that are not streamed are not affected.",
+    )
     acknowledged_overflow: str = option(
         "refuse_publish",
         choices=("refuse_publish", "discard_oldest"),

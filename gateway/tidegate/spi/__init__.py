@@ -58,6 +58,7 @@ from tidegate.spi.hookspecs import (
     hookimpl,
     hookspec,
 )
+from tidegate.spi.large import LargeBodies, LargeBody, LargeReader, LargeWriter
 from tidegate.spi.messages import (
     MESSAGE_OVERHEAD_BYTES,
     PRIORITY_DEFAULT,
@@ -182,6 +183,10 @@ __all__ = [
     "InflightState",
     "Interceptor",
     "Kind",
+    "LargeBodies",
+    "LargeBody",
+    "LargeReader",
+    "LargeWriter",
     "ListenerConfig",
     "LocalProtocolError",
     "LockedMessages",

@@ -21,6 +21,7 @@ import msgspec
 
 from tidegate.spi.branches import Branch, BranchId
 from tidegate.spi.errors import GatewayError
+from tidegate.spi.large import LargeBodies
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.operations import InflightDirection, InflightRecord, Subscription
 from tidegate.spi.security import AuthenticationExchange
@@ -142,7 +143,9 @@ class ClientPeer(Protocol):
 
         With ``acknowledge=True`` each stays in flight until acknowledged or rejected, except, for
         MQTT, messages of effective QoS 0 on a topic subscription (a queue keeps QoS 0 messages as
-        QoS 1). ``delivery_count > 0`` asks for the redelivered mark. *messages*
+        QoS 1). The body of a message with ``large`` is in :attr:`Broker.large_bodies`; the
+        front-end writes nothing else to the client before it is through, and pauses deliveries
+        (``writable``) meanwhile. ``delivery_count > 0`` asks for the redelivered mark. *messages*
         is empty only to say that a subscription with ``browse`` has shown everything and is over.
         """
         ...
@@ -191,6 +194,13 @@ class BrokerConnection(Protocol):
             one that was discarded).
         Raises: AccessError, FlowControlError, RequestError (unknown transaction),
             StoreError (store full or read-only).
+        """
+        ...
+
+    def check_publish(self, destination: str) -> None:
+        """Refuse before a large body is taken what ``publish`` would refuse whatever it is.
+
+        Raises: AccessError, FlowControlError, StoreError.
         """
         ...
 
@@ -377,6 +387,15 @@ class Broker(Protocol):
 
     @property
     def version(self) -> str: ...
+
+    @property
+    def large_bodies(self) -> LargeBodies | None:
+        """Where bodies go that are never whole in memory; None: the store has no such place.
+
+        A front-end that asks for it takes messages with ``large``, which it then has to read from
+        here to deliver them.
+        """
+        ...
 
     def begin_authentication(
         self, method: str, request: ConnectRequest

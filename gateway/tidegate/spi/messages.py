@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from tidegate.spi.large import LargeBody
+
 #: Priority of a message that states none (JMS and STOMP convention, 0 lowest to 9 highest).
 PRIORITY_DEFAULT: Final = 4
 
@@ -42,6 +44,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
             subscribed, not because it was published just now.
         payload_format: 1 when the producer says that the body is UTF-8 text, else 0 (MQTT 5.0
             section 3.3.2.3.2).
+        large: where the body is when it is not here (then ``body`` is empty); None for most
+            messages. Such a message is never retained.
     """
 
     destination: str
@@ -61,6 +65,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     reply_to: str = ""
     retained: bool = False
     payload_format: int = 0
+    large: LargeBody | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):

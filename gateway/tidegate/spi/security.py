@@ -99,7 +99,10 @@ class Authorizer(Protocol):
 
 @runtime_checkable
 class Interceptor(Protocol):
-    """Sees each publish before it is numbered. Called on the event loop, in configured order."""
+    """Sees each publish before it is numbered. Called on the event loop, in configured order.
+
+    Of a message with ``large`` it sees everything but the body, which is on the disk already.
+    """
 
     def intercept(self, message: Message, principal: str) -> Message:
         """Return the message, or a changed copy.

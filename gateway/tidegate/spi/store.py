@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from tidegate.spi.branches import Branch
+from tidegate.spi.large import LargeBodies
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.operations import (
     DuplicateId,
@@ -37,12 +38,15 @@ class StoreCapabilities:
         branches: it knows ``PutBranch`` and ``RemoveBranch``; without it nobody can prepare.
         duplicate_ids: it knows ``AddDuplicateId`` and ``ForgetDuplicateIds``; without it they are
             remembered until the gateway stops.
+        large_bodies: it can keep bodies that are never whole in memory; None: it cannot, and every
+            body comes with its message. May be used once the store is open.
     """
 
     durable: bool
     acknowledged_log: bool
     branches: bool = False
     duplicate_ids: bool = False
+    large_bodies: LargeBodies | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ from tidegate.spi import (
     InflightDirection,
     InflightRecord,
     InflightState,
+    LargeBodies,
+    LargeBody,
     LockedMessages,
     Message,
     MessageStore,
@@ -92,6 +94,14 @@ def text(sequence: int, body: bytes | None = None) -> Message:
 def add(sequence: int, *lists: int, body: bytes | None = None) -> AddMessage:
     """Store ``text(sequence)`` in list 1, or in *lists*."""
     return AddMessage(sequence, text(sequence, body), lists or (1,))
+
+
+async def _upload(bodies: LargeBodies, content: bytes) -> LargeBody:
+    writer = bodies.create(len(content))
+    middle = len(content) // 2
+    await writer.write(content[:middle])
+    await writer.write(content[middle:])
+    return await writer.finish()
 
 
 class StoreBox:
@@ -613,6 +623,37 @@ class StoreConformance:
             (text(2), 1, 100, 300, "client", "subscription", "stomp"),
             (text(1), 1, 200, 300, "client", "subscription", "stomp"),
         ]
+        await box.close()
+
+    @scenario
+    async def test_large_bodies_live_as_long_as_their_messages(self, box: StoreBox) -> None:
+        """Nothing to see for a store that declares none."""
+        await box.open(QUEUE, OTHER)
+        bodies = box.store.capabilities.large_bodies
+        if bodies is not None:
+            content = bytes(range(256)) * (bodies.size_min // 256 + 2)
+            large = await _upload(bodies, content)
+            message = Message("queue://orders", b"", (("a", "b"),), large=large)
+            await box.write(AddMessage(1, message, (1, 2)), add(2))
+            given_up = bodies.create(len(content))
+            await given_up.write(content[:10])
+            given_up.abandon()
+            await box.write(Acknowledge(1, (1,)))
+            await box.restart()
+            bodies = box.store.capabilities.large_bodies
+            assert bodies is not None
+            (stored,) = await box.store.page_in(2, 0, 10, ANY_SIZE)
+            assert stored.message == message
+            assert stored.message.large is not None
+            reader = bodies.open(stored.message.large)
+            await box.write(Acknowledge(2, (1,)))  # the reader keeps the bytes
+            pieces: list[bytes] = []
+            while piece := await reader.read(1000):
+                pieces.append(piece)
+            assert max(map(len, pieces)) <= 1000
+            assert b"".join(pieces) == content
+            reader.close()
+            assert await box.sequences() == [2]
         await box.close()
 
     @scenario

@@ -27,7 +27,7 @@ from typing import IO, Final
 
 import msgspec
 
-from tidegate.spi import Message, StoredMessage, StoreIOError
+from tidegate.spi import LargeBody, Message, StoredMessage, StoreIOError
 
 _log = logging.getLogger("tidegate.cursor.file")
 
@@ -60,6 +60,7 @@ class Spool:
         "_file",
         "_head",
         "_is_failed",
+        "_large",
         "_limit_bytes",
         "_position",
         "_removed",
@@ -94,6 +95,8 @@ class Spool:
         self._epoch = 0  # changes when the head moves, so that a read in a thread knows
         self._is_failed = False  # the file system refused; nothing is appended until it is drained
         self._removed: set[int] = set()
+        # Large bodies live as long as their handles, and a decoded one is not the same object.
+        self._large: dict[int, LargeBody] = {}
         self._position = 0  # sequence of the last message that was read
         self.count = 0
         self.last = 0
@@ -129,6 +132,8 @@ class Spool:
             buffer += _HEADER.pack(len(record), message.sequence, message.delivery_count)
             buffer += record
             appended += 1
+            if message.message.large is not None:
+                self._large[message.sequence] = message.message.large
             if len(buffer) >= self._buffer_bytes and not self._flush():
                 break
         if appended:
@@ -232,11 +237,14 @@ class Spool:
             if end > len(data) or (taken and end > bytes_max):
                 break
             sequence = sequence_here
+            large = self._large.pop(sequence, None) if self._large else None
             if sequence in removed:
                 removed.discard(sequence)
             else:
-                record = data[offset + _HEADER.size : end]
-                taken.append(StoredMessage(sequence, self._decode(record), delivery_count))
+                message = self._decode(data[offset + _HEADER.size : end])
+                if large is not None:
+                    message = msgspec.structs.replace(message, large=large)
+                taken.append(StoredMessage(sequence, message, delivery_count))
             offset = end
         self.count -= len(taken)
         self._position = sequence
@@ -302,6 +310,7 @@ class Spool:
         self._head = self._written = 0
         self._buffer.clear()
         self._removed.clear()
+        self._large.clear()
         self._position = self.last
         self._is_failed = False
         self.count = 0

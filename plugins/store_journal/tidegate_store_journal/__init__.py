@@ -6,6 +6,7 @@ the crash tests put faults under the engine.
 
 from __future__ import annotations
 
+from tidegate_store_journal._large import read_large
 from tidegate_store_journal._metadata import MetadataCounters, read_counters
 from tidegate_store_journal._options import JournalOptions
 from tidegate_store_journal._splitcompact import DestinationCompaction, compact
@@ -28,5 +29,6 @@ __all__ = [
     "describe",
     "inspect",
     "read_counters",
+    "read_large",
     "why",
 ]

@@ -9,6 +9,7 @@ from tidegate.spi import (
     BranchId,
     InflightDirection,
     InflightRecord,
+    LargeBody,
     Message,
     Session,
     Subscription,
@@ -33,6 +34,7 @@ class Changes:
         removed: how many references that the metadata store has were removed.
         deliveries: delivery count by (list, sequence); 0 forgets it.
         destinations … retained: new value by key, None when it is gone.
+        large: large body by message sequence, None when it is gone.
         acknowledged: blocks to put; acknowledged_gone: first rows of blocks to delete.
         speaks_of: FileUse.speaks_of of files where it changed; files_gone: files to forget.
         last_sequence … ack_released: counters.
@@ -50,6 +52,7 @@ class Changes:
     sessions: dict[str, Session | None]
     inflight: dict[tuple[str, InflightKey], InflightRecord | None]
     retained: dict[str, Message | None]
+    large: dict[int, LargeBody | None]
     acknowledged: list[AckBlock]
     acknowledged_gone: list[int]
     speaks_of: dict[int, list[int]]

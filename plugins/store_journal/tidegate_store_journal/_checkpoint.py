@@ -21,6 +21,7 @@ from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._datafile import DataFile
 from tidegate_store_journal._files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._large import LargeFiles
 from tidegate_store_journal._metadata import METADATA_VERSION, Metadata, MetadataState
 from tidegate_store_journal._sidefiles import (
     Bindings,
@@ -78,6 +79,7 @@ class Checkpointer:
         store_id: str,
         sync: Callable[[], Awaitable[None]],
         bindings_stale: bool,
+        large: LargeFiles | None = None,
     ) -> None:
         self._storage = storage
         self._metadata = metadata
@@ -87,6 +89,7 @@ class Checkpointer:
         self._executor = executor
         self._store_id = store_id
         self._sync = sync
+        self._large = large
         self._lock = asyncio.Lock()
         self._unsaved: list[Changes] = []
         self._bindings_stale = bindings_stale
@@ -103,7 +106,9 @@ class Checkpointer:
         """
         async with self._lock:
             work = self._begin(cleanup=cleanup, clean=clean, force=force)
+            loose = tuple(self._index.large.loose)
             if work is None:
+                await self._sweep(loose)
                 return 0
             # Positions and locations in the checkpoint must not be ahead of what is on disk.
             await self._sync()
@@ -115,6 +120,7 @@ class Checkpointer:
                 self._saved_duplicates = work.duplicate_changes
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
+            await self._sweep(loose)
             # In the journal's order, without gaps: a file must not outlive another one that says
             # what became of its messages. A page may still be read from one; then it waits.
             gone = list(itertools.takewhile(lambda file: file.readers == 0, work.dead))
@@ -126,6 +132,11 @@ class Checkpointer:
                         if self._files.get(file.file_id) is None:
                             self._index.forget_file(file.file_id)
             return len(gone)
+
+    async def _sweep(self, loose: tuple[str, ...]) -> None:
+        """Remove the large bodies that no message in the checkpoint on disk refers to."""
+        if loose and self._large is not None:
+            await self._large.sweep(loose)
 
     def _begin(self, *, cleanup: bool, clean: bool, force: bool) -> _Work | None:
         index = self._index

@@ -60,9 +60,12 @@ def encode_copies(
             continue
         if len(lists) + len(held_rows) != index.held(sequence):
             continue  # somebody acknowledged it meanwhile: found again in the next round
+        body = index.large.bodies.get(sequence)
+        if body is not None:
+            effects.large.append((sequence, body))
         prefix = pack_integers(lists[1:])
         record = encode_record(
-            _format.COPY,
+            _format.COPY if body is None else _format.COPY | _format.LARGE_BIT,
             prefix + value,
             sequence=sequence,
             pending_list=lists[0] if lists else 0,

@@ -297,7 +297,7 @@ def _describe(damage: Damage) -> None:
         end = at + RECORD_HEADER_BYTES + size
         if kind == 0 or end > len(data):
             return
-        if kind in (_format.ADD, _format.MOVE):
+        if kind & ~_format.LARGE_BIT in (_format.ADD, _format.MOVE):
             try:
                 _format.read_value(data[at:end], sequence)
                 damage.readable.append((sequence, pending_list))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.spi import Operation
+from tidegate.spi import LargeBody, Operation
 from tidegate_store_journal._acklog import AckBlock
 
 
@@ -16,6 +16,7 @@ class Effects:
         others: everything but added messages, in order.
         copies: (sequence, new location, lists) of messages that compaction copied.
         copied_rows: rows of the acknowledged log whose messages are among them, without locations.
+        large: (sequence, body) of messages whose body is in a file of its own.
         ack_firsts: first ack sequence of each Acknowledge in *others*; 0 without a log.
         messages: messages added (moves included); references: their references.
         message_bytes: bytes of their records.
@@ -29,6 +30,7 @@ class Effects:
         "copied_rows",
         "copies",
         "file_id",
+        "large",
         "last_ack",
         "last_list",
         "last_sequence",
@@ -47,6 +49,7 @@ class Effects:
         self.ack_firsts: list[int] = []
         self.copies: list[tuple[int, int, tuple[int, ...]]] = []
         self.copied_rows: list[AckBlock] = []
+        self.large: list[tuple[int, LargeBody]] = []
         self.messages = 0
         self.references = 0
         self.message_bytes = 0

@@ -19,6 +19,7 @@ from tidegate.spi import (
     ClearRetained,
     Discard,
     ForgetDuplicateIds,
+    Message,
     Move,
     Operation,
     PluginContractError,
@@ -39,6 +40,7 @@ from tidegate_store_journal._acklog import decode_block
 from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._format import (
     ADD,
+    LARGE_BIT,
     MASK_32,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
@@ -50,6 +52,7 @@ from tidegate_store_journal._format import (
     pack_integers,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._large_references import body_bytes_of
 from tidegate_store_journal._reference import AddReference
 
 #: Operations that make the store grow; they are refused while room is short.
@@ -132,7 +135,12 @@ def encode_batch(
             payload = to_bytes(message)
             list_id = lists[0]
             body = len(message.body)
-            if len(lists) > 1:
+            if len(lists) > 1 or (not body and message.large is not None):
+                kind = ADD
+                if message.large is not None:
+                    kind = ADD | LARGE_BIT
+                    body = body_bytes_of(message.large)
+                    effects.large.append((sequence, message.large))
                 prefix = pack_integers(lists[1:])
                 payload = prefix + payload
                 size = len(payload)
@@ -149,7 +157,7 @@ def encode_batch(
                         list_id,
                         len(prefix),
                         body,
-                        ADD,
+                        kind,
                     )
                 )
             else:
@@ -185,7 +193,11 @@ def encode_batch(
             record = others.encode(operation)  # pyright: ignore[reportArgumentType]  # see above
             if type(operation) is Move:
                 target = operation.target_list
-                place = base + (at << 64 | len(record) << 32 | len(operation.message.body))
+                place = base + (at << 64 | len(record) << 32 | _body_bytes(operation.message))
+                if operation.message.large is not None:
+                    place |= SHARED_BIT
+                    effects.shared.append((operation.target_sequence, 1))
+                    effects.large.append((operation.target_sequence, operation.message.large))
                 adds.setdefault(target, {})[operation.target_sequence] = place
                 last_sequence = max(last_sequence, operation.target_sequence)
                 messages += 1
@@ -314,13 +326,17 @@ class _Others:
 
 def _encode_move(operation: Move) -> bytes:
     return encode_record(
-        _format.MOVE,
+        _format.MOVE if operation.message.large is None else _format.MOVE | LARGE_BIT,
         _format.encode_move(operation),
         sequence=operation.target_sequence,
         pending_list=operation.target_list,
         prefix_bytes=_format.MOVE_PREFIX_BYTES,
-        body_bytes=len(operation.message.body),
+        body_bytes=_body_bytes(operation.message),
     )
+
+
+def _body_bytes(message: Message) -> int:
+    return len(message.body) if message.large is None else body_bytes_of(message.large)
 
 
 def _encode_discard(operation: Discard) -> bytes:
@@ -424,8 +440,10 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 
 
 def mark_shared(effects: Effects) -> None:
-    """Set the shared bit of copied messages that have more than one reference."""
+    """Set the shared bit of copied messages that have more than one reference or a large body."""
     rows = Counter(sequence for block in effects.copied_rows for sequence in block.sequences)
+    for sequence, _ in effects.large:
+        rows[sequence] += 2
     effects.copies = [
         (sequence, place | SHARED_BIT if len(lists) + rows[sequence] > 1 else place, lists)
         for sequence, place, lists in effects.copies
@@ -442,6 +460,10 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
     adds = effects.adds
     for record in _format.iterate_records(payload, header.record_count):
         kind = record.type
+        is_large = kind & LARGE_BIT
+        if is_large and kind in _format.MESSAGE_TYPES:
+            kind ^= LARGE_BIT
+            effects.large.append((record.sequence, _format.large_body_of(record)))
         if kind == _format.COPY:
             size = RECORD_HEADER_BYTES + len(record.payload)
             place = base + (record.offset << 64 | size << 32 | record.body_bytes)
@@ -455,20 +477,23 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             effects.messages += 1
             effects.references += 1
             effects.message_bytes += size
-            if kind == ADD and record.prefix_bytes:
+            if kind == ADD and (record.prefix_bytes or is_large):
                 place |= SHARED_BIT
                 further = _format.further_lists(record)
                 effects.shared.append((record.sequence, 1 + len(further)))
                 effects.references += len(further)
                 for list_id in further:
                     adds.setdefault(list_id, {})[record.sequence] = place
+            elif is_large:
+                place |= SHARED_BIT
+                effects.shared.append((record.sequence, 1))
             adds.setdefault(record.pending_list, {})[record.sequence] = place
         if kind == _format.ACKNOWLEDGE:
             operation, first = _format.decode_acknowledge(record)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
         elif kind not in (ADD, _format.COPY, _format.COPIED_ROWS, _format.VOID):
-            effects.others.append(_format.decode_operation(record))
+            effects.others.append(_format.decode_operation(record, kind))
     if effects.copies:
         mark_shared(effects)
     effects.batch = header.batch

@@ -26,6 +26,7 @@ from tidegate.spi import (
     ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
+    LargeBody,
     Message,
     Move,
     Operation,
@@ -102,8 +103,14 @@ FORGET_DUPLICATE_IDS: Final = 23
 #: In place of batches that were damaged: zeros up to where the next one begins.
 VOID: Final = 250
 
+#: Set in the type of a record that holds a message whose body is in a file of its own; the rest of
+#: the type is the ordinary one.
+LARGE_BIT: Final = 0x80
+
 #: Records that hold a message.
-_MESSAGE_TYPES: Final = frozenset({ADD, MOVE, COPY})
+MESSAGE_TYPES: Final = frozenset(
+    {ADD, MOVE, COPY, ADD | LARGE_BIT, MOVE | LARGE_BIT, COPY | LARGE_BIT}
+)
 
 #: ``crc32c(seed, data)`` continues a CRC-32C whose value so far is *seed* (the package is untyped).
 crc32c: Final = cast(
@@ -351,6 +358,17 @@ def read_message(record: bytes, sequence: int) -> Message:
         raise FormatError(f"message {sequence} cannot be decoded: {error}") from error
 
 
+def large_body_of(record: Record) -> LargeBody:
+    """The body that a message record with LARGE_BIT refers to. Raises: FormatError."""
+    try:
+        body = _decode_message(record.payload[record.prefix_bytes :]).large
+    except msgspec.DecodeError as error:
+        raise FormatError(f"message {record.sequence} cannot be decoded: {error}") from error
+    if body is None:
+        raise FormatError(f"message {record.sequence} does not name its large body")
+    return body
+
+
 def read_value(record: bytes, sequence: int) -> bytes:
     """The encoded message of one add, move or copy record that was read alone.
 
@@ -361,7 +379,7 @@ def read_value(record: bytes, sequence: int) -> bytes:
         raise FormatError("the record is cut off")
     size, crc, found, _, prefix, _, kind = RECORD_HEADER.unpack_from(record)
     payload = record[RECORD_HEADER_BYTES:]
-    if found != sequence or size != len(payload) or kind not in _MESSAGE_TYPES:
+    if found != sequence or size != len(payload) or kind not in MESSAGE_TYPES:
         raise FormatError(f"message {sequence} is not there")
     if crc32c(sequence & MASK_32, payload) != crc or prefix > size:
         raise FormatError(f"the CRC of message {sequence} does not match")
@@ -416,12 +434,14 @@ def decode_acknowledge(record: Record) -> tuple[Acknowledge, int]:
     return operation, value.ack_first
 
 
-def decode_operation(record: Record) -> Operation:
+def decode_operation(record: Record, kind: int | None = None) -> Operation:
     """Decode any record but *add message* and *acknowledge*. Raises: FormatError.
+
+    Args: kind: its type without LARGE_BIT; None: as it is.
 
     The message of a move is not decoded (replay needs only where it is); its field is empty.
     """
-    decode = _DECODERS.get(record.type)
+    decode = _DECODERS.get(record.type if kind is None else kind)
     if decode is None:
         raise FormatError(f"a record has the unknown type {record.type}; a newer version wrote it")
     try:

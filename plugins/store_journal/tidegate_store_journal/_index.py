@@ -74,6 +74,8 @@ class Index(References, SmallState, Branches):
             use.references += effects.references
             use.live_bytes += effects.message_bytes
             self.pending_messages += effects.messages
+        for sequence, body in effects.large:
+            self.large.add(sequence, body)
         if effects.others:
             number = 0
             for operation in effects.others:
@@ -362,6 +364,7 @@ class Index(References, SmallState, Branches):
             sessions={key: self.sessions.get(key) for key in dirty.sessions},
             inflight={key: self._inflight_of(*key) for key in dirty.inflight},
             retained={key: self.retained.get(key) for key in dirty.retained},
+            large=self.large.take_changes(),
             acknowledged=put,
             acknowledged_gone=gone,
             speaks_of=speaks_of,
@@ -398,6 +401,7 @@ class Index(References, SmallState, Branches):
         self._dirty = Dirty()
         self._mark_small_state_changed()
         self._mark_branches_changed()
+        self.large.mark_everything_changed()
         dirty = self._dirty
         for list_id, pending in self.lists.items():
             pending.mark_everything_changed()

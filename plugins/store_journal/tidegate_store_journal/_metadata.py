@@ -20,7 +20,15 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
-from tidegate.spi import Branch, DuplicateId, InflightRecord, Message, Session, Subscription
+from tidegate.spi import (
+    Branch,
+    DuplicateId,
+    InflightRecord,
+    LargeBody,
+    Message,
+    Session,
+    Subscription,
+)
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
@@ -83,6 +91,7 @@ class Loaded:
     speaks_of: dict[int, list[int]]
     branches: list[Branch] = field(default_factory=list[Branch])
     duplicate_ids: list[DuplicateId] = field(default_factory=list[DuplicateId])
+    large: dict[int, LargeBody] = field(default_factory=dict[int, LargeBody])
 
 
 @dataclass(slots=True)
@@ -184,6 +193,7 @@ class LmdbMetadata:
         "sessions",
         "inflight",
         "retained",
+        "large",
         "acknowledged",
         "files",
         "branches",
@@ -301,6 +311,10 @@ class LmdbMetadata:
             },
             branches=read("branches", Branch),
             duplicate_ids=read("duplicates", DuplicateId),
+            large={
+                _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=LargeBody)
+                for key, value in transaction.cursor(db=database["large"])
+            },
         )
 
     def _load_pending(
@@ -411,6 +425,8 @@ class LmdbMetadata:
             if duplicate_id is not None:
                 value = encode(DuplicateId(name, duplicate_id, sequence))
             store("duplicates", _hash(name) + _U64_KEY.pack(sequence), value)
+        for sequence, body in change.large.items():
+            store("large", _U64_KEY.pack(sequence), _encode_or_none(body))
         for file_id, spoken in change.speaks_of.items():
             store("files", _U64_KEY.pack(file_id), encode(spoken) if spoken else None)
         for file_id in change.files_gone:

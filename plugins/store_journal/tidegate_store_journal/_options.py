@@ -265,6 +265,20 @@ class JournalOptions:
         minimum=0.01,
         maximum=86400,
     )
+    large_message_min_size: int = option(
+        100 << 10,
+        help="Bodies of at least this size that a protocol can stream have a file of their own and "
+        "are never whole in memory.",
+        kind=Kind.SIZE,
+        minimum=1 << 10,
+        maximum=64 << 20,
+        zero="every body is kept in the data files and passes through memory",
+    )
+    large_messages_directory: str = option(
+        "large-messages",
+        help="Directory of the files of large bodies, below the journal's directory unless "
+        "absolute. Used by this store alone: what no message refers to is removed at the start.",
+    )
     disk_free_limit: int = option(
         50 << 20,
         help="New messages are refused (store full) while the file system has less room, so that "
@@ -352,6 +366,10 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
             )
     if options.file_length < 4 * DATA_OFFSET:
         raise ConfigError("is too small", key="journal_max_file_length")
+    if options.large_message_min_size and not options.large_messages_directory.strip():
+        raise ConfigError(
+            "is empty; name a directory such as 'large-messages'", key="large_messages_directory"
+        )
     if options.archive_data_logs and not options.directory_archive.strip():
         raise ConfigError("is empty; name a directory such as 'archive'", key="directory_archive")
     if options.preset not in CHOICES:

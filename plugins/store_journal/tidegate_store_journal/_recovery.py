@@ -372,6 +372,7 @@ def restore(replay: Replay, loaded: Loaded) -> None:
         loaded.retained,
     )
     index.restore_branches(loaded.branches, loaded.duplicate_ids)
+    index.large.restore(loaded.large)
     for file_id, spoken in loaded.speaks_of.items():
         use = index.file_use(file_id)
         use.speaks_of.update(spoken)

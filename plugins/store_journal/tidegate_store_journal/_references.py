@@ -11,6 +11,7 @@ from typing import Final
 
 from tidegate_store_journal._acklog import AckBlock, AckLog
 from tidegate_store_journal._format import FILE_SHIFT, MASK_32, SHARED_BIT
+from tidegate_store_journal._large_references import LargeReferences
 from tidegate_store_journal._pending import PendingList
 
 #: A message with several references: how many lists hold it, and how many references (lists and
@@ -53,6 +54,7 @@ class References:
         lists: pending lists by id; log: the acknowledged log; files: use of each data file by id.
         pending_messages: messages that at least one list holds.
         acknowledged_bytes: bytes of bodies that only the log holds.
+        large: messages whose body is in a file of its own.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,7 @@ class References:
         self.files: dict[int, FileUse] = {}
         self.files_gone: list[int] = []  # since the last checkpoint
         self.log = AckLog()
+        self.large = LargeReferences()
         self.pending_messages: int = 0
         self.acknowledged_bytes: int = 0
         self._shared: dict[int, int] = {}
@@ -128,6 +131,7 @@ class References:
             else:
                 self.acknowledged_bytes += location & MASK_32
         self._shared = shared
+        self.large.keep_only(shared)
         return missing
 
     def held(self, sequence: int) -> int:
@@ -176,6 +180,7 @@ class References:
                 del shared[sequence]
                 if self.on_freed is not None:
                     self.on_freed((sequence,))
+                self.large.remove(sequence)
             else:
                 shared[sequence] = after
         return single

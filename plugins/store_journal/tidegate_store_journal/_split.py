@@ -164,6 +164,7 @@ class Split:
             operation
             for operation in operations
             if (type(operation) is AddMessage or type(operation) is Move)
+            and operation.message.large is None  # its body has a file of its own
             and self._has_folder(operation.message.destination)
         ]
         if not wanted:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Final
 
 from tidegate.spi import (
@@ -45,6 +46,7 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._journaltypes import make_writer, open_directory
+from tidegate_store_journal._large import LARGE_THREADS, LargeFiles
 from tidegate_store_journal._layout import Layout, Surroundings, open_layout
 from tidegate_store_journal._losses import Losses
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
@@ -59,13 +61,13 @@ from tidegate_store_journal._metadata import (
 from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._offline import compact_files
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal._options import ALWAYS, QUARANTINE, JournalOptions, check
+from tidegate_store_journal._options import ALWAYS, NEVER, QUARANTINE, JournalOptions, check
 from tidegate_store_journal._presets import directory_of, refuse_other_journal
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
 from tidegate_store_journal._recovery import Recovered
 from tidegate_store_journal._reference import AddReference
-from tidegate_store_journal._storage import Storage
+from tidegate_store_journal._storage import DirectoryStorage, Storage
 from tidegate_store_journal._writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -80,9 +82,14 @@ class JournalStore:
     """See the module and the contract. One instance is opened once."""
 
     def __init__(
-        self, context: StoreContext, options: JournalOptions, storage: Storage | None = None
+        self,
+        context: StoreContext,
+        options: JournalOptions,
+        storage: Storage | None = None,
+        large_storage: Storage | None = None,
     ) -> None:
-        """*storage* replaces the directory that the options name (tests, fault injection).
+        """*storage* replaces the directory that the options name (tests, fault injection), and
+        *large_storage* the one of large bodies; a journal that is not on disk has none of those.
 
         Raises: ConfigError.
         """
@@ -91,6 +98,16 @@ class JournalStore:
         self._options = options
         self._warning = ""  # for the operator, at the start
         directory = directory_of(context, options.directory)
+        if storage is None and context.persistent and large_storage is None:
+            large_storage = DirectoryStorage(directory / Path(options.large_messages_directory))
+        self._large: LargeFiles | None = None
+        if large_storage is not None and options.large_message_min_size:
+            self._large = LargeFiles(
+                large_storage,
+                size_min=options.large_message_min_size,
+                free_limit_bytes=options.disk_free_limit,
+                syncs=options.sync_strategy != NEVER,
+            )
         if storage is None:
             if context.persistent:
                 storage = open_directory(options, directory)
@@ -125,6 +142,7 @@ class JournalStore:
             acknowledged_log=True,
             branches=True,
             duplicate_ids=True,
+            large_bodies=self._large,
         )
 
     @property
@@ -230,6 +248,7 @@ class JournalStore:
             page, messages = await self._losses.read(pending_list, page)
             if page is not asked:  # damaged ones were dropped
                 counts = [count_of(sequence, 0) for sequence, _ in page]
+        self._hold_large(messages)
         return [
             StoredMessage(sequence, message, count)
             for (sequence, _), message, count in zip(page, messages, counts, strict=True)
@@ -251,6 +270,7 @@ class JournalStore:
             )
         page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
         messages = await self._split.read([(row.sequence, row.location) for row in page])
+        self._hold_large(messages)
         rows = [
             AcknowledgedMessage(
                 row.ack_sequence,
@@ -337,6 +357,13 @@ class JournalStore:
             ),
         )
         self._index: Index = found.index
+        if self._large is not None:
+            # Without an index on disk every start rebuilds; that says nothing of losses.
+            lost = found.rebuilt and options.persistent_index
+            # These policies are set while something is wrong: nothing that may be missed goes.
+            lost = lost or options.damaged_journal_policy == QUARANTINE
+            lost = lost or options.ignore_missing_journalfiles
+            found.notes += await self._open_large(self._large, keeps_orphans=lost)
         # In memory there is nobody else to leave room for; its limit is hard enough.
         free_limit = options.disk_free_limit if self._storage.durable else 0
         room = RoomWatch(self._storage, self._workers, free_limit)
@@ -392,6 +419,7 @@ class JournalStore:
             store_id=found.store_id,
             sync=self._sync_all,
             bindings_stale=found.rebuilt or found.replayed > 0,
+            large=self._large,
         )
         if tail.file is None:
             await files.make_ready(grows=False, waits=False)
@@ -493,6 +521,28 @@ class JournalStore:
         """From any thread."""
         self._loop.call_soon_threadsafe(self._context.progress, what, done, total)
 
+    async def _open_large(self, large: LargeFiles, *, keeps_orphans: bool) -> list[str]:
+        """Returns: what recovery has to tell. Raises: StoreLockedError, OSError."""
+        executor = ThreadPoolExecutor(LARGE_THREADS, "tidegate-journal-large")
+        self._resources.callback(executor.shutdown)
+        await self._loop.run_in_executor(
+            executor, large.prepare, f"gateway={self._context.gateway_name}"
+        )
+        self._resources.callback(large.release)
+        notes = await self._loop.run_in_executor(
+            executor, lambda: large.recover(self._index.large, keeps_orphans=keeps_orphans)
+        )
+        large.start(executor)
+        self._resources.callback(large.stop)
+        return notes
+
+    def _hold_large(self, messages: Sequence[Message]) -> None:
+        """Large bodies of messages that were read stay while somebody has the message."""
+        if self._large is not None and self._index.large:
+            for message in messages:
+                if message.large is not None:
+                    self._large.hold(message.large)
+
     def _start_writer(self) -> BatchWriter:
         self._writer = make_writer(
             self._options, self._storage, self._loop, lambda error: self._appender.fail(error)
@@ -516,7 +566,8 @@ class JournalStore:
             raise StoreClosedError("the journal store is not open")
 
     def _disk_bytes(self) -> int:
-        return self._files.disk_bytes + self._metadata.disk_bytes + self._split.disk_bytes
+        large = 0 if self._large is None else self._large.disk_bytes
+        return self._files.disk_bytes + self._metadata.disk_bytes + self._split.disk_bytes + large
 
 
 def _synced_origins(options: JournalOptions) -> Origin:

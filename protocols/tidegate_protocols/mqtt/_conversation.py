@@ -44,7 +44,8 @@ logger = logging.getLogger("tidegate.mqtt")
 class Conversation:
     """Both directions of one connected session, with what came back with it.
 
-    Args: result: of the broker, not resumed yet; send: writes to the client.
+    Args: result: of the broker, not resumed yet; send: writes to the client, a LargeWire with the
+        body that it names; expect_large: called before a LargeWire is made a token.
     Attributes: connection: of the broker.
     """
 
@@ -65,6 +66,7 @@ class Conversation:
         answers: Answers,
         result: ConnectResult,
         send: Callable[[bytes], None],
+        expect_large: Callable[[], None] = lambda: None,
     ) -> None:
         options = context.options
         connection = self.connection = result.connection
@@ -98,6 +100,7 @@ class Conversation:
             packet_bytes_max=answers.packet_bytes_max,
             topic_alias_max=terms.topic_alias_max,
             fan_out=context.fan_out_v5 if terms.is_v5 else context.fan_out,
+            expect_large=expect_large,
         )
         self._incoming = Incoming(
             connection,

@@ -14,11 +14,13 @@ from typing import Final, Protocol, TypeAlias, final
 from tidegate.spi import (
     BrokerConnection,
     InflightRecord,
+    LargeBody,
     LocalProtocolError,
     Message,
     StoredMessage,
     Token,
 )
+from tidegate_protocols._large_out import LargeWire
 from tidegate_protocols.mqtt._aliases import AliasesOut
 from tidegate_protocols.mqtt._bridge import publish_properties
 from tidegate_protocols.mqtt._encode import REMAINING_LENGTH_MAX, fixed_header
@@ -62,6 +64,7 @@ class Outgoing:
         "_aliases",
         "_client_id",
         "_connection",
+        "_expect_large",
         "_fan_out",
         "_held",
         "_identifiers",
@@ -84,9 +87,11 @@ class Outgoing:
         packet_bytes_max: int,
         topic_alias_max: int,
         fan_out: FanOut,
+        expect_large: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._send = send
+        self._expect_large = expect_large
         self._window = window
         self._now_us = now_us
         self._client_id = client_id
@@ -162,6 +167,17 @@ class Outgoing:
         self, subscription: OutgoingSubscription, messages: Sequence[StoredMessage], start: int
     ) -> int:
         """Encode and send from *start* on; return the index of the first message without room."""
+        sent = self._write_run(subscription, messages, start)
+        while sent < len(messages) and messages[sent].message.large is not None:
+            if not self._write_run(subscription, messages[sent : sent + 1], 0):
+                return sent
+            sent = self._write_run(subscription, messages, sent + 1)
+        return sent
+
+    def _write_run(
+        self, subscription: OutgoingSubscription, messages: Sequence[StoredMessage], start: int
+    ) -> int:
+        """As :meth:`_write`, but a large message ends the run unless it is the only one."""
         window = self._window
         inflight = window.inflight
         limit = window.limit
@@ -187,9 +203,15 @@ class Outgoing:
         fan_out = self._fan_out
         may_keep = not qos_max and not start and self._is_common(subscription)
         index = start
+        large: LargeBody | None = None
         for stored in islice(messages, start, None) if start else messages:
             message = stored.message
             body = message.body
+            if not body and message.large is not None:
+                may_keep = False
+                if len(messages) > 1:
+                    break
+                large = message.large
             qos = message.qos
             if qos > qos_max:
                 qos = qos_max  # the smaller of the two (MQTT 3.1.1 section 3.8.4)
@@ -232,6 +254,8 @@ class Outgoing:
                     else:
                         block = _NO_PROPERTIES
                 length = len(topic) + len(block) + len(body)
+                if large is not None:
+                    length += large.size
                 if qos:
                     length += 2  # the packet id
                 if length > length_max:
@@ -279,7 +303,7 @@ class Outgoing:
         window.last_packet_id = last_packet_id
         if now:
             wire = b"".join(now)
-            self._send(wire)
+            self._send(wire if large is None else LargeWire.made(wire, large))
             if may_keep and fan_out is not None:
                 fan_out.keep(messages, wire)
         if sent_through:
@@ -290,6 +314,9 @@ class Outgoing:
                 self._connection.record_inflight(put=records)
         if later:
             token = b"".join(later)
+            if large is not None:
+                self._expect_large()
+                token = LargeWire.made(token, large)
             if not subscription.is_own:
                 self._held.append((token, [record.packet_id for record in held_records]))
             self._connection.record_inflight(put=held_records, token=token)
@@ -340,7 +367,7 @@ class Outgoing:
     ) -> None:
         """A message that is not sent: what becomes of it is the broker's policy, unless the
         specification says that it counts as consumed."""
-        is_usual = isinstance(error, _LeftOutError)
+        is_usual = isinstance(error, _LeftOutError) and stored.message.large is None
         logger.log(
             logging.DEBUG if is_usual else logging.WARNING,
             "message cannot be sent over mqtt client=%s sequence=%d reason=%s",

@@ -26,6 +26,7 @@ from tidegate.spi import (
     StoredMessage,
     Token,
 )
+from tidegate_protocols._large_out import LargeOut, LargeWire
 from tidegate_protocols.mqtt._answers import Answers
 from tidegate_protocols.mqtt._authentication import EnhancedAuthentication
 from tidegate_protocols.mqtt._codec import Codec, NeedData
@@ -85,6 +86,7 @@ class Session:
         "_context",
         "_conversation",
         "_first_data",
+        "_large_out",
         "_link",
         "_options",
         "_reading",
@@ -115,6 +117,7 @@ class Session:
         self._authentication: EnhancedAuthentication | None = None
         self._first_data = b""  # authentication data of the CONNECT
         self._conversation: Conversation | None = None  # from CONNACK to the end
+        self._large_out: LargeOut | None = None  # since the first large body
         self._reading = Reading(link, runtime)
         self._silence_s = 0.0
         self._task: Timer | None = None
@@ -150,17 +153,25 @@ class Session:
         """The link is gone. Called once."""
         reason = str(error) if error is not None else "the client closed the connection"
         self._end(Input.LOST, reason, logging.DEBUG)
+        if self._large_out is not None:
+            self._large_out.cancel()
         self._disconnect()
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
         self._reading.writing_paused()
+        if self._large_out is not None:
+            self._large_out.writable(False)
         if self._conversation is not None and self._state is _CONNECTED:
             self._conversation.connection.writable(False)
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._reading.writing_resumed()
+        if self._large_out is not None:
+            self._large_out.writable(True)
+            if self._large_out.is_busy:
+                return  # the broker hears of it when that is over
         if self._conversation is not None and self._state is _CONNECTED:
             self._conversation.connection.writable(True)
 
@@ -170,7 +181,11 @@ class Session:
         """Operations are durable: what waited for them leaves, in order."""
         if self._state is _CONNECTED and self._conversation is not None:
             self._conversation.confirmed(tokens)
-            self._send(b"".join(cast("Sequence[bytes]", tokens)))
+            if self._large_out is None:
+                self._send(b"".join(cast("Sequence[bytes]", tokens)))
+                return
+            for token in cast("Sequence[bytes]", tokens):
+                self._send(token)
 
     def failed(self, token: Token, error: GatewayError) -> None:
         """Something asked for did not happen. MQTT 5.0 has an answer for a PUBLISH; else the
@@ -370,7 +385,9 @@ class Session:
         self._cancel_timers()
         self._send(connack)  # the first packet [MQTT-3.2.0-1]
         connection = result.connection
-        self._conversation = Conversation(self._context, terms, answers, result, self._send)
+        self._conversation = Conversation(
+            self._context, terms, answers, result, self._send, self._expect_large
+        )
         self._terms = self._request = None  # an idle client is not to keep what it does not need
         self._codec.packet_bytes_max = options.packet_bytes_max
         self._reading.watch(self._silence_s, self._was_silent)
@@ -481,9 +498,48 @@ class Session:
     # --------------------------------------------------------------------------------- writing
 
     def _send(self, data: bytes) -> None:
-        self._link.send(data)
+        if self._large_out is not None or type(data) is LargeWire:
+            self._send_large(data)
+        else:
+            self._link.send(data)
         if self._reading.is_writing_paused:
             self._reading.wrote(len(data))
+
+    def _expect_large(self) -> None:
+        """From now on large bodies may have to be written."""
+        bodies = self._context.broker.large_bodies
+        if self._large_out is None and bodies is not None:
+            self._large_out = LargeOut(
+                self._link, bodies, idle=self._all_written, broken=self._large_broke
+            )
+            self._large_out.writable(not self._reading.is_writing_paused)
+
+    def _send_large(self, data: bytes) -> None:
+        """Write *data*, with the large body that it may announce, behind what is being written."""
+        self._expect_large()
+        out, conversation = self._large_out, self._conversation
+        assert out is not None, "a store that streams gave the large body"
+        if not isinstance(data, LargeWire):
+            out.send(data)
+            return
+        out.stream(data, data.large, b"", self._large_missing)
+        if conversation is not None:
+            conversation.connection.writable(False)
+
+    def _all_written(self) -> None:
+        conversation = self._conversation
+        if conversation is None or self._state is not _CONNECTED:
+            return
+        if not self._reading.is_writing_paused:
+            conversation.connection.writable(True)
+
+    def _large_missing(self, error: GatewayError) -> None:
+        logger.error("message not delivered client=%s error=%s", self._client_id, error)
+
+    def _large_broke(self, error: GatewayError) -> None:
+        """A PUBLISH ends in the middle. Only the end of the connection can tell the client."""
+        self._end(Input.LOST, f"a large body cannot be read: {error}", logging.ERROR)
+        self._link.abort()
 
     # ------------------------------------------------------------------------------ the end
 
@@ -534,7 +590,9 @@ class Session:
         self._cancel_timers()
         if self._task is not None:
             self._task.cancel()  # no effect when it is done
-        if event not in _UNTOLD:
+        if self._large_out is not None and self._large_out.is_busy:
+            self._large_out.cancel()  # a PUBLISH ends in the middle: nothing can follow it
+        elif event not in _UNTOLD:
             self._tell_why(before, code, reason)
         if disconnect:
             self._disconnect()

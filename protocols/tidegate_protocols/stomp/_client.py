@@ -7,12 +7,15 @@ is the session's business. Errors are raised and answered by the session.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
+
+import msgspec
 
 from tidegate.spi import (
     BrokerConnection,
     GatewayError,
+    LargeBody,
     PeerProtocolError,
     RequestError,
     RetainHandling,
@@ -109,7 +112,10 @@ class Client:
         self.touched: list[Subscription] = []
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> bytes:
-        """The MESSAGE frames for *messages*; b"" when the client has unsubscribed meanwhile."""
+        """The MESSAGE frames for *messages*; b"" when the client has unsubscribed meanwhile.
+
+        Raises: LargeBodyMetError: use :meth:`deliver_large`.
+        """
         subscription = self._by_key.get(key)
         if subscription is None:
             return b""  # the broker puts them back
@@ -117,6 +123,27 @@ class Client:
             return self._end_browsing(subscription)
         subscription.delivered(messages)
         return subscription.encoder.encode(messages)
+
+    def deliver_large(
+        self, key: str, messages: Sequence[StoredMessage]
+    ) -> Iterator[bytes | tuple[StoredMessage, bytes, LargeBody, bytes]]:
+        """As :meth:`deliver`, when one of *messages* has a large body: frame by frame.
+
+        Those with a large body come as the message, what goes before the body, the body, and what
+        goes behind it. They are in flight already.
+        """
+        encoder = self._by_key[key].encoder
+        for stored in messages:
+            if stored.message.large is None:
+                yield encoder.encode((stored,))
+            else:
+                yield stored, *encoder.encode_large(stored)
+
+    def withdraw(self, key: str, sequence: int) -> None:
+        """The message could not be written to the client."""
+        subscription = self._by_key.get(key)
+        if subscription is not None:
+            subscription.withdraw(sequence)
 
     def _end_browsing(self, subscription: Subscription) -> bytes:
         """The last MESSAGE of a browsing subscription, which is over, as ActiveMQ marks it."""
@@ -132,8 +159,25 @@ class Client:
         del self._by_key[subscription.key]
         del self._by_number[b"%d" % subscription.number]
 
-    def send(self, frame: Frame) -> None:
-        """STOMP 1.2 "SEND"."""
+    def check_large(self, frame: Frame) -> None:
+        """Refuse a SEND whose body is still to come, as far as that can be known.
+
+        Raises: PeerProtocolError, and what the broker's ``check_publish`` raises.
+        """
+        headers = frame.headers
+        written = headers.get("destination")
+        if written is None:
+            raise PeerProtocolError("SEND needs a destination header")
+        known = self._destinations.get(written)
+        if known is None:
+            known = self._remember(written, headers.get("destination-type", ""))
+        transaction = headers.get("transaction")
+        if transaction is not None and transaction not in self._transactions:
+            raise RequestError(f"there is no open transaction {transaction!r}; BEGIN it first")
+        self.connection.check_publish(known[0])
+
+    def send(self, frame: Frame, large: LargeBody | None = None) -> None:
+        """STOMP 1.2 "SEND". *large*: where its body is, when it is not in the frame."""
         headers = frame.headers
         written = headers.pop("destination", None)
         if written is None:
@@ -153,6 +197,8 @@ class Client:
                 self._client_id,
                 self._make_temporary,
             )
+            if large is not None:
+                message = msgspec.structs.replace(message, large=large)
             if DUPLICATE_ID in headers:
                 self.connection.publish(
                     message, receipt, transaction, duplicate_id=headers[DUPLICATE_ID]

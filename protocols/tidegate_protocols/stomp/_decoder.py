@@ -8,6 +8,7 @@ everything else goes through :func:`_parse_head`.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Final, final
 
@@ -19,6 +20,7 @@ from tidegate_protocols.stomp._frames import (
     NEED_DATA,
     AckRun,
     Frame,
+    LargeSend,
     Limits,
     Signal,
     Version,
@@ -84,6 +86,8 @@ class Decoder:
         "_commands",
         "_common_bytes_max",
         "_error",
+        "_is_in_body",
+        "_large_digits",
         "_limits",
         "_needed",
         "_pieces",
@@ -112,6 +116,10 @@ class Decoder:
         self._needed = 0  # total bytes without which no frame can be complete
         # No frame can be complete without a NUL, which must come within so many bytes; 0: it can.
         self._awaits_nul = 0
+        self._is_in_body = False  # of a LargeSend
+        # A content-length with fewer digits is none of a large body.
+        smallest = self._limits.large_bytes_min
+        self._large_digits = len(str(smallest)) if smallest else sys.maxsize
 
     @property
     def version(self) -> Version | None:
@@ -140,7 +148,7 @@ class Decoder:
         if self._awaits_nul and 0 in data:
             self._awaits_nul = 0
 
-    def next_event(self) -> Frame | AckRun | Signal:
+    def next_event(self) -> Frame | AckRun | LargeSend | Signal:
         """The next frame; HEART_BEAT for a run of line ends between frames; or NEED_DATA.
 
         Raises: PeerProtocolError, FrameTooLargeError.
@@ -153,8 +161,9 @@ class Decoder:
                 return HEART_BEAT
         return next(self.events(), NEED_DATA)
 
-    def events(self) -> Iterator[Frame | AckRun]:
-        """All complete frames; heart-beats are skipped.
+    def events(self) -> Iterator[Frame | AckRun | LargeSend]:
+        """All complete frames; heart-beats are skipped. Nothing behind a LargeSend before its body
+        was taken.
 
         The consumer may stop at any frame, set :attr:`version`, and go on with a new call.
         Raises: PeerProtocolError, FrameTooLargeError.
@@ -197,6 +206,14 @@ class Decoder:
                 stop = start + _SMALL_LENGTHS.get(length_text, size)
                 common = stop < size and not buffer[stop] and stop - start <= body_bytes_max
             if not common:
+                if length_text is not None and len(length_text) >= self._large_digits:
+                    size_large = self._large_size(command, headers, length_text)
+                    if size_large:
+                        self._position = start
+                        self._keep_rest(buffer)
+                        self._is_in_body = True
+                        yield LargeSend(Frame(command, headers, b"", pairs), size_large)
+                        return
                 stop = self._find_body_end(buffer, start, length_text)
                 if stop < 0:
                     break
@@ -208,6 +225,8 @@ class Decoder:
         """Tell whether it is worth looking at what is there; check the limits if it is not."""
         if self._error is not None:
             raise self._error
+        if self._is_in_body:
+            return False
         if self._awaits_nul:
             if self._pieces_bytes > self._awaits_nul:
                 raise self._too_large("body", self._limits.body_bytes)
@@ -390,6 +409,52 @@ class Decoder:
                 "not the NUL that ends a frame"
             )
         return stop
+
+    def _large_size(self, command: str, headers: dict[str, str], length_text: str) -> int:
+        """Bytes of the large body that begins here; 0 when it is an ordinary one."""
+        if (
+            command != "SEND"
+            or headers.get("retain") == "true"
+            or not (length_text.isascii() and length_text.isdigit())
+        ):
+            return 0
+        largest = self._limits.large_bytes_max
+        if len(length_text) > _CONTENT_LENGTH_DIGITS_MAX:
+            raise self._too_large("body", largest)
+        size = int(length_text)
+        if size < self._limits.large_bytes_min:
+            return 0
+        if size > largest:
+            raise self._too_large("body", largest)
+        return size
+
+    def take_body(self, limit: int) -> bytes:
+        """Bytes of a large body that are here, at most *limit* (1 or more); b"": none now."""
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        piece = pieces.pop(0)
+        if len(piece) > limit:
+            pieces.insert(0, piece[limit:])
+            piece = piece[:limit]
+        self._pieces_bytes -= len(piece)
+        return piece
+
+    def end_body(self) -> bool:
+        """All of a large body was taken: take the NUL behind it. Returns: False: it is not here yet.
+
+        Raises: PeerProtocolError.
+        """
+        data = self.take_body(1)
+        if not data:
+            return False
+        if data != b"\0":
+            raise self._broken(
+                "the byte behind as many bytes of body as content-length states is not the NUL "
+                "that ends a frame"
+            )
+        self._is_in_body = False
+        return True
 
     def _broken(self, problem: str) -> PeerProtocolError:
         self._error = PeerProtocolError(problem)

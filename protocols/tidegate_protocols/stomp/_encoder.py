@@ -10,7 +10,9 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
-from tidegate.spi import PRIORITY_DEFAULT, StoredMessage
+import msgspec
+
+from tidegate.spi import PRIORITY_DEFAULT, LargeBody, StoredMessage
 from tidegate_protocols._user_headers import escaped
 from tidegate_protocols.stomp._destinations import to_stomp
 from tidegate_protocols.stomp._escape import escape_name, escape_value
@@ -85,6 +87,10 @@ def encode_receipts(receipts: Sequence[str], version: Version) -> bytes:
     return (_RECEIPT_START + text + _RECEIPT_END).encode()
 
 
+class LargeBodyMetError(Exception):
+    """A message has a large body: the page has to be written one by one."""
+
+
 @final
 class MessageEncoder:
     """Writes the MESSAGE frames of one subscription.
@@ -112,7 +118,7 @@ class MessageEncoder:
         self._origins: dict[tuple[str, int], str] = {}  # as many as front-ends, times three
 
     def encode(self, messages: Iterable[StoredMessage]) -> bytes:
-        """The MESSAGE frames of *messages*, in order, in one piece."""
+        """The MESSAGE frames of *messages*, in order, in one piece. Raises: LargeBodyMetError."""
         lead = self._lead
         ack = self._ack
         destinations = self._destinations
@@ -121,6 +127,8 @@ class MessageEncoder:
             message = stored.message
             sequence = stored.sequence
             body = message.body
+            if not body and message.large is not None:
+                raise LargeBodyMetError
             destination = destinations.get(message.destination)
             if destination is None:
                 destination = self._remember(message.destination)
@@ -158,6 +166,16 @@ class MessageEncoder:
                 _NUL,
             )
         return b"".join(pieces)
+
+    def encode_large(self, stored: StoredMessage) -> tuple[bytes, LargeBody, bytes]:
+        """What goes before a large body, the body, and what goes behind it."""
+        body = stored.message.large
+        assert body is not None, "only a message with a large body is written in pieces"
+        message = msgspec.structs.replace(stored.message, large=None)
+        frame = self.encode((msgspec.structs.replace(stored, message=message),))
+        # It cannot occur before: line ends are escaped in values.
+        head = frame.replace(b"\ncontent-length:0\n", b"\ncontent-length:%d\n" % body.size, 1)
+        return head[:-1], body, _NUL
 
     def end_of_browsing(self, message_id: str, destination: str) -> bytes:
         """The MESSAGE that says that a browsing subscription has shown everything."""

@@ -68,6 +68,21 @@ class AckRun(msgspec.Struct, frozen=True, gc=False):
     command: str = ACK_RUN
 
 
+#: What the decoder calls the head of a SEND with a large body; no wire command has this name.
+LARGE_SEND: Final = "SEND+"
+
+
+class LargeSend(msgspec.Struct, frozen=True, gc=False):
+    """The head of a SEND whose body is read piece by piece: :meth:`Decoder.take_body`.
+
+    Attributes: frame: without its body; size: bytes of the body.
+    """
+
+    frame: Frame
+    size: int
+    command: str = LARGE_SEND
+
+
 class Signal(enum.Enum):
     """Events that are not frames."""
 
@@ -87,10 +102,15 @@ class Limits:
         header_count: header lines of a frame.
         header_line_bytes: of one header line, without its line end.
         header_bytes: of the command and all header lines together.
-        body_bytes: of the body.
+        body_bytes: of a body that is kept in memory.
+        large_bytes_min: a SEND that states a body of at least so many bytes, and does not ask to be
+            retained, is given out as a LargeSend; 0: never. Above 1024.
+        large_bytes_max: of such a body.
     """
 
     header_count: int = 128
     header_line_bytes: int = 16 * 1024
     header_bytes: int = 64 * 1024
     body_bytes: int = 100 * 1024 * 1024
+    large_bytes_min: int = 0
+    large_bytes_max: int = 0

@@ -76,6 +76,14 @@ class StompOptions(TransportOptions):
         minimum=0,
         help="Body of one frame; a larger one is an ERROR, as soon as content-length states it.",
     )
+    large_message_max_size: int = option(
+        4 * 1024 * 1024 * 1024,
+        kind=Kind.SIZE,
+        minimum=1024 * 1024,
+        help="Body of a SEND that is streamed to a file of its own, because the store can do that "
+        "and content-length states at least its large_message_min_size; a larger one is an ERROR. "
+        "body_max is for all others.",
+    )
     stop_timeout: float = option(
         5.0,
         kind=Kind.DURATION,
@@ -85,12 +93,18 @@ class StompOptions(TransportOptions):
 
     @property
     def limits(self) -> Limits:
-        """What the decoder enforces."""
+        """What the decoder enforces when no body is streamed."""
+        return self.limits_with(0)
+
+    def limits_with(self, large_size_min: int) -> Limits:
+        """What the decoder enforces when bodies of *large_size_min* bytes and more are streamed."""
         return Limits(
             header_count=self.header_count_max,
             header_line_bytes=self.header_line_max,
             header_bytes=self.headers_max,
             body_bytes=self.body_max,
+            large_bytes_min=large_size_min,
+            large_bytes_max=self.large_message_max_size,
         )
 
     @property

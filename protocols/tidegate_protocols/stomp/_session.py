@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import secrets
 import time
@@ -23,23 +24,27 @@ from tidegate.spi import (
     ConnectRequest,
     ConnectResult,
     GatewayError,
+    LargeBody,
     PeerProtocolError,
     RequestError,
     StoredMessage,
     Token,
     format_duration,
 )
+from tidegate_protocols._large_out import LargeOut
 from tidegate_protocols.stomp import _handshake
 from tidegate_protocols.stomp._client import ACTIONS, Client, check_no_body
 from tidegate_protocols.stomp._decoder import Decoder
 from tidegate_protocols.stomp._encoder import (
     HEART_BEAT_BYTES,
+    LargeBodyMetError,
     encode_connected,
     encode_receipts,
 )
 from tidegate_protocols.stomp._errors import error_frame
-from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, Version
+from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, LargeSend, Version
 from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
+from tidegate_protocols.stomp._large_in import LargeIn
 from tidegate_protocols.stomp._messages import PROTOCOL
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._split import SUBPROTOCOLS
@@ -89,6 +94,8 @@ class Session:
         "_handshake",
         "_heart_beat",
         "_is_graceful",
+        "_large_in",
+        "_large_out",
         "_link",
         "_loop",
         "_state",
@@ -100,7 +107,10 @@ class Session:
         self._context = context
         self._loop = loop
         self._state = State.WAITING
-        self._decoder = Decoder(context.options.limits)
+        large = context.broker.large_bodies
+        self._decoder = Decoder(context.options.limits_with(large.size_min if large else 0))
+        self._large_in: LargeIn | None = None  # since the first large SEND
+        self._large_out: LargeOut | None = None  # since the first large MESSAGE
         self._link: Link | None = None
         self._handshake: _handshake.Handshake | None = None
         self._client: Client | None = None
@@ -139,6 +149,8 @@ class Session:
         """The socket is gone."""
         before = self._state
         self._state = step(before, Input.LOST)
+        if self._large_out is not None:
+            self._large_out.cancel()
         if before is not State.CLOSED:
             logger.debug("connection lost peer=%s error=%s", self._peer, error)
         self._release()
@@ -151,13 +163,17 @@ class Session:
     def pause_writing(self) -> None:
         """The client reads too slowly."""
         self._writable = False
+        if self._large_out is not None:
+            self._large_out.writable(False)
         if self._client is not None:
             self._client.connection.writable(False)
 
     def resume_writing(self) -> None:
         """The client caught up."""
         self._writable = True
-        if self._client is not None:
+        if self._large_out is not None:
+            self._large_out.writable(True)
+        if self._client is not None and not self._is_streaming:
             self._client.connection.writable(True)
 
     # ---------------------------------------------------------------------------- from the broker
@@ -173,7 +189,7 @@ class Session:
             self._write(encode_receipts(cast("Sequence[str]", tokens), self._version))
         if type(last) is _Farewell:
             self._state = step(self._state, Input.SETTLED)
-            if self._link is not None:
+            if self._link is not None and not self._is_streaming:  # else when that is over
                 self._link.close()
             self._loop.call_soon(self._release)
 
@@ -185,7 +201,11 @@ class Session:
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
         if self._client is not None and self._state is not State.CLOSED:
-            data = self._client.deliver(key, messages)
+            try:
+                data = self._client.deliver(key, messages)
+            except LargeBodyMetError:
+                self._deliver_large(self._client, key, messages)
+                return
             if data:
                 self._write(data)
 
@@ -208,7 +228,7 @@ class Session:
         # Here CONNECT is awaited, or everything is an error (after DISCONNECT). In CONNECTING
         # further frames wait in the decoder, and in CLOSED for ever.
         while self._state is State.WAITING or self._state is State.LEAVING:
-            frame: Frame | AckRun | None = None
+            frame: Frame | AckRun | LargeSend | None = None
             try:
                 frame = next(self._decoder.events(), None)
                 if frame is None:
@@ -217,15 +237,25 @@ class Session:
             except GatewayError as error:
                 self._refuse(error, frame)
 
-    def _process_work(self) -> None:
-        """The hot loop: frames of a connected client."""
+    def _process_work(self, first: Frame | AckRun | LargeSend | None = None) -> None:
+        """The hot loop: frames of a connected client.
+
+        Args: first: one that was read already.
+        """
         client = self._client
         assert client is not None, "a connected session has a client"
         client.received_at = time.time_ns() // 1000
+        if self._large_in is not None and self._large_in.is_busy:
+            first = self._read_behind_large(client, self._large_in)
+            if first is None:
+                return
+        events = self._decoder.events()
+        if first is not None:
+            events = itertools.chain((first,), events)
         touched = client.touched
-        blamed: Frame | AckRun | None = None
+        blamed: Frame | AckRun | LargeSend | None = None
         try:
-            for frame in self._decoder.events():
+            for frame in events:
                 command = frame.command
                 if touched and command != ACK_RUN and command != "ACK":
                     blamed = None
@@ -233,6 +263,11 @@ class Session:
                 action = ACTIONS.get(command)
                 blamed = frame
                 if action is None:
+                    if isinstance(frame, LargeSend):
+                        blamed = frame.frame
+                        self._begin_large(client, frame)
+                        self._process_work()
+                        return
                     self._step_by(frame)
                 else:
                     action(client, frame)
@@ -246,9 +281,9 @@ class Session:
                 client.flush_acknowledged()  # what came before the bad frame counts
             self._refuse(error, blamed)
 
-    def _step_by(self, frame: Frame | AckRun) -> None:
+    def _step_by(self, frame: Frame | AckRun | LargeSend) -> None:
         """A frame that changes the state, or one at the wrong moment."""
-        after = step(self._state, input_of(frame.command), frame.command.rstrip("*"))
+        after = step(self._state, input_of(frame.command), frame.command.rstrip("*+"))
         assert isinstance(frame, Frame), "no step is taken by an ACK"
         if after is State.CONNECTING:
             self._connect(frame)
@@ -347,10 +382,127 @@ class Session:
             result.connection.writable(False)
         self._adjust_reading()
 
+    # ------------------------------------------------------------------------------- large bodies
+
+    def _begin_large(self, client: Client, event: LargeSend) -> None:
+        """A SEND whose body is still to come. Raises: GatewayError."""
+        client.check_large(event.frame)
+        large = self._large_in
+        if large is None:
+            bodies = self._context.broker.large_bodies
+            assert bodies is not None, "the decoder was told of a store that streams"
+            large = self._large_in = LargeIn(
+                bodies,
+                self._decoder,
+                publish=self._publish_large,
+                refuse=self._refuse,
+                adjust=self._adjust_reading,
+                go_on=self._go_on_behind_large,
+            )
+        large.begin(event)
+
+    def _read_behind_large(self, client: Client, large: LargeIn) -> Frame | AckRun | None:
+        """Read what may be read while large messages are not published yet.
+
+        Returns: a frame that can be handled, because all of them are by now.
+        """
+        blamed: Frame | None = None
+        try:
+            while large.receive():
+                event = next(self._decoder.events(), None)
+                if event is None or large.hold(event):
+                    return None
+                if not isinstance(event, LargeSend):
+                    return event
+                blamed = event.frame
+                self._begin_large(client, event)
+        except GatewayError as error:
+            self._refuse(error, blamed)
+        return None
+
+    def _publish_large(self, frame: Frame, body: LargeBody) -> None:
+        client = self._client
+        if client is None or self._state is not State.CONNECTED:
+            return  # nobody refers to the body, so it goes
+        client.received_at = time.time_ns() // 1000
+        client.send(frame, body)
+
+    def _go_on_behind_large(self) -> None:
+        """Everything is published that the next frame had to wait for."""
+        large = self._large_in
+        if large is None or self._state is not State.CONNECTED:
+            return
+        event = large.take_held()
+        client = self._client
+        assert client is not None, "a connected session has a client"
+        if isinstance(event, LargeSend) and large.is_busy:
+            try:
+                self._begin_large(client, event)
+            except GatewayError as error:
+                self._refuse(error, event.frame)
+                return
+            event = None
+        self._process_work(event)
+        self._adjust_reading()
+
+    @property
+    def _is_streaming(self) -> bool:
+        return self._large_out is not None and self._large_out.is_busy
+
+    def _deliver_large(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
+        """One of *messages* has a large body: this and all behind it is written bit by bit."""
+        link, bodies = self._link, self._context.broker.large_bodies
+        if link is None or bodies is None:
+            logger.error("large messages cannot be read any more peer=%s", self._peer)
+            return
+        if self._large_out is None:
+            self._large_out = LargeOut(
+                link, bodies, idle=self._all_written, broken=self._large_broke
+            )
+            self._large_out.writable(self._writable)
+        for item in client.deliver_large(key, messages):
+            if isinstance(item, bytes):
+                self._write(item)
+                continue
+            stored, head, body, tail = item
+
+            def missing(error: GatewayError, sequence: int = stored.sequence) -> None:
+                logger.error(
+                    "message not delivered peer=%s sequence=%d error=%s",
+                    self._peer,
+                    sequence,
+                    error,
+                )
+                client.withdraw(key, sequence)
+
+            self._large_out.stream(head, body, tail, missing)
+        client.connection.writable(False)
+
+    def _all_written(self) -> None:
+        if self._state is State.CLOSED:  # DISCONNECT was answered meanwhile
+            if self._link is not None:
+                self._link.close()
+        elif self._client is not None and self._writable:
+            self._client.connection.writable(True)
+
+    def _large_broke(self, error: GatewayError) -> None:
+        """A body ends in the middle. Only the end of the connection can tell the client."""
+        logger.error(
+            "message not delivered whole, connection ends peer=%s error=%s", self._peer, error
+        )
+        if self._state is not State.CLOSED:
+            self._state = step(self._state, Input.FAIL)
+        if self._link is not None:
+            self._link.abort()
+        self._loop.call_soon(self._release)
+
     # ------------------------------------------------------------------------------------- the end
 
     def _refuse(
-        self, error: GatewayError, frame: Frame | AckRun | None, receipt: str | None = None
+        self,
+        error: GatewayError,
+        frame: Frame | AckRun | LargeSend | None,
+        receipt: str | None = None,
     ) -> None:
         """ERROR, then close. STOMP 1.2 "ERROR": the server "MUST close the connection"."""
         if self._state is State.CLOSED:
@@ -360,7 +512,10 @@ class Session:
             receipt = shown.headers.get("receipt")
         log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
         log("refused peer=%s state=%s reason=%s", self._peer, self._state.name, error)
-        self._write(error_frame(error, self._version, frame=shown, receipt=receipt))
+        if self._large_out is not None and self._large_out.is_busy:
+            self._large_out.cancel()  # a body ends in the middle, so ERROR would be taken for it
+        else:
+            self._write(error_frame(error, self._version, frame=shown, receipt=receipt))
         self._state = step(self._state, Input.FAIL)
         if self._link is not None:
             self._link.close()
@@ -378,6 +533,8 @@ class Session:
         if self._heart_beat is not None:
             self._heart_beat.stop()
             self._heart_beat = None
+        if self._large_in is not None:
+            self._large_in.abandon()
         client, self._client = self._client, None
         if client is not None:
             client.connection.disconnect(graceful=self._is_graceful)
@@ -406,19 +563,27 @@ class Session:
     def _write(self, data: bytes) -> None:
         if self._heart_beat is not None:
             self._heart_beat.is_silent = False
-        if self._link is not None:
+        if self._large_out is not None:
+            self._large_out.send(data)
+        elif self._link is not None:
             self._link.send(data)
 
     def _write_heart_beat(self) -> None:
         # A client that does not read has bytes waiting already.
-        if self._link is not None and self._writable:
+        # In the middle of a body it would be part of that.
+        if self._link is not None and self._writable and not self._is_streaming:
             self._link.send(HEART_BEAT_BYTES)
 
     def _adjust_reading(self) -> None:
         link = self._link
         if link is None:
             return
-        paused = self._throttled or self._state is State.CONNECTING
+        large = self._large_in
+        paused = (
+            self._throttled
+            or self._state is State.CONNECTING
+            or (large is not None and large.wants_pause)
+        )
         if paused:
             link.pause_reading()
         else:

@@ -80,6 +80,11 @@ class Subscription:
                 in_flight[stored.sequence] = ordinal
             self._ordinal = ordinal
 
+    def withdraw(self, sequence: int) -> None:
+        """*sequence* was not written after all: no ACK covers it."""
+        if self._in_flight is not None:
+            self._in_flight.pop(sequence, None)
+
     def holds(self, sequence: int) -> bool:
         """Tell whether *sequence* is known to be in flight here."""
         return self._in_flight is not None and sequence in self._in_flight

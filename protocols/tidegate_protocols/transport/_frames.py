@@ -65,13 +65,17 @@ def encode_frame(opcode: int, payload: bytes) -> bytes:
     return encode_header(opcode, len(payload)) + payload
 
 
-def encode_header(opcode: int, size: int) -> bytes:
-    """The header of an unmasked, final frame whose payload has *size* bytes."""
+def encode_header(opcode: int, size: int, *, last: bool = True) -> bytes:
+    """The header of an unmasked frame whose payload has *size* bytes.
+
+    Args: last: it is the final fragment of its message (RFC 6455 section 5.2: FIN).
+    """
+    first = 0x80 | opcode if last else opcode
     if size < 126:
-        return bytes((0x80 | opcode, size))
+        return bytes((first, size))
     if size < 65_536:
-        return bytes((0x80 | opcode, 126, size >> 8, size & 0xFF))
-    return bytes((0x80 | opcode, 127)) + size.to_bytes(8, "big")
+        return bytes((first, 126, size >> 8, size & 0xFF))
+    return bytes((first, 127)) + size.to_bytes(8, "big")
 
 
 def encode_close(code: int, reason: str = "") -> bytes:

@@ -39,6 +39,13 @@ class Link(Protocol):
         """
         ...
 
+    def send_piece(self, data: bytes, *, last: bool) -> None:
+        """As ``send``, but *data* is a piece of one message, which ends with the *last* one.
+
+        Nothing but pieces may be sent from the first of a message to its last.
+        """
+        ...
+
     def flush(self) -> None:
         """Hand everything appended so far to the socket now."""
         ...

@@ -80,6 +80,9 @@ class TcpLink:
             self._loop.call_soon(self.flush)
         pieces.append(data)
 
+    def send_piece(self, data: bytes, *, last: bool) -> None:
+        self.send(data)
+
     def flush(self) -> None:
         pieces = self._pieces
         if not pieces:

@@ -18,6 +18,7 @@ from tidegate_protocols.transport._frames import (
     BINARY,
     CLOSE_GOING_AWAY,
     CLOSE_NORMAL,
+    CONTINUATION,
     PONG,
     TEXT,
     FrameDecoder,
@@ -42,7 +43,16 @@ class WebSocketLink:
     the client sent last; bytes that are not UTF-8 are always a binary message.
     """
 
-    __slots__ = ("_below", "_decoder", "_is_closing", "_linger", "_loop", "_split", "subprotocol")
+    __slots__ = (
+        "_below",
+        "_decoder",
+        "_is_closing",
+        "_is_in_pieces",
+        "_linger",
+        "_loop",
+        "_split",
+        "subprotocol",
+    )
 
     def __init__(
         self,
@@ -58,6 +68,7 @@ class WebSocketLink:
         self._loop = loop
         self._split = profile.split
         self._is_closing = False
+        self._is_in_pieces = False
         self._linger: asyncio.TimerHandle | None = None
 
     @property
@@ -82,6 +93,14 @@ class WebSocketLink:
             out.append(encode_header(opcode, len(piece)))
             out.append(piece)
         self._below.send(b"".join(out))
+
+    def send_piece(self, data: bytes, *, last: bool) -> None:
+        """A fragment of a binary message. RFC 6455 section 5.4: control frames may come between."""
+        if self._is_closing:
+            return
+        opcode = CONTINUATION if self._is_in_pieces else BINARY
+        self._is_in_pieces = not last
+        self._below.send(encode_header(opcode, len(data), last=last) + data)
 
     def flush(self) -> None:
         self._below.flush()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.spi import Message, StoredMessage, StoreIOError
+from tidegate.spi import LargeBody, Message, StoredMessage, StoreIOError
 from tidegate_cursors import _spool
 from tidegate_cursors._spool import Spool
 
@@ -46,6 +46,28 @@ def test_messages_come_back_whole_and_in_order(tmp_path: Path, buffer_bytes: int
     assert spool.count == 45
     assert drain(spool) == messages[5:]
     assert (spool.count, spool.spooled_bytes, spool.buffered_bytes) == (0, 0, 0)
+    spool.close()
+
+
+def test_a_large_body_comes_back_with_the_very_handle_that_keeps_it(tmp_path: Path) -> None:
+    spool = make(tmp_path)
+    bodies = [LargeBody(f"b{sequence}", 1000, 7) for sequence in range(1, 5)]
+    messages = [
+        StoredMessage(sequence, Message("topic://t", b"", large=body))
+        for sequence, body in enumerate(bodies, 1)
+    ]
+    spool.append(messages)
+    spool.append(messages_of(5, 6))
+    spool.remove({2})
+    found = drain(spool, 2)
+    assert found == [messages[0], *messages[2:], *messages_of(5, 6)]
+    assert [stored.message.large for stored in found[3:]] == [None, None]
+    for stored in found[:3]:
+        assert stored.message.large is bodies[stored.sequence - 1]
+    assert spool._large == {}
+    spool.append(messages)
+    spool.clear()
+    assert spool._large == {}
     spool.close()
 
 

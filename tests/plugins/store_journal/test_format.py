@@ -61,6 +61,8 @@ GOLDEN = Path(__file__).parent / "golden"
 FIRST, NEWEST = "version-1.hex", "version-1-spi-1.1.hex"
 SECOND = "version-2.hex"
 THIRD = "version-3.hex"
+#: Version 2 with the fields that were appended with SPI 1.2.
+SECOND_NEWEST = "version-2-spi-1.2.hex"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SALT = 0x0123_4567_89AB_CDEF
 MESSAGE = Message(
@@ -213,11 +215,12 @@ def test_the_golden_file_of_version_3_decodes_into_branches_and_duplicate_ids() 
 
 def test_bytes_of_version_2_have_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_format, "FORMAT_VERSION", 2)
-    assert golden_bytes_2() == golden_file(SECOND)
+    assert golden_bytes_2() == golden_file(SECOND_NEWEST)
 
 
-def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows() -> None:
-    data = golden_file(SECOND)
+@pytest.mark.parametrize("name", [SECOND, SECOND_NEWEST])
+def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows(name: str) -> None:
+    data = golden_file(name)
     file = _format.decode_file_header(data)
     assert file.reused
     first = _format.decode_batch_header(file.seed, data[64:128])
@@ -241,7 +244,10 @@ def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows() -> No
         assert _format.read_message(payload[begin : begin + size], sequence) == MESSAGE
 
 
-@pytest.mark.parametrize(("name", "version"), [(FIRST, 1), (NEWEST, 1), (SECOND, 2), (THIRD, 3)])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [(FIRST, 1), (NEWEST, 1), (SECOND, 2), (SECOND_NEWEST, 2), (THIRD, 3)],
+)
 def test_the_golden_file_is_what_the_document_says(name: str, version: int) -> None:
     data = golden_file(name)
     # File header, docs/journal-format.md section 2.

@@ -49,6 +49,9 @@ class FakeLink:
         if not self.is_closing:
             self.sent.append(data)
 
+    def send_piece(self, data, *, last):
+        self.send(data)
+
     def flush(self) -> None: ...
 
     def close(self) -> None:
@@ -193,6 +196,9 @@ class FakeConnection:
         self.duplicate_ids.append(duplicate_id)
         return self.has_subscribers
 
+    def check_publish(self, destination: str) -> None:
+        self._call("check_publish", destination)
+
     def subscribe(self, request: Any, token: Any = None) -> bool:
         self._call("subscribe", request, token)
         return False
@@ -280,6 +286,7 @@ class FakeBroker:
     name = "test"
     store_id = "store"
     version = "0"
+    large_bodies = None
 
     def __init__(self) -> None:
         self.connection = FakeConnection()

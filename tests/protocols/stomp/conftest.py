@@ -109,6 +109,9 @@ class FakeLink:
         if not self.is_closing:
             self.written.append(data)
 
+    def send_piece(self, data, *, last):
+        self.send(data)
+
     def flush(self):
         pass
 
@@ -158,6 +161,7 @@ class FakeConnection:
 
 class FakeBroker:
     name, store_id, version = "gateway", "st0re", "9.9"
+    large_bodies = None
 
     def __init__(self):
         self.connection: Any = FakeConnection()

@@ -1,0 +1,93 @@
+"""Large bodies: bytes that stream to and from a file of their own and are never whole in memory.
+
+A store that can keep them says so (:attr:`~tidegate.spi.StoreCapabilities.large_bodies`). A
+front-end writes a body that is at least :attr:`LargeBodies.size_min` bytes long through
+:meth:`LargeBodies.create` and publishes a :class:`~tidegate.spi.Message` with an empty ``body`` and
+the handle in ``large``; whoever delivers such a message reads it through :meth:`LargeBodies.open`.
+
+**How long the bytes live.** As long as a stored message refers to them (in a pending list or in the
+acknowledged log), and as long as the handle that :meth:`LargeWriter.finish` returned, or one that
+came from the store, is alive in memory. Nobody has to release anything: a message that is dropped,
+a transaction that is rolled back and a client that goes away take their bytes with them. A handle
+that was copied or decoded by anybody but the store does not count, so whoever writes a message with
+a handle to a place of his own keeps the handle as well.
+
+All methods are called on the event loop; what blocks happens in the store's threads.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class LargeBody(msgspec.Struct, frozen=True, array_like=True, weakref=True):
+    """Handle of a body that lies in a file of its own.
+
+    Attributes:
+        id: the store's name for it, never used again.
+        size: bytes of the body, 1 or more.
+        checksum: CRC-32C of the body, which reading verifies.
+    """
+
+    id: str
+    size: int
+    checksum: int = 0
+
+
+class LargeWriter(Protocol):
+    """One body on its way to the disk. One call at a time."""
+
+    async def write(self, data: bytes) -> None:
+        """Append *data*; returns when the operating system has it, which is the back-pressure.
+
+        Raises: StoreFullError, StoreIOError, StoreClosedError; what was written is removed then.
+        Cancellation: as an error.
+        """
+        ...
+
+    async def finish(self) -> LargeBody:
+        """Make what was written durable, as the store's configuration promises.
+
+        Called once, last. Raises and cancellation: as :meth:`write`.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Forget it and remove what was written, soon. Idempotent; nothing after ``finish``."""
+        ...
+
+
+class LargeReader(Protocol):
+    """One reading of a body from its beginning. One call at a time."""
+
+    async def read(self, limit: int) -> bytes:
+        """The next bytes: *limit* of them (1 or more), fewer at the end, b"" behind it.
+
+        Raises: CorruptRecordError when the file is missing or cut off, and with the last bytes (in
+            place of returning them) when the checksum does not match; StoreIOError,
+            StoreClosedError. Cancellation: safe, but the reader must be closed then.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        ...
+
+
+class LargeBodies(Protocol):
+    """What a store that keeps large bodies offers."""
+
+    @property
+    def size_min(self) -> int:
+        """Bodies of at least so many bytes are large, 1 or more; shorter ones are ordinary."""
+        ...
+
+    def create(self, size: int) -> LargeWriter:
+        """Begin to write a body of *size* bytes. Nothing happens before the first ``write``."""
+        ...
+
+    def open(self, body: LargeBody) -> LargeReader:
+        """Begin to read. Nothing happens before the first ``read``; the bytes stay until closed."""
+        ...

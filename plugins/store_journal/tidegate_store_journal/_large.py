@@ -1,0 +1,434 @@
+"""Large bodies in files of their own: docs/store-journal.md, "Large messages".
+
+A body has one file, written once, front to back, and named before its first byte: the record of a
+message that refers to it is written only when file and directory are synced, so a file without such
+a record (an upload that was cut off by a crash, or given up) is an *orphan* and removed at the next
+start, whatever is in it. A file is removed after a checkpoint in which no message refers to it any
+more, and not while a handle of it is alive in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tidegate.spi import (
+    CorruptRecordError,
+    LargeBody,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreIOError,
+    format_size,
+)
+from tidegate_store_journal._files import FULL_ERRNOS
+from tidegate_store_journal._format import crc32c
+from tidegate_store_journal._large_references import LargeReferences
+from tidegate_store_journal._storage import File, Storage
+
+logger = logging.getLogger("tidegate.store.journal")
+
+T = TypeVar("T")
+
+#: Threads that write, sync and read large bodies: apart from the others, because one sync of a large
+#: body can take seconds. More would only make the disk seek.
+LARGE_THREADS: Final = 4
+_SUFFIX: Final = ".body"
+_LOST_SUFFIX: Final = ".lost"
+#: What was written is forced to disk in such pieces, so that the sync at the end, for which the
+#: client waits, is short and the kernel's cache is not full of what it must write first.
+_SYNC_BYTES: Final = 32 << 20
+
+
+def file_name_of(body_id: str) -> str:
+    """The name of the file of a body."""
+    return body_id + _SUFFIX
+
+
+class LargeFiles:
+    """The :class:`~tidegate.spi.LargeBodies` of a journal; one directory of files.
+
+    Args:
+        storage: the directory.
+        size_min: see ``large_message_min_size``.
+        free_limit_bytes: room that a body has to leave on the file system.
+        syncs: False: files are not forced to disk (strategy ``never``).
+    """
+
+    def __init__(
+        self, storage: Storage, *, size_min: int, free_limit_bytes: int, syncs: bool
+    ) -> None:
+        self._storage = storage
+        self._size_min = size_min
+        self._free_limit_bytes = free_limit_bytes
+        self._syncs = syncs
+        self._executor: Executor | None = None
+        self._references = LargeReferences()
+        self._sizes: dict[str, int] = {}
+        self._holders: dict[str, dict[int, weakref.ref[LargeBody]]] = {}
+        self._uploads: set[_Upload] = set()
+
+    # ------------------------------------------------------------------- tidegate.spi.LargeBodies
+
+    @property
+    def size_min(self) -> int:
+        """See LargeBodies."""
+        return self._size_min
+
+    def create(self, size: int) -> _Upload:
+        """See LargeBodies. Raises: StoreClosedError."""
+        upload = _Upload(self, self._require_open(), size)
+        self._uploads.add(upload)
+        return upload
+
+    def open(self, body: LargeBody) -> _Download:
+        """See LargeBodies. Raises: StoreClosedError."""
+        self._require_open()
+        return _Download(self, body)
+
+    # ---------------------------------------------------------------------------- the store's side
+
+    def prepare(self, owner: str) -> None:
+        """Make the directory and take it. Blocks. Raises: StoreLockedError, OSError."""
+        self._storage.lock(owner)
+
+    def release(self) -> None:
+        """Give the directory back. Idempotent. Blocks."""
+        self._storage.unlock()
+
+    def recover(self, references: LargeReferences, *, keeps_orphans: bool = False) -> list[str]:
+        """Remove orphans and look for what is missing. Blocks.
+
+        Args: keeps_orphans: the journal may have lost records, so a file that no message names may
+            be all that is left of one: it is kept under another name, which nothing reads.
+        Returns: a sentence for each thing found. Raises: OSError.
+        """
+        notes: list[str] = []
+        found: dict[str, int] = {}
+        orphans = 0
+        orphan_bytes = 0
+        for name in self._storage.list():
+            if not name.endswith(_SUFFIX):
+                continue
+            body_id = name.removesuffix(_SUFFIX)
+            file = self._storage.open(name)
+            length = file.length
+            file.close()
+            if body_id in references:
+                found[body_id] = length
+            else:
+                if keeps_orphans:
+                    self._storage.rename(name, name + _LOST_SUFFIX)
+                else:
+                    self._storage.unlink(name)
+                orphans += 1
+                orphan_bytes += length
+        if orphans:
+            notes.append(
+                f"{orphans} files of large messages that no message names "
+                f"({format_size(orphan_bytes)}) were "
+                + (f"renamed to *{_SUFFIX}{_LOST_SUFFIX}." if keeps_orphans else "removed.")
+            )
+        for sequence, body in references.bodies.items():
+            if found.get(body.id) != body.size:
+                where = self._storage.describe(file_name_of(body.id))
+                what = "is missing" if body.id not in found else "is cut off"
+                notes.append(
+                    f"The body of message {sequence} {what}: {where}. Restore the file from a "
+                    "copy; until then the message cannot be delivered."
+                )
+        self._sizes = found
+        self._references = references
+        return notes
+
+    def start(self, executor: Executor) -> None:
+        """Take bodies from now on."""
+        self._executor = executor
+
+    def stop(self) -> None:
+        """Take nothing more; uploads that are under way end with StoreClosedError."""
+        for upload in list(self._uploads):
+            upload.abandon()
+        self._executor = None
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all files, uploads included."""
+        return sum(self._sizes.values()) + sum(upload.written for upload in self._uploads)
+
+    def hold(self, body: LargeBody) -> None:
+        """The file of *body* stays while this very object is alive."""
+        key = id(body)
+        holders = self._holders.setdefault(body.id, {})
+        # The callback may run in any thread; removing one key of a dict is atomic.
+        holders[key] = weakref.ref(body, lambda _: holders.pop(key, None))
+
+    async def sweep(self, loose: Iterable[str]) -> int:
+        """Remove bodies that nobody needs; *loose* of them no message in the checkpoint needs.
+
+        Returns: how many. Raises: OSError; the rest is removed next time.
+        """
+        references, holders = self._references, self._holders
+        gone: list[str] = []
+        for body_id in loose:
+            if body_id in references or holders.get(body_id):
+                continue
+            gone.append(body_id)
+        if not gone or self._executor is None:
+            return 0
+        names = [file_name_of(body_id) for body_id in gone]
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._unlink, names)
+        for body_id in gone:
+            holders.pop(body_id, None)
+            self._sizes.pop(body_id, None)
+            references.loose.discard(body_id)
+        return len(gone)
+
+    # ------------------------------------------------------------------------- uploads, downloads
+
+    def run(self, work: Callable[[], T], what: str) -> asyncio.Future[T]:
+        """Do *work* in a thread. Raises: StoreClosedError; awaiting it: StoreError."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._require_open(), _translated, work, what)
+
+    def finished(self, upload: _Upload, body: LargeBody) -> None:
+        """A body is complete; it stays while *body* is alive or a message refers to it."""
+        self._uploads.discard(upload)
+        self._sizes[body.id] = body.size
+        self._references.loose.add(body.id)
+        self.hold(body)
+
+    def ended(self, upload: _Upload) -> None:
+        """An upload was given up."""
+        self._uploads.discard(upload)
+
+    def create_file(self, name: str, size: int) -> File:
+        """Blocks. Raises: StoreFullError, OSError."""
+        free = self._storage.free_bytes()
+        if free - size < self._free_limit_bytes:
+            raise StoreFullError(
+                f"a body of {size} bytes has no room: {format_size(free)} are free, and "
+                f"disk_free_limit keeps {format_size(self._free_limit_bytes)} of them"
+            )
+        return self._storage.open(name, create=True)
+
+    def open_file(self, name: str) -> File:
+        """Blocks. Raises: OSError."""
+        return self._storage.open(name)
+
+    def remove_file(self, name: str) -> None:
+        """Blocks. Logs what goes wrong: the next start removes it."""
+        try:
+            self._storage.unlink(name)
+        except OSError as error:
+            logger.warning("an unfinished large body stays until the next start error=%s", error)
+
+    def sync_file(self, file: File) -> None:
+        """Blocks. Raises: OSError."""
+        if self._syncs:
+            file.datasync()
+
+    def sync_directory(self) -> None:
+        """Blocks. Raises: OSError."""
+        if self._syncs:
+            self._storage.sync_directory()
+
+    def describe(self, name: str) -> str:
+        """How to name the file to the operator."""
+        return self._storage.describe(name)
+
+    def _unlink(self, names: list[str]) -> None:
+        for name in names:
+            self._storage.unlink(name)
+
+    def _require_open(self) -> Executor:
+        if self._executor is None:
+            raise StoreClosedError("the journal store is not open")
+        return self._executor
+
+
+def read_large(directory: Path, body: LargeBody, piece_bytes: int = 1 << 20) -> Iterator[bytes]:
+    """The bytes of a large body in pieces, for tools; works beside a running gateway. Blocks.
+
+    Args: directory: of the large bodies (``large_messages_directory``).
+    Raises: CorruptRecordError when the file is missing, cut off, or (behind the last piece) has
+        another checksum; OSError.
+    """
+    path = directory / file_name_of(body.id)
+    left, checksum = body.size, 0
+    try:
+        with path.open("rb") as file:
+            while left:
+                data = file.read(min(left, piece_bytes))
+                if not data:
+                    raise CorruptRecordError(
+                        f"the file ends before byte {body.size}", location=str(path)
+                    )
+                left -= len(data)
+                checksum = crc32c(checksum, data)
+                yield data
+    except FileNotFoundError:
+        raise CorruptRecordError("the file is missing", location=str(path)) from None
+    if checksum != body.checksum:
+        raise CorruptRecordError("the bytes are damaged (checksum)", location=str(path))
+
+
+class _Upload:
+    """See :class:`tidegate.spi.LargeWriter`."""
+
+    def __init__(self, files: LargeFiles, executor: Executor, size: int) -> None:
+        self._files = files
+        self._executor = executor
+        self._size = size
+        self._id = uuid.uuid4().hex
+        self._name = file_name_of(self._id)
+        self._file: File | None = None
+        self._checksum = 0
+        self._synced = 0
+        self._is_over = False
+        # Work in threads may still go on when the awaiting task was cancelled.
+        self._lock = threading.Lock()
+        self.written = 0
+
+    async def write(self, data: bytes) -> None:
+        """See LargeWriter."""
+        await self._run(lambda: self._write(data))
+
+    async def finish(self) -> LargeBody:
+        """See LargeWriter."""
+        await self._run(self._finish)
+        body = LargeBody(self._id, self.written, self._checksum)
+        self._is_over = True
+        self._files.finished(self, body)
+        return body
+
+    def abandon(self) -> None:
+        """See LargeWriter."""
+        if not self._is_over:
+            self._is_over = True
+            self._files.ended(self)
+            self._executor.submit(self._remove)
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        if self._is_over:
+            raise StoreClosedError("the upload of this large body has ended")
+        try:
+            await self._files.run(work, self._files.describe(self._name))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            if self._file is None:
+                self._file = self._files.create_file(self._name, self._size)
+            self._file.pwritev((data,), self.written)
+            self._checksum = crc32c(self._checksum, data)
+            self.written += len(data)
+            if self.written - self._synced >= _SYNC_BYTES:
+                self._files.sync_file(self._file)
+                self._synced = self.written
+
+    def _finish(self) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            if self._file is None or self.written != self._size:
+                raise ValueError(f"{self.written} bytes of a body of {self._size} were written")
+            self._files.sync_file(self._file)
+            self._file.close()
+            self._files.sync_directory()
+
+    def _remove(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._files.remove_file(self._name)
+
+
+class _Download:
+    """See :class:`tidegate.spi.LargeReader`. Holds the handle, and by it the file."""
+
+    def __init__(self, files: LargeFiles, body: LargeBody) -> None:
+        self._files = files
+        self._body = body
+        self._name = file_name_of(body.id)
+        self._file: File | None = None
+        self._at = 0
+        self._checksum = 0
+        self._is_closed = False
+        self._lock = threading.Lock()
+        files.hold(body)
+
+    async def read(self, limit: int) -> bytes:
+        """See LargeReader."""
+        if self._is_closed:
+            raise StoreClosedError("the large body is not open")
+        return await self._files.run(lambda: self._read(limit), self._files.describe(self._name))
+
+    def close(self) -> None:
+        """See LargeReader."""
+        self._is_closed = True
+        if self._lock.acquire(blocking=False):  # else the reading thread does it
+            try:
+                self._close_file()
+            finally:
+                self._lock.release()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _read(self, limit: int) -> bytes:
+        with self._lock:
+            try:
+                return self._read_next(limit)
+            finally:
+                if self._is_closed:
+                    self._close_file()
+
+    def _read_next(self, limit: int) -> bytes:
+        size = self._body.size
+        if self._at >= size:
+            return b""
+        if self._file is None:
+            try:
+                self._file = self._files.open_file(self._name)
+            except FileNotFoundError:
+                raise self._corrupt("the file is missing; restore it from a copy") from None
+        wanted = min(limit, size - self._at)
+        data = self._file.pread(wanted, self._at)
+        if len(data) != wanted:
+            raise self._corrupt(f"the file ends before byte {size}; restore it from a copy")
+        self._checksum = crc32c(self._checksum, data)
+        self._at += wanted
+        if self._at == size and self._checksum != self._body.checksum:
+            raise self._corrupt("the bytes are damaged (checksum); restore it from a copy")
+        return data
+
+    def _corrupt(self, problem: str) -> CorruptRecordError:
+        return CorruptRecordError(problem, location=self._files.describe(self._name))
+
+
+def _translated(work: Callable[[], T], what: str) -> T:
+    """*work*, with the errors of the system as those of the contract."""
+    try:
+        return work()
+    except StoreError:
+        raise
+    except OSError as error:
+        if error.errno in FULL_ERRNOS:
+            raise StoreFullError(f"{what}: {error.strerror}; make room, or consume") from error
+        code = errno.errorcode.get(error.errno or 0, "")
+        raise StoreIOError(f"{what}: {error} {code}".rstrip()) from error

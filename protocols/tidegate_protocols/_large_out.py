@@ -1,0 +1,174 @@
+"""Writes large bodies to a client in pieces; everything else for that client waits behind them.
+
+Used by the front-ends only while a large body is on its way to a client: the ordinary path writes to
+the link and knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+import msgspec
+
+from tidegate.spi import GatewayError, LargeBodies, LargeBody, LargeReader
+from tidegate_protocols.transport import Link
+
+logger = logging.getLogger("tidegate.large")
+
+#: Bytes read from the store, and given to the link, at a time. As much again may wait in the link.
+PIECE_BYTES: Final = 256 * 1024
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """A message that is written in pieces.
+
+    Attributes:
+        head, tail: what goes before and behind the body.
+        body: where it is.
+        reader: open since the message was handed out, so that the body stays until it is written.
+        missing: called when the body cannot be read and nothing of the message was written yet.
+    """
+
+    head: bytes
+    body: LargeBody
+    tail: bytes
+    reader: LargeReader
+    missing: Callable[[GatewayError], None]
+
+
+class LargeWire(bytes):
+    """The bytes in front of a large body, for front-ends that hand bytes around.
+
+    Attributes: large: the body, which follows.
+    """
+
+    large: LargeBody
+
+    @classmethod
+    def made(cls, head: bytes, large: LargeBody) -> LargeWire:
+        """*head* before *large*."""
+        wire = cls(head)
+        wire.large = large
+        return wire
+
+
+@final
+class LargeOut:
+    """What waits to be written to one client.
+
+    Args:
+        idle: called when everything has been written; not after :meth:`cancel`.
+        broken: called when a body ends in the middle: nothing sensible can be written any more.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        bodies: LargeBodies,
+        *,
+        idle: Callable[[], None],
+        broken: Callable[[GatewayError], None],
+    ) -> None:
+        self._link = link
+        self._bodies = bodies
+        self._idle = idle
+        self._broken = broken
+        self._queue: deque[bytes | Streamed] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Something waits, so whatever comes has to wait behind it."""
+        return self._task is not None
+
+    def send(self, data: bytes) -> None:
+        """Write *data* behind what waits, at once when nothing does."""
+        if self._task is None:
+            self._link.send(data)
+        else:
+            self._queue.append(data)
+
+    def stream(
+        self, head: bytes, body: LargeBody, tail: bytes, missing: Callable[[GatewayError], None]
+    ) -> None:
+        """Write *head*, the body and *tail*."""
+        reader = self._bodies.open(body)
+        self._queue.append(Streamed(head, body, tail, reader, missing))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def writable(self, value: bool) -> None:
+        """The link's buffer is full (False) or drained (True)."""
+        if value:
+            self._may_write.set()
+        else:
+            self._may_write.clear()
+
+    def cancel(self) -> None:
+        """The connection is gone: forget everything. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, Streamed):
+                item.reader.close()
+
+    async def _run(self) -> None:
+        queue, link = self._queue, self._link
+        try:
+            while queue:
+                item = queue.popleft()
+                if isinstance(item, Streamed):
+                    try:
+                        await self._write_body(item)
+                    finally:
+                        item.reader.close()
+                else:
+                    link.send(item)
+                    await self._flushed()
+        except GatewayError as error:
+            self._task = None
+            self.cancel()
+            self._broken(error)
+            return
+        except Exception:
+            logger.exception("writing a large body failed peer=%s", link.peer)
+            self._task = None
+            self.cancel()
+            link.abort()
+            return
+        self._task = None
+        self._idle()
+
+    async def _write_body(self, item: Streamed) -> None:
+        """Raises: GatewayError when the body ends in the middle."""
+        reader, left = item.reader, item.body.size
+        try:
+            data = await reader.read(PIECE_BYTES)
+        except GatewayError as error:
+            item.missing(error)
+            return
+        data_before = item.head
+        while True:
+            left -= len(data)
+            is_last = left <= 0
+            piece = b"".join((data_before, data, item.tail if is_last else b""))
+            self._link.send_piece(piece, last=is_last)
+            data_before = b""
+            await self._flushed()
+            if is_last:
+                return
+            data = await reader.read(PIECE_BYTES)
+
+    async def _flushed(self) -> None:
+        """Hand everything to the socket, and wait while that has too much of it."""
+        self._link.flush()
+        if not self._may_write.is_set():
+            await self._may_write.wait()

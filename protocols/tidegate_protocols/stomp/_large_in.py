@@ -1,0 +1,187 @@
+"""Large SENDs of one connection: bodies that go to the store as they come.
+
+While a body comes, nothing else of the connection can (it is behind it in the stream). When it is
+complete, the next body may come while the one before is synced; any other frame waits until all
+messages before it are published, so the order of the client's frames is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+from tidegate.spi import GatewayError, LargeBodies, LargeBody, LargeWriter
+from tidegate_protocols.stomp._decoder import Decoder
+from tidegate_protocols.stomp._frames import AckRun, Frame, LargeSend
+
+#: Received bytes that may wait for the disk before the socket is paused, and the level at which it
+#: is read again.
+HIGH_BYTES: Final = 2 << 20
+LOW_BYTES: Final = 1 << 19
+#: Bodies of one connection that are being written or synced at a time.
+BODIES_MAX: Final = 4
+#: What is handed to the store at a time at most.
+_WRITE_BYTES_MAX: Final = 1 << 20
+
+
+class _Body:
+    """One body on its way."""
+
+    __slots__ = ("frame", "is_complete", "left", "pieces", "result", "task", "wake", "writer")
+
+    def __init__(self, frame: Frame, size: int, writer: LargeWriter) -> None:
+        self.frame = frame
+        self.left = size
+        self.writer = writer
+        self.pieces: deque[bytes] = deque()
+        self.is_complete = False  # with the NUL behind it
+        self.result: LargeBody | None = None
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+@final
+class LargeIn:
+    """See the module.
+
+    Args:
+        publish: called in the frames' order when a body is in the store. Raises: GatewayError.
+        refuse: called once when something went wrong, with the frame.
+        adjust: called when :attr:`wants_pause` changed.
+        go_on: called when frames can be read again after nothing could.
+
+    Attributes: held: a frame that waits until everything before it is published.
+    """
+
+    def __init__(
+        self,
+        bodies: LargeBodies,
+        decoder: Decoder,
+        *,
+        publish: Callable[[Frame, LargeBody], None],
+        refuse: Callable[[GatewayError, Frame], None],
+        adjust: Callable[[], None],
+        go_on: Callable[[], None],
+    ) -> None:
+        self._bodies = bodies
+        self._decoder = decoder
+        self._publish = publish
+        self._refuse = refuse
+        self._adjust = adjust
+        self._go_on = go_on
+        self._queue: deque[_Body] = deque()
+        self._coming: _Body | None = None
+        self._waiting_bytes = 0
+        self._is_full = False
+        self.held: Frame | AckRun | LargeSend | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Messages are not published yet, so other frames have to wait."""
+        return bool(self._queue)
+
+    @property
+    def wants_pause(self) -> bool:
+        """The socket is to be paused."""
+        return self._is_full or self.held is not None
+
+    def begin(self, event: LargeSend) -> None:
+        """A large body follows. Raises: StoreError."""
+        writer = self._bodies.create(event.size)
+        body = self._coming = _Body(event.frame, event.size, writer)
+        self._queue.append(body)
+        body.task = asyncio.get_running_loop().create_task(self._write(body))
+
+    def receive(self) -> bool:
+        """Take from the decoder what belongs to the body that is coming.
+
+        Returns: True when the next frame may be read: nothing is coming and nothing is held.
+        Raises: PeerProtocolError when the body does not end where it should.
+        """
+        body = self._coming
+        if body is None:
+            return self.held is None
+        decoder = self._decoder
+        while body.left:
+            data = decoder.take_body(body.left)
+            if not data:
+                break
+            body.left -= len(data)
+            body.pieces.append(data)
+            self._waiting_bytes += len(data)
+        if not body.left and decoder.end_body():
+            body.is_complete = True
+            self._coming = None
+        body.wake.set()
+        if self._waiting_bytes > HIGH_BYTES and not self._is_full:
+            self._is_full = True
+            self._adjust()
+        return self._coming is None
+
+    def hold(self, event: Frame | AckRun | LargeSend) -> bool:
+        """Keep *event* until it may be handled; False when it may be already."""
+        if not self._queue or (isinstance(event, LargeSend) and len(self._queue) < BODIES_MAX):
+            return False
+        self.held = event
+        self._adjust()
+        return True
+
+    def take_held(self) -> Frame | AckRun | LargeSend | None:
+        """The event that was held, now that it may be handled."""
+        held, self.held = self.held, None
+        return held
+
+    def abandon(self) -> None:
+        """The connection ended: what is not published never will be. Idempotent."""
+        queue, self._queue = self._queue, deque()
+        self._coming = self.held = None
+        for body in queue:
+            if body.task is not None:
+                body.task.cancel()
+            body.writer.abandon()
+
+    async def _write(self, body: _Body) -> None:
+        try:
+            while body.pieces or not body.is_complete:
+                if not body.pieces:
+                    body.wake.clear()
+                    await body.wake.wait()
+                    continue
+                await body.writer.write(self._take(body.pieces))
+            body.result = await body.writer.finish()
+        except GatewayError as error:
+            self._fail(error, body)
+        else:
+            self._publish_finished()
+
+    def _take(self, pieces: deque[bytes]) -> bytes:
+        taken = [pieces.popleft()]
+        size = len(taken[0])
+        while pieces and size + len(pieces[0]) <= _WRITE_BYTES_MAX:
+            size += len(pieces[0])
+            taken.append(pieces.popleft())
+        self._waiting_bytes -= size
+        if self._is_full and self._waiting_bytes <= LOW_BYTES:
+            self._is_full = False
+            self._adjust()
+        return taken[0] if len(taken) == 1 else b"".join(taken)
+
+    def _publish_finished(self) -> None:
+        queue = self._queue
+        while queue and queue[0].result is not None:
+            body = queue.popleft()
+            assert body.result is not None
+            try:
+                self._publish(body.frame, body.result)
+            except GatewayError as error:
+                self._fail(error, body)
+                return
+        held = self.held
+        if held is not None and not self.hold(held):
+            self._go_on()
+
+    def _fail(self, error: GatewayError, body: _Body) -> None:
+        self.abandon()
+        self._refuse(error, body.frame)

@@ -1,0 +1,638 @@
+"""Large messages from client to client: a whole gateway with its journal, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import wire
+from large_messages import (
+    KB,
+    MB,
+    PIECE,
+    Arrived,
+    LargeClient,
+    body_files,
+    connected,
+    digest_of,
+    pieces,
+)
+from websockets.asyncio.client import connect as websocket_connect
+from websockets.typing import Subprotocol
+from wire import MqttClient
+
+from tidegate.testing.embedded import EmbeddedGateway
+
+SIZE = 700 * KB
+CONFIG = """
+[store]
+plugin = "journal"
+checkpoint_interval = "20ms"
+cleanup_interval = "1s"
+{store}
+
+[[listeners]]
+protocol = "stomp"
+bind = "127.0.0.1:0"
+heart_beat_send_minimum = "20ms"
+heart_beat_receive_minimum = "20ms"
+large_message_max_size = "8mb"
+
+[[listeners]]
+protocol = "mqtt"
+bind = "127.0.0.1:0"
+
+[[listeners]]
+protocol = "stomp"
+transport = "ws"
+bind = "127.0.0.1:0"
+"""
+
+
+@contextlib.asynccontextmanager
+async def gateway(store: str = "", directory: Path | None = None) -> AsyncIterator[EmbeddedGateway]:
+    async with asyncio.timeout(60):
+        async with EmbeddedGateway(CONFIG.format(store=store), data_directory=directory) as running:
+            yield running
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    asyncio.run(main())
+
+
+async def until_files(running: EmbeddedGateway, count: int) -> None:
+    while len(body_files(running.data_directory)) != count:
+        await asyncio.sleep(0.005)
+
+
+async def subscribe(client: LargeClient, destination: str = "/queue/a", **headers: str) -> None:
+    wanted = {"id": "1", "ack": "client-individual"} | headers
+    if destination.startswith("/queue/"):  # messages may come before a receipt
+        client.frame("SUBSCRIBE", destination=destination, **wanted)
+        return
+    client.frame("SUBSCRIBE", destination=destination, receipt="subscribed", **wanted)
+    await client.receipt("subscribed")
+
+
+async def publish(running: EmbeddedGateway, *seeds: int, size: int = SIZE, **headers: str) -> None:
+    async with connected(running.stomp_port) as producer:
+        for seed in seeds:
+            wanted = {"destination": "/queue/a", "receipt": f"r{seed}"} | headers
+            await producer.send(seed, size, **wanted)
+            await producer.receipt(f"r{seed}")
+
+
+def check(arrived: Arrived, seed: int, size: int = SIZE) -> None:
+    assert (arrived.command, arrived.size) == ("MESSAGE", size)
+    assert arrived.digest == digest_of(seed, size)
+
+
+async def acknowledge(client: LargeClient, arrived: Arrived) -> None:
+    client.frame("ACK", id=arrived.headers["ack"], receipt="acked")
+    await client.receipt("acked")
+
+
+# ---------------------------------------------------------------------------------------- queues
+
+
+def test_a_large_body_goes_through_a_file_that_ends_with_its_acknowledgement() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, kind="a\\cb")
+            assert len(body_files(running.data_directory)) == 1
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                arrived = await consumer.receive()
+                check(arrived, 1)
+                assert arrived.headers["kind"] == "a\\cb"
+                assert arrived.headers["destination"] == "/queue/a"
+                assert len(body_files(running.data_directory)) == 1
+                await acknowledge(consumer, arrived)
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [100 * KB - 1, 100 * KB])
+def test_the_size_decides_whether_a_body_has_a_file(size: int) -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, size=size)
+            assert len(body_files(running.data_directory)) == (size == 100 * KB)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                check(await consumer.receive(), 1, size)
+
+    run(scenario)
+
+
+def test_a_body_without_content_length_passes_through_memory_as_before() -> None:
+    async def scenario() -> None:
+        async with gateway() as running, connected(running.stomp_port) as client:
+            body = b"x" * SIZE
+            client.writer.write(b"SEND\ndestination:/queue/a\nreceipt:1\n\n" + body + b"\0")
+            await client.receipt("1")
+            assert body_files(running.data_directory) == []
+            await subscribe(client)
+            assert (await client.receive()).size == SIZE
+
+    run(scenario)
+
+
+def test_frames_keep_their_order_around_large_bodies() -> None:
+    async def scenario() -> None:
+        async with gateway() as running, connected(running.stomp_port) as producer:
+
+            async def send() -> None:
+                for number in range(12):
+                    headers = {"destination": "/queue/a", "receipt": str(number), "n": str(number)}
+                    await producer.send(number, SIZE if number % 3 else 10, **headers)
+
+            sending = asyncio.create_task(send())
+            for number in range(12):
+                await producer.receipt(str(number))
+            await sending
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                for number in range(12):
+                    arrived = await consumer.receive()
+                    assert arrived.headers["n"] == str(number)
+                    check(arrived, number, SIZE if number % 3 else 10)
+
+    run(scenario)
+
+
+def test_a_message_that_is_acknowledged_when_sent_is_still_sent_whole() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, 2, size=4 * MB)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                # Its file must outlive the acknowledgement, and checkpoints, until it is read.
+                await asyncio.sleep(0.2)
+                check(await consumer.receive(), 1, 4 * MB)
+                check(await consumer.receive(), 2, 4 * MB)
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_a_consumer_that_leaves_in_the_middle_gets_it_again_whole() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, size=6 * MB)
+            async with connected(running.stomp_port) as first:
+                await subscribe(first)
+                await first.reader.readuntil(b"\n\n")
+                await first.reader.readexactly(PIECE)
+            async with connected(running.stomp_port) as second:
+                await subscribe(second)
+                arrived = await second.receive()
+                check(arrived, 1, 6 * MB)
+                assert arrived.headers["redelivered"] == "true"
+
+    run(scenario)
+
+
+def test_a_rejected_one_is_redelivered_and_becomes_a_dead_letter_with_its_body() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                for _ in range(6):
+                    arrived = await consumer.receive()
+                    check(arrived, 1)
+                    consumer.frame("NACK", id=arrived.headers["ack"])
+                await subscribe(consumer, "/queue/DLQ.a", id="2")
+                arrived = await consumer.receive()
+                check(arrived, 1)
+                assert arrived.headers["original-destination"] == r"queue\c//a"
+                await until_files(running, 1)
+                await acknowledge(consumer, arrived)
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_an_expired_one_takes_its_file_along() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, expires="1000")
+            await publish(running, 2)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                check(await consumer.receive(), 2)
+                await until_files(running, 1)
+
+    run(scenario)
+
+
+def test_browsing_shows_the_body_and_leaves_it() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, 2)
+            async with connected(running.stomp_port) as client:
+                await subscribe(client, browser="true", ack="auto")
+                check(await client.receive(), 1)
+                check(await client.receive(), 2)
+                assert (await client.receive()).headers["browser"] == "end"
+            async with connected(running.stomp_port) as client:
+                await subscribe(client)
+                check(await client.receive(), 1)
+
+    run(scenario)
+
+
+def test_a_selector_chooses_by_the_headers() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, colour="red")
+            await publish(running, 2, colour="blue")
+            async with connected(running.stomp_port) as client:
+                await subscribe(client, selector="colour = 'blue'")
+                check(await client.receive(), 2)
+
+    run(scenario)
+
+
+def test_a_cumulative_ack_covers_large_messages() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, 2, 3)
+            async with connected(running.stomp_port) as client:
+                await subscribe(client, ack="client")
+                for seed in (1, 2, 3):
+                    arrived = await client.receive()
+                    check(arrived, seed)
+                await acknowledge(client, arrived)
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+# ---------------------------------------------------------------------------------------- topics
+
+
+def test_all_subscribers_of_a_topic_read_one_file() -> None:
+    async def scenario() -> None:
+        async with gateway() as running, contextlib.AsyncExitStack() as stack:
+            clients: list[LargeClient] = []
+            for number, mode in enumerate(("auto", "client", "client-individual", "auto")):
+                client = await stack.enter_async_context(
+                    connected(running.stomp_port, client_id=f"c{number}")
+                )
+                durable = {"durable-subscription-name": "d"} if number == 3 else {}
+                await subscribe(client, "/topic/t", ack=mode, **durable)
+                clients.append(client)
+            await publish(running, 1, destination="/topic/t")
+            assert len(body_files(running.data_directory)) == 1
+            for client in clients:
+                arrived = await client.receive()
+                check(arrived, 1)
+                if "ack" in arrived.headers:
+                    await acknowledge(client, arrived)
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("cursor", "limit"), [("vm", "20kb"), ("file", "1kb")])
+def test_a_subscriber_without_storage_reads_what_waited_for_it(cursor: str, limit: str) -> None:
+    async def scenario() -> None:
+        policy = (
+            f'\n[[destinations]]\nmatch = "topic://>"\nsubscriber_cursor = "{cursor}"\n'
+            f'memory_limit = "{limit}"\n'
+        )
+        async with gateway(store=policy) as running, connected(running.stomp_port) as slow:
+            await subscribe(slow, "/topic/t", ack="auto")
+            await publish(running, *range(1, 9), destination="/topic/t", size=2 * MB)
+            for seed in range(1, 9):
+                check(await slow.receive(), seed, 2 * MB)
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_a_topic_that_nobody_wants_keeps_nothing() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            await publish(running, 1, destination="/topic/nobody")
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_a_message_to_be_retained_passes_through_memory() -> None:
+    async def scenario() -> None:
+        async with gateway() as running, connected(running.stomp_port) as client:
+            await publish(running, 1, destination="/topic/t", retain="true")
+            assert body_files(running.data_directory) == []
+            client.frame("SUBSCRIBE", destination="/topic/t", id="1", retained="true")
+            check(await client.receive(), 1)
+
+    run(scenario)
+
+
+# ---------------------------------------------------------------------------------- transactions
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ABORT", "leave"])
+def test_a_transaction_decides_over_its_large_messages(end: str) -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with connected(running.stomp_port) as producer:
+                producer.frame("BEGIN", transaction="t")
+                for seed in (1, 2):
+                    await producer.send(
+                        seed, SIZE, destination="/queue/a", transaction="t", receipt=str(seed)
+                    )
+                for seed in (1, 2):
+                    await producer.receipt(str(seed))
+                assert len(body_files(running.data_directory)) == 2
+                if end != "leave":
+                    producer.frame(end, transaction="t", receipt="end")
+                    await producer.receipt("end")
+            if end == "COMMIT":
+                async with connected(running.stomp_port) as consumer:
+                    await subscribe(consumer)
+                    check(await consumer.receive(), 1)
+                    check(await consumer.receive(), 2)
+            else:
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+# --------------------------------------------------------------------------- refused, cut, damaged
+
+
+def test_a_client_that_dies_in_the_middle_of_a_body_leaves_nothing() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with connected(running.stomp_port) as producer:
+                producer.begin(6 * MB, destination="/queue/a")
+                for piece in pieces(1, 3 * MB):
+                    producer.writer.write(piece)
+                    await producer.writer.drain()
+                await until_files(running, 1)
+            await until_files(running, 0)
+            async with connected(running.stomp_port) as consumer:
+                await publish(running, 2)
+                await subscribe(consumer)
+                check(await consumer.receive(), 2)
+
+    run(scenario)
+
+
+REFUSED = {
+    "too large": ({"destination": "/queue/a"}, 9 * MB, "above this listener's limit of 8388608"),
+    "no destination": ({"x": "y"}, SIZE, "needs a destination"),
+    "no such transaction": (
+        {"destination": "/queue/a", "transaction": "t"},
+        SIZE,
+        "no open transaction",
+    ),
+    "gateway's own topic": ({"destination": "/topic/$SYS.x"}, SIZE, "topics of the gateway"),
+    "bad priority": ({"destination": "/queue/a", "priority": "x"}, SIZE, "priority"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_told_and_leaves_no_file(case: str) -> None:
+    headers, size, problem = REFUSED[case]
+
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with connected(running.stomp_port) as producer:
+                with contextlib.suppress(OSError):
+                    await producer.send(1, size, receipt="r", **headers)
+                arrived = await producer.receive()
+                assert arrived.command == "ERROR", arrived
+                assert problem in arrived.headers["message"]
+                assert arrived.headers.get("receipt-id") in ("r", None)
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_a_body_that_does_not_end_where_it_should_is_an_error() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with connected(running.stomp_port) as producer:
+                producer.begin(SIZE, destination="/queue/a")
+                producer.writer.write(b"x" * (SIZE + 1))
+                arrived = await producer.receive()
+                assert arrived.command == "ERROR"
+                assert "not the NUL" in arrived.headers["message"]
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_a_body_without_room_on_the_disk_is_an_error_and_small_ones_still_go() -> None:
+    async def scenario() -> None:
+        async with gateway('large_message_min_size = "2kb"\ndisk_free_limit = "0b"') as running:
+            large = running.gateway.broker.large_bodies
+            large._free_limit_bytes = 1 << 60
+            async with connected(running.stomp_port) as producer:
+                with contextlib.suppress(OSError):
+                    await producer.send(1, SIZE, destination="/queue/a", receipt="r")
+                arrived = await producer.receive()
+                assert arrived.command == "ERROR"
+                assert "no room" in arrived.headers["message"]
+                assert arrived.headers["receipt-id"] == "r"
+            await publish(running, 2, size=100)
+            assert body_files(running.data_directory) == []
+
+    run(scenario)
+
+
+def test_a_message_whose_file_is_gone_does_not_hold_up_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with gateway(directory=tmp_path) as running:
+            await publish(running, 1)
+            (lost,) = body_files(tmp_path)
+            await publish(running, 2)
+            lost.rename(tmp_path / "kept")
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="client")
+                arrived = await consumer.receive()
+                check(arrived, 2)
+                await acknowledge(consumer, arrived)
+            (tmp_path / "kept").rename(lost)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                check(await consumer.receive(), 1)  # the cumulative ACK did not cover it
+
+    run(scenario)
+    assert "message not delivered" in caplog.text
+
+
+def test_a_body_that_is_damaged_never_ends_as_a_whole_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with gateway(directory=tmp_path) as running:
+            await publish(running, 1, size=3 * MB)
+            (path,) = body_files(tmp_path)
+            data = bytearray(path.read_bytes())
+            data[2 * MB] ^= 1
+            path.write_bytes(data)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                    await consumer.receive()
+
+    run(scenario)
+    assert "checksum" in caplog.text
+
+
+# -------------------------------------------------------------------------------------- heart-beats
+
+
+def test_heart_beats_fail_in_neither_direction_while_a_body_is_slow() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            # What the gateway says while a body comes must not disturb, nor be missing.
+            async with connected(running.stomp_port, heart_beat="2000,50") as producer:
+                producer.begin(SIZE, destination="/queue/a", receipt="r")
+                for number, piece in enumerate(pieces(1, SIZE)):
+                    producer.writer.write(piece)
+                    await producer.writer.drain()
+                    await asyncio.sleep(0.06 if number < 2 else 0)
+                producer.writer.write(b"\0")
+                await producer.receipt("r")
+            async with connected(running.stomp_port, heart_beat="0,50") as consumer:
+                await publish(running, 2, size=8 * MB)
+                await subscribe(consumer)
+                check(await consumer.receive(), 1)
+                arriving = asyncio.create_task(consumer.receive())
+                check(await arriving, 2, 8 * MB)  # a heart-beat inside would change the body
+
+    run(scenario)
+
+
+# -------------------------------------------------------------------------------- other transports
+
+
+def test_over_websocket_a_large_message_is_one_message_in_both_directions() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            url = running.addresses[2].replace("stomp+ws", "ws")
+            body = b"".join(pieces(1, SIZE))
+            async with websocket_connect(
+                url, subprotocols=[Subprotocol("v12.stomp")], max_size=None, proxy=None
+            ) as client:
+                await client.send("CONNECT\naccept-version:1.2\n\n\0")
+                assert str(await client.recv()).startswith("CONNECTED")
+                head = f"SEND\ndestination:/queue/a\nreceipt:1\ncontent-length:{SIZE}\n\n"
+                await client.send(head.encode() + body + b"\0")
+                assert await client.recv() == b"RECEIPT\nreceipt-id:1\n\n\0"
+                assert len(body_files(running.data_directory)) == 1
+                await client.send("SUBSCRIBE\nid:1\ndestination:/queue/a\nack:auto\n\n\0")
+                message = await client.recv()
+                assert isinstance(message, bytes)
+                assert message.partition(b"\n\n")[2] == body + b"\0"
+                await client.send("SEND\ndestination:/queue/a\n\nsmall\0")
+                assert b"small" in bytes(await client.recv(decode=False))
+
+    run(scenario)
+
+
+# -------------------------------------------------------------------------------------------- MQTT
+
+
+@contextlib.asynccontextmanager
+async def mqtt(
+    running: EmbeddedGateway, client_id: str = "m", *, clean: bool = True
+) -> AsyncIterator[MqttClient]:
+    client = await MqttClient.connect(running.mqtt_port, client_id, clean=clean)
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        await asyncio.gather(client.writer.wait_closed(), return_exceptions=True)
+
+
+def published(packet: wire.Packet) -> tuple[int, int, bytes]:
+    """QoS, packet id, payload."""
+    assert packet.kind == wire.PUBLISH, packet.kind
+    qos = packet.flags >> 1 & 3
+    size = struct.unpack(">H", packet.payload[:2])[0]
+    rest = packet.payload[2 + size :]
+    if not qos:
+        return 0, 0, rest
+    return qos, struct.unpack(">H", rest[:2])[0], rest[2:]
+
+
+@pytest.mark.parametrize(
+    ("qos", "clean"), [(0, True), (1, True), (1, False), (2, True), (2, False)]
+)
+def test_mqtt_subscribers_get_large_messages_between_small_ones(qos: int, clean: bool) -> None:
+    async def scenario() -> None:
+        async with gateway() as running, mqtt(running, clean=clean) as client:
+            await client.subscribe("t", qos)
+            for seed in range(6):
+                size = SIZE if seed % 3 else 10
+                await publish(running, seed, destination="/topic/t", size=size)
+            found: list[bytes] = []
+            while len(found) < 6:
+                packet = await client.receive()
+                if packet.kind == wire.PUBREL:
+                    client.acknowledge(wire.PUBCOMP, packet.packet_id)
+                    continue
+                found_qos, packet_id, payload = published(packet)
+                assert found_qos == qos
+                found.append(payload)
+                if qos:
+                    client.acknowledge((wire.PUBACK, wire.PUBREC)[qos - 1], packet_id)
+            sizes = [SIZE if seed % 3 else 10 for seed in range(6)]
+            assert found == [b"".join(pieces(seed, sizes[seed])) for seed in range(6)]
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_two_mqtt_subscribers_get_everything_of_one_page() -> None:
+    """With QoS 0 what one was sent is kept for the next; a large body is no part of that."""
+
+    async def scenario() -> None:
+        async with gateway() as running, mqtt(running) as one, mqtt(running, "n") as two:
+            await one.subscribe("t", 0)
+            await two.subscribe("t", 0)
+            sizes = [10, 10, SIZE, 10, SIZE, 10]
+            async with connected(running.stomp_port) as producer:
+                producer.frame("BEGIN", transaction="t")
+                for seed, size in enumerate(sizes):
+                    await producer.send(seed, size, destination="/topic/t", transaction="t")
+                producer.frame("COMMIT", transaction="t", receipt="done")
+                await producer.receipt("done")
+            for client in (one, two):
+                for seed, size in enumerate(sizes):
+                    _, _, payload = published(await client.receive())
+                    assert payload == b"".join(pieces(seed, size))
+
+    run(scenario)
+
+
+def test_a_ping_is_answered_behind_a_large_body() -> None:
+    async def scenario() -> None:
+        async with gateway() as running, mqtt(running) as client:
+            await client.subscribe("t", 0)
+            await publish(running, 1, destination="/topic/t", size=8 * MB)
+            client.writer.write(wire.packet(wire.PINGREQ))
+            _, _, payload = published(await client.receive())
+            assert payload == b"".join(pieces(1, 8 * MB))
+            assert (await client.receive()).kind == wire.PINGRESP
+
+    run(scenario)

@@ -1,0 +1,677 @@
+"""Files of large bodies: written, found again, removed when nobody needs them, damaged, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journal_kit import ANY_SIZE, KB, ack, new_store, opened, options, run, write, write_only
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddMessage,
+    CorruptRecordError,
+    Discard,
+    DiscardReason,
+    LargeBody,
+    Message,
+    Move,
+    Operation,
+    RemoveDestination,
+    StoreClosedError,
+    StoreContext,
+    StoredMessage,
+    StoreFullError,
+    StoreIOError,
+    StoreLockedError,
+)
+from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk
+from tidegate_store_journal import JournalStore, _format, read_large
+from tidegate_store_journal._encode import encode_batch
+from tidegate_store_journal._format import DATA_OFFSET
+from tidegate_store_journal._index import Index
+from tidegate_store_journal._large import LARGE_THREADS, LargeFiles, file_name_of
+from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
+
+SIZE = 300 * KB
+
+
+def content(number: int = 1, size: int = SIZE) -> bytes:
+    return hashlib.shake_128(b"%d" % number).digest(size)
+
+
+def bodies_of(store: JournalStore) -> Any:
+    bodies = store.capabilities.large_bodies
+    assert bodies is not None
+    return bodies
+
+
+async def upload(store: JournalStore, number: int = 1, size: int = SIZE) -> LargeBody:
+    writer = bodies_of(store).create(size)
+    data = content(number, size)
+    for at in range(0, size, 100 * KB):
+        await writer.write(data[at : at + 100 * KB])
+    return await writer.finish()
+
+
+async def download(store: JournalStore, body: LargeBody, limit: int = 70 * KB) -> bytes:
+    reader = bodies_of(store).open(body)
+    try:
+        parts: list[bytes] = []
+        while part := await reader.read(limit):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        reader.close()
+
+
+async def pending(store: JournalStore, pending_list: int = 1) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    while page := await store.page_in(
+        pending_list, found[-1].sequence if found else 0, 50, ANY_SIZE
+    ):
+        found += page
+    return found
+
+
+def store_with(where: Path, large_storage: Any) -> JournalStore:
+    return JournalStore(StoreContext(where, "test"), options(), None, large_storage)
+
+
+def message_with(body: LargeBody, name: str = "queue://q") -> Message:
+    return Message(name, b"", (("n", "1"),), large=body)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory / "journal" / "large-messages"))
+
+
+def body_files(directory: Path) -> list[str]:
+    return [name for name in files(directory) if name.endswith(".body")]
+
+
+async def checkpoint(store: JournalStore) -> None:
+    await store._checkpointer.run()  # pyright: ignore[reportPrivateUsage]
+
+
+async def add_large(store: JournalStore, sequence: int, *lists: int, number: int = 1) -> None:
+    await write(
+        store, AddMessage(sequence, message_with(await upload(store, number)), lists or (1,))
+    )
+
+
+# ------------------------------------------------------------------------------------- life
+
+
+def test_a_large_body_comes_back_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        (stored,) = await pending(store)
+        assert (stored.message.body, stored.message.headers) == (b"", (("n", "1"),))
+        assert stored.message.large is not None
+        assert await download(store, stored.message.large) == content()
+        await store.close()
+        again, state = await opened(tmp_path)
+        assert state.pending[1].body_bytes == SIZE
+        (stored,) = await pending(again)
+        assert stored.message.large is not None
+        assert await download(again, stored.message.large) == content()
+        assert again.statistics().disk_bytes > SIZE
+        await again.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("lose", ["nothing", "metadata", "checkpoint"])
+def test_a_killed_store_finds_its_large_bodies_again(tmp_path: Path, lose: str) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1, 1, 2)
+        await add_large(store, 2, number=2)
+        if lose != "checkpoint":
+            await checkpoint(store)
+        await write(store, ack(2))
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "journal", copy / "journal")
+        if lose == "metadata":
+            shutil.rmtree(copy / "journal" / "metadata")
+        await store.close()
+        again, state = await opened(copy)
+        assert sorted(state.pending) == [1, 2]
+        for list_id in (1, 2):
+            (stored,) = await pending(again, list_id)
+            assert stored.sequence == 1
+            assert stored.message.large is not None
+            assert await download(again, stored.message.large) == content()
+        assert len(body_files(copy)) == 1  # the other one's message was acknowledged
+        await write(again, ack(1), ack(1, pending_list=2))
+        del stored
+        await checkpoint(again)
+        assert body_files(copy) == []
+        await again.close()
+
+    run(scenario())
+
+
+ENDINGS: dict[str, Callable[[], Any]] = {
+    "acknowledged": lambda: ack(1),
+    "discarded": lambda: Discard(1, (1,), DiscardReason.EXPIRED),
+    "list removed": lambda: RemoveDestination("queue://q", 1),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_goes_at_the_checkpoint_after_its_message(tmp_path: Path, ending: str) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, AddDestination("queue://q", 1))
+        await add_large(store, 1)
+        await checkpoint(store)
+        assert len(body_files(tmp_path)) == 1
+        await write(store, ENDINGS[ending]())
+        assert len(body_files(tmp_path)) == 1, "a power cut could bring the message back"
+        await checkpoint(store)
+        assert body_files(tmp_path) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_file_stays_until_the_last_of_its_lists_let_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1, 1, 2, 3)
+        for list_id in (1, 3):
+            await write(store, ack(1, pending_list=list_id))
+            await checkpoint(store)
+            assert len(body_files(tmp_path)) == 1
+        await write(store, ack(1, pending_list=2))
+        await checkpoint(store)
+        assert body_files(tmp_path) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_dead_letter_shares_the_file_with_the_original(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        message = message_with(body)
+        await write(store, AddMessage(1, message, (1, 2)))
+        await write(store, Move(1, 1, 9, 5, message))
+        del body, message
+        await store.close()
+        again, _ = await opened(tmp_path)
+        await write(again, ack(1, pending_list=2))
+        await checkpoint(again)
+        (stored,) = await pending(again, 9)
+        assert stored.message.large is not None
+        assert await download(again, stored.message.large) == content()
+        await write(again, ack(5, pending_list=9))
+        del stored
+        await checkpoint(again)
+        assert body_files(tmp_path) == []
+        await again.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_file_stays_until_the_acknowledged_log_let_go(tmp_path: Path, restart: bool) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, keep=True)
+        await add_large(store, 1)
+        await write(store, ack(1))
+        await checkpoint(store)
+        if restart:
+            await store.close()
+            store, _ = await opened(tmp_path, keep=True)
+        assert store.statistics().acknowledged_bytes == SIZE
+        page = await store.acknowledged(0, 10, 1)
+        large = page.rows[0].message.large
+        assert large is not None
+        assert await download(store, large) == content()
+        del page, large
+        await store.release_acknowledged(1)
+        await checkpoint(store)
+        assert body_files(tmp_path) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_compaction_takes_large_messages_along(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, journal_compact_min_files=0)
+        await add_large(store, 1)
+        await add_large(store, 2, 1, 2, number=2)
+        compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+        first = store._files.used()[0]  # pyright: ignore[reportPrivateUsage]
+        for sequence in range(3, 9):  # begin another data file
+            await write(store, AddMessage(sequence, Message("queue://q", bytes(20 * KB)), (1,)))
+        await write(store, ack(*range(3, 9)))
+        assert await compactor.compact(first)
+        await checkpoint(store)
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "journal", copy / "journal")
+        await store.close()
+        for lose in (False, True):
+            if lose:
+                shutil.rmtree(copy / "journal" / "metadata")
+            again, _ = await opened(copy)
+            for list_id, numbers in ((1, [1, 2]), (2, [2])):
+                found = await pending(again, list_id)
+                assert [stored.sequence for stored in found] == numbers
+                for stored in found:
+                    assert stored.message.large is not None
+                    assert await download(again, stored.message.large) == content(stored.sequence)
+            await again.close()
+        again, _ = await opened(copy)
+        await write(again, ack(1, 2), ack(2, pending_list=2))
+        await checkpoint(again)
+        assert body_files(copy) == []
+        await again.close()
+
+    run(scenario())
+
+
+def test_a_message_that_never_reaches_a_checkpoint_is_not_in_the_metadata(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        await write(store, ack(1))
+        changes = store._index.large.take_changes()  # pyright: ignore[reportPrivateUsage]
+        assert changes == {}
+        await store.close()
+
+    run(scenario())
+
+
+# --------------------------------------------------------------------------- who holds a file
+
+
+def test_a_body_that_nobody_published_goes_with_its_handle(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        held = message_with(body)  # as a transaction would
+        del body
+        await checkpoint(store)
+        assert len(body_files(tmp_path)) == 1
+        assert held.large is not None
+        del held
+        gc.collect()
+        await checkpoint(store)
+        assert body_files(tmp_path) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_body_that_is_being_read_stays_although_it_is_acknowledged(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        (stored,) = await pending(store)
+        assert stored.message.large is not None
+        reader = bodies_of(store).open(stored.message.large)
+        del stored
+        await write(store, ack(1))
+        await checkpoint(store)
+        parts: list[bytes] = []
+        while part := await reader.read(50 * KB):
+            parts.append(part)
+            await checkpoint(store)
+        assert b"".join(parts) == content()
+        reader.close()
+        del reader
+        await checkpoint(store)
+        assert body_files(tmp_path) == []
+        await store.close()
+
+    run(scenario())
+
+
+def test_an_upload_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        writer = bodies_of(store).create(SIZE)
+        await writer.write(content()[: 100 * KB])
+        assert len(body_files(tmp_path)) == 1
+        writer.abandon()
+        writer.abandon()
+        with pytest.raises(StoreClosedError):
+            await writer.write(b"more")
+        async with asyncio.timeout(20):
+            while body_files(tmp_path):
+                await asyncio.sleep(0.002)
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_body_of_another_size_than_stated_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        writer = bodies_of(store).create(SIZE)
+        await writer.write(b"x")
+        with pytest.raises(ValueError, match="1 bytes of a body of"):
+            await writer.finish()
+        await store.close()
+        assert body_files(tmp_path) == []
+
+    run(scenario())
+
+
+# ---------------------------------------------------------------------------------------- format
+
+GOLDEN = Path(__file__).parent / "golden" / "version-2-large.hex"
+GOLDEN_BODY = LargeBody("00112233445566778899aabbccddeeff", 5 << 30, 0xDEADBEEF)
+
+
+def golden_records() -> bytes:
+    """An added, a moved and a copied large message, as records."""
+    message = Message("queue://q", b"", (("a", "b"),), 5, large=GOLDEN_BODY)
+    index = Index(keep_acknowledged=False)
+    operations: list[Operation] = [AddMessage(7, message, (1,)), Move(2, 6, 3, 8, message)]
+    payload = encode_batch(operations, 1, DATA_OFFSET, index).payload
+    kind = _format.COPY | _format.LARGE_BIT
+    value = _format.encode(message)
+    size = 0xFFFF_FFFF
+    return payload + _format.encode_record(kind, value, sequence=9, pending_list=1, body_bytes=size)
+
+
+def test_bytes_of_large_messages_have_not_changed() -> None:
+    lines = [line for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
+    assert golden_records() == bytes.fromhex("".join(lines))
+
+
+def test_the_golden_records_are_what_the_document_says() -> None:
+    records = list(_format.iterate_records(golden_records(), 3))
+    assert [record.type for record in records] == [129, 132, 144]
+    assert [record.body_bytes for record in records] == [0xFFFF_FFFF] * 3
+    for record in records:
+        assert _format.large_body_of(record) == GOLDEN_BODY
+        assert record.payload.endswith(
+            b"\x93"
+            b"\xd9\x20"
+            + GOLDEN_BODY.id.encode()
+            + b"\xcf"
+            + (5 << 30).to_bytes(8, "big")
+            + b"\xce"
+            + (0xDEADBEEF).to_bytes(4, "big")
+        )
+
+
+def test_a_record_that_says_large_and_names_no_body_is_damage() -> None:
+    value = _format.encode(Message("queue://q", b""))
+    data = _format.encode_record(_format.ADD | _format.LARGE_BIT, value, sequence=1)
+    (record,) = _format.iterate_records(data, 1)
+    with pytest.raises(_format.FormatError, match="does not name"):
+        _format.large_body_of(record)
+
+
+# ------------------------------------------------------------------------------- orphans, damage
+
+
+def test_orphans_are_removed_at_the_start_and_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        await store.close()
+        directory = tmp_path / "journal" / "large-messages"
+        (kept,) = body_files(tmp_path)
+        (directory / file_name_of("0" * 32)).write_bytes(bytes(2048))
+        (directory / "notes.txt").write_text("not ours")
+        again, state = await opened(tmp_path)
+        assert body_files(tmp_path) == [kept]
+        assert (directory / "notes.txt").exists()
+        (note,) = [note for note in state.report.notes if "large messages" in note]
+        assert "1 files" in note
+        assert "removed" in note
+        await again.close()
+
+    run(scenario())
+
+
+def test_a_rebuild_keeps_orphans_aside_since_their_records_may_be_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        await add_large(store, 2, number=2)
+        await write(store, ack(2))
+        await store.close()
+        directory = tmp_path / "journal" / "large-messages"
+        (directory / file_name_of("0" * 32)).write_bytes(bytes(2048))
+        shutil.rmtree(tmp_path / "journal" / "metadata")
+        again, state = await opened(tmp_path)
+        assert len(body_files(tmp_path)) == 1
+        assert (directory / ("0" * 32 + ".body.lost")).stat().st_size == 2048
+        assert any("*.body.lost" in note for note in state.report.notes)
+        await again.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off", "flipped"])
+def test_a_damaged_body_is_told_and_never_delivered_whole(tmp_path: Path, damage: str) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        await store.close()
+        (name,) = body_files(tmp_path)
+        path = tmp_path / "journal" / "large-messages" / name
+        if damage == "missing":
+            path.unlink()
+        elif damage == "cut off":
+            os.truncate(path, SIZE - 1)
+        else:
+            data = bytearray(path.read_bytes())
+            data[SIZE // 2] ^= 1
+            path.write_bytes(data)
+        again, state = await opened(tmp_path)
+        told = [note for note in state.report.notes if name in note]
+        assert len(told) == (damage != "flipped")
+        (stored,) = await pending(again)
+        assert stored.message.large is not None
+        with pytest.raises(CorruptRecordError, match=name):
+            await download(again, stored.message.large)
+        await again.close()
+        with pytest.raises(CorruptRecordError, match=name):
+            list(read_large(path.parent, stored.message.large))
+
+    run(scenario())
+
+
+def test_a_tool_reads_a_body_beside_the_running_store(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        await write(store, AddMessage(1, message_with(body), (1,)))
+        parts = list(read_large(tmp_path / "journal" / "large-messages", body, 100 * KB))
+        assert b"".join(parts) == content()
+        assert max(map(len, parts)) == 100 * KB
+        await store.close()
+
+    run(scenario())
+
+
+def test_two_stores_cannot_share_a_directory_of_bodies(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        shared = str(tmp_path / "shared")
+        store, _ = await opened(tmp_path / "a", large_messages_directory=shared)
+        with pytest.raises(StoreLockedError):
+            await opened(tmp_path / "b", large_messages_directory=shared)
+        await store.close()
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    run(scenario())
+
+
+# ---------------------------------------------------------------------------------- full, broken
+
+
+def test_a_body_without_room_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        writer = bodies_of(store).create(1 << 60)
+        with pytest.raises(StoreFullError, match="disk_free_limit"):
+            await writer.write(b"x")
+        assert body_files(tmp_path) == []
+        await write(store, AddMessage(1, Message("queue://q", b"small"), (1,)))
+        await store.close()
+
+    run(scenario())
+
+
+FAULTS = {
+    "full while writing": ((Call.WRITE, 2), errno.ENOSPC, StoreFullError),
+    "broken while writing": ((Call.WRITE, 1), errno.EIO, StoreIOError),
+    "broken sync": ((Call.SYNC, 1), errno.EIO, StoreIOError),
+    "broken directory": ((Call.SYNC_DIRECTORY, 1), errno.EIO, StoreIOError),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_disk_that_fails_costs_the_upload_and_nothing_else(tmp_path: Path, fault: str) -> None:
+    call, number, expected = FAULTS[fault]
+    disk = FaultyDisk(seed=1)
+    storage = disk.start(Faults(errors={call: number}))
+
+    async def scenario() -> None:
+        store = store_with(tmp_path, storage)
+        await store.open()
+        with pytest.raises(expected):
+            await upload(store)
+        async with asyncio.timeout(20):
+            while any(name.endswith(".body") for name in storage.list()):
+                await asyncio.sleep(0.002)
+        await add_large(store, 1)
+        assert store.statistics().writable
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("cut_at_sync", range(1, 8))
+def test_a_power_cut_takes_no_body_of_a_confirmed_message(tmp_path: Path, cut_at_sync: int) -> None:
+    """The journal itself is safe here (its own tests cut its power): only the bodies' disk fails."""
+    disk = FaultyDisk(seed=cut_at_sync)
+
+    async def load() -> list[int]:
+        confirmed: list[int] = []
+        store = store_with(tmp_path, disk.start(Faults(cut_at_sync=cut_at_sync)))
+        await store.open()
+        try:
+            for sequence in (1, 2, 3):
+                await add_large(store, sequence, number=sequence)
+                confirmed.append(sequence)
+        except StoreIOError:
+            pass
+        await store.close()
+        return confirmed
+
+    async def look(confirmed: list[int]) -> None:
+        storage = disk.start()
+        store = store_with(tmp_path, storage)
+        await store.open()
+        found = await pending(store)
+        assert [stored.sequence for stored in found] == confirmed
+        for stored in found:
+            assert stored.message.large is not None
+            assert await download(store, stored.message.large) == content(stored.sequence)
+        assert len([n for n in storage.list() if n.endswith(".body")]) == len(confirmed)
+        await store.close()
+
+    confirmed = run(load())
+    disk.cut_power()
+    run(look(confirmed))
+    assert (len(confirmed) == 3) == (cut_at_sync > 6)
+
+
+# ------------------------------------------------------------------------------------- the rest
+
+
+def test_nothing_is_taken_before_open_and_after_close(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        reader = bodies_of(store).open(body)
+        writer = bodies_of(store).create(SIZE)
+        await writer.write(b"x")
+        await store.close()
+        for use in (lambda: bodies_of(store).create(1), lambda: bodies_of(store).open(body)):
+            with pytest.raises(StoreClosedError):
+                use()
+        with pytest.raises(StoreClosedError):
+            await reader.read(1)
+        with pytest.raises(StoreClosedError):
+            await writer.write(b"x")
+        reader.close()
+        with pytest.raises(StoreClosedError):
+            await reader.read(1)
+
+    run(scenario())
+
+
+def test_stores_that_are_not_on_disk_or_do_not_want_to_have_no_large_bodies(tmp_path: Path) -> None:
+    assert new_store(tmp_path, large_message_min_size=0).capabilities.large_bodies is None
+    assert new_store(tmp_path, persistent=False).capabilities.large_bodies is None
+    assert new_store(tmp_path, MemoryStorage()).capabilities.large_bodies is None
+    assert bodies_of(new_store(tmp_path)).size_min == 100 * KB
+
+
+def test_the_thread_count_is_enough_for_uploads_and_downloads_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        numbers = range(2 * LARGE_THREADS)
+        made = await asyncio.gather(*[upload(store, number) for number in numbers])
+        read = await asyncio.gather(*[download(store, body) for body in made])
+        assert read == [content(number) for number in numbers]
+        await store.close()
+
+    run(scenario())
+
+
+def test_strategy_never_does_not_sync_bodies(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        syncs: list[str] = []
+
+        class Counting(DirectoryStorage):
+            def sync_directory(self) -> None:
+                syncs.append("directory")
+
+        files = LargeFiles(Counting(tmp_path), size_min=1, free_limit_bytes=0, syncs=False)
+        files.prepare("test")
+        files.sync_directory()
+        assert syncs == []
+        files.release()
+
+    run(scenario())
+
+
+def test_acknowledging_without_a_sync_keeps_the_file_until_the_checkpoint(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await add_large(store, 1)
+        operation = ack(1)
+        assert isinstance(operation, Acknowledge)
+        await write_only(store, operation)
+        assert len(body_files(tmp_path)) == 1
+        await checkpoint(store)
+        assert body_files(tmp_path) == []
+        await store.close()
+
+    run(scenario())

@@ -1,0 +1,62 @@
+"""Counting which messages refer to which large body."""
+
+from __future__ import annotations
+
+from tidegate.spi import LargeBody
+from tidegate_store_journal._format import MASK_32
+from tidegate_store_journal._large_references import LargeReferences, body_bytes_of
+
+ONE, TWO = LargeBody("one", 10), LargeBody("two", 20)
+
+
+def test_a_body_is_loose_when_the_last_message_is_gone() -> None:
+    references = LargeReferences()
+    references.add(1, ONE)
+    references.add(2, ONE)
+    references.add(2, ONE)
+    references.remove(1)
+    assert ("one" in references, references.loose) == (True, set())
+    references.remove(2)
+    references.remove(2)
+    assert ("one" in references, references.loose) == (False, {"one"})
+    references.add(3, ONE)
+    assert references.loose == set()
+
+
+def test_the_index_does_not_keep_the_handle_that_a_client_holds() -> None:
+    references = LargeReferences()
+    references.add(1, ONE)
+    assert references.bodies[1] == ONE
+    assert references.bodies[1] is not ONE
+
+
+def test_changes_are_what_a_checkpoint_does_not_have() -> None:
+    references = LargeReferences()
+    references.add(1, ONE)
+    references.add(2, TWO)
+    references.remove(2)  # it never was in a checkpoint
+    assert references.take_changes() == {1: ONE}
+    assert references.take_changes() == {}
+    references.remove(1)
+    assert references.take_changes() == {1: None}
+    references.add(3, TWO)
+    references.take_changes()
+    references.mark_everything_changed()
+    references.remove(3)
+    assert references.take_changes() == {}
+
+
+def test_what_a_checkpoint_knew_is_no_change() -> None:
+    references = LargeReferences()
+    assert not references
+    references.restore({1: ONE, 2: TWO})
+    assert references
+    assert references.take_changes() == {}
+    references.keep_only({1})
+    assert references.bodies == {1: ONE}
+    assert references.take_changes() == {2: None}
+
+
+def test_sizes_beyond_32_bits_are_cut_in_records_only() -> None:
+    assert body_bytes_of(ONE) == 10
+    assert body_bytes_of(LargeBody("x", 1 << 40)) == MASK_32

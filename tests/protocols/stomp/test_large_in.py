@@ -1,0 +1,247 @@
+"""Large SENDs of one connection: order, back-pressure, and what is given up when it ends."""
+
+import asyncio
+import itertools
+
+import pytest
+from large_fakes import FakeBodies, settled
+
+from tidegate.spi import PeerProtocolError, RequestError
+from tidegate_protocols.stomp._decoder import Decoder
+from tidegate_protocols.stomp._frames import Limits, Version
+from tidegate_protocols.stomp._large_in import BODIES_MAX, HIGH_BYTES, LOW_BYTES, LargeIn
+
+SIZE = 5000
+LIMITS = Limits(large_bytes_min=2000, large_bytes_max=1 << 30)
+
+
+def send(number, size=SIZE):
+    head = f"SEND\nn:{number}\ncontent-length:{size}\n\n".encode()
+    return head + bytes([number]) * size + b"\0"
+
+
+class Case:
+    """What a session does with a LargeIn, and what it is told."""
+
+    def __init__(self):
+        self.decoder = Decoder(LIMITS)
+        self.decoder.version = Version.V1_2
+        self.bodies = FakeBodies()
+        self.published, self.refused, self.others = [], [], []
+        self.adjusted = 0
+        self.error = None
+        self.large = LargeIn(
+            self.bodies,
+            self.decoder,
+            publish=self.publish,
+            refuse=lambda error, frame: self.refused.append((error, frame.headers["n"])),
+            adjust=self.adjust,
+            go_on=self.go_on,
+        )
+
+    def adjust(self):
+        self.adjusted += 1
+
+    def publish(self, frame, body):
+        if self.error is not None:
+            raise self.error
+        self.published.append((int(frame.headers["n"]), self.bodies.contents[body.id]))
+
+    def feed(self, data):
+        if data:
+            self.decoder.receive_data(data)
+        while self.large.receive():
+            event = next(self.decoder.events(), None)
+            if event is None or self.large.hold(event):
+                return
+            self.handle(event)
+
+    def handle(self, event):
+        if event.command == "SEND+":
+            self.large.begin(event)
+        else:
+            self.others.append((event.command, len(self.published)))
+
+    def go_on(self):
+        self.handle(self.large.take_held())
+        self.feed(b"")
+
+
+def run(scenario):
+    async def main():
+        async with asyncio.timeout(20):
+            await scenario(Case())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000, 1 << 20])
+def test_bodies_arrive_whole_however_they_are_cut(step):
+    async def scenario(case):
+        data = b"".join(send(number) for number in range(3)) + b"BEGIN\ntransaction:t\n\n\0"
+        for at in range(0, len(data), step):
+            case.feed(data[at : at + step])
+            if at % 1000 == 0:
+                await asyncio.sleep(0)
+        await settled()
+        assert case.published == [(number, bytes([number]) * SIZE) for number in range(3)]
+        assert case.others == [("BEGIN", 3)]
+        assert not case.large.is_busy
+
+    run(scenario)
+
+
+def test_other_frames_wait_until_everything_before_them_is_published():
+    async def scenario(case):
+        case.bodies.finish_door.clear()
+        case.feed(
+            send(1) + b"BEGIN\ntransaction:t\n\n\0" + send(2) + b"COMMIT\ntransaction:t\n\n\0"
+        )
+        await settled()
+        assert (case.others, case.published, case.large.wants_pause) == ([], [], True)
+        case.bodies.finish_door.set()
+        await settled()
+        assert case.others == [("BEGIN", 1), ("COMMIT", 2)]
+        assert [number for number, _ in case.published] == [1, 2]
+        assert not case.large.wants_pause
+
+    run(scenario)
+
+
+def test_bodies_are_synced_side_by_side_and_published_in_order():
+    async def scenario(case):
+        case.bodies.finish_door.clear()
+        case.feed(b"".join(send(number) for number in range(BODIES_MAX + 2)))
+        await settled()
+        assert len(case.bodies.writers) == BODIES_MAX
+        assert case.large.wants_pause  # the next one waits for a place
+        case.bodies.finish_door.set()
+        await settled()
+        assert [number for number, _ in case.published] == list(range(BODIES_MAX + 2))
+
+    run(scenario)
+
+
+def test_a_slow_disk_pauses_the_socket_until_it_has_caught_up():
+    async def scenario(case):
+        case.bodies.door.clear()
+        size = 4 * HIGH_BYTES
+        case.feed(send(1, size)[:100])
+        await settled()  # that much is being written and does not wait
+        case.feed(bytes([1]) * HIGH_BYTES)
+        assert not case.large.wants_pause
+        case.feed(bytes([1]))
+        assert (case.large.wants_pause, case.adjusted) == (True, 1)
+        case.bodies.door.set()
+        await settled()
+        assert (case.large.wants_pause, case.adjusted) == (False, 2)
+        assert LOW_BYTES < HIGH_BYTES
+        case.large.abandon()
+
+    run(scenario)
+
+
+def test_what_waits_is_written_in_large_pieces():
+    async def scenario(case):
+        case.bodies.door.clear()
+        size = 1 << 21
+        data = send(1, size)
+        for at in range(0, len(data), 1 << 16):
+            case.feed(data[at : at + (1 << 16)])
+        await settled()
+        case.bodies.door.set()
+        await settled()
+        (writer,) = case.bodies.writers
+        assert sum(writer.writes) == size
+        assert len(writer.writes) <= 5
+        assert len(case.published) == 1
+
+    run(scenario)
+
+
+def test_the_end_of_the_connection_gives_up_what_is_not_published():
+    async def scenario(case):
+        case.bodies.finish_door.clear()
+        case.feed(send(1) + send(2)[:3000])
+        await settled()
+        case.large.abandon()
+        case.large.abandon()
+        case.bodies.finish_door.set()
+        await settled()
+        assert [writer.is_abandoned for writer in case.bodies.writers] == [True, True]
+        assert (case.published, case.refused) == ([], [])
+
+    run(scenario)
+
+
+def test_a_store_that_fails_is_told_once_with_the_frame():
+    async def scenario(case):
+        case.bodies.fails_at = 0
+        case.feed(send(1) + send(2))
+        await settled()
+        assert [number for _, number in case.refused] == ["1"]
+        assert all(writer.is_abandoned for writer in case.bodies.writers)
+
+    run(scenario)
+
+
+def test_a_broker_that_refuses_is_told_with_the_frame():
+    async def scenario(case):
+        case.error = RequestError("no")
+        case.feed(send(1))
+        await settled()
+        assert case.refused == [(case.error, "1")]
+
+    run(scenario)
+
+
+def test_a_body_without_its_nul_is_an_error():
+    async def scenario(case):
+        data = send(1)
+        with pytest.raises(PeerProtocolError, match="not the NUL"):
+            case.feed(data[:-1] + b"x")
+        with pytest.raises(PeerProtocolError):
+            case.decoder.receive_data(b"more")
+        case.large.abandon()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("head", "is_large"),
+    [
+        ("SEND\ncontent-length:2000\n\n", True),
+        ("SEND\ncontent-length:1999\n\n", False),
+        ("SEND\nretain:true\ncontent-length:2000\n\n", False),
+        ("SEND\nretain:false\ncontent-length:2000\n\n", True),
+        ("SEND\r\ncontent-length:2000\r\n\r\n", True),
+        ("SEND\n\n", False),
+        ("BEGIN\ncontent-length:2000\n\n", False),
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 1, 50])
+def test_the_decoder_gives_out_the_head_of_a_large_send(head, is_large, cut):
+    decoder = Decoder(LIMITS)
+    decoder.version = Version.V1_2
+    data = head.encode() + b"x" * (1999 if ":1999" in head else 2000) + b"\0"
+    first = [data] if not cut else [data[i : i + cut] for i in range(0, len(data), cut)]
+    commands = []
+    for piece in first:
+        decoder.receive_data(piece)
+        commands += [event.command for event in itertools.islice(decoder.events(), 1)]
+    assert commands == (["SEND+"] if is_large else [head.split("\n")[0].strip()])
+
+
+@pytest.mark.parametrize("length", ["1073741825", "9" * 30])
+def test_a_body_above_the_limit_is_refused_by_its_head(length):
+    decoder = Decoder(LIMITS)
+    decoder.version = Version.V1_2
+    decoder.receive_data(f"SEND\ncontent-length:{length}\n\n".encode())
+    with pytest.raises(PeerProtocolError, match="limit of 1073741824 bytes"):
+        next(decoder.events(), None)
+
+
+def test_before_the_version_is_known_nothing_is_large_that_may_not_come():
+    decoder = Decoder(LIMITS)
+    decoder.receive_data(b"SEND\ncontent-length:5000\n\n")
+    assert next(decoder.events()).command == "SEND+"  # which the session refuses

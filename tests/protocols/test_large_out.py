@@ -1,0 +1,160 @@
+"""Large bodies on their way to a client: in order, in pieces, no faster than it reads."""
+
+import asyncio
+from typing import Any
+
+from large_fakes import FakeBodies, settled
+
+from tidegate_protocols._large_out import LargeOut, LargeWire
+
+
+class FakeLink:
+    peer = "somebody"
+
+    def __init__(self):
+        self.sent, self.flushes, self.is_aborted = [], 0, False
+
+    def send(self, data):
+        self.sent.append(data)
+
+    def send_piece(self, data, *, last):
+        self.sent.append((data, last))
+
+    def flush(self):
+        self.flushes += 1
+
+    def abort(self):
+        self.is_aborted = True
+
+
+class Case:
+    def __init__(self):
+        self.link: Any = FakeLink()
+        self.bodies = FakeBodies()
+        self.idle, self.broken, self.missing = 0, [], []
+        self.out = LargeOut(self.link, self.bodies, idle=self.note_idle, broken=self.broken.append)
+
+    def note_idle(self):
+        self.idle += 1
+
+    def stream(self, data, head=b"<", tail=b">"):
+        self.out.stream(head, self.bodies.holding(data), tail, self.missing.append)
+
+
+def run(scenario):
+    async def main():
+        async with asyncio.timeout(20):
+            await scenario(Case())
+
+    asyncio.run(main())
+
+
+def test_without_a_body_bytes_go_straight_to_the_link():
+    async def scenario(case):
+        case.out.send(b"a")
+        assert (case.link.sent, case.out.is_busy) == ([b"a"], False)
+
+    run(scenario)
+
+
+def test_a_body_goes_in_pieces_and_everything_else_waits_behind_it():
+    async def scenario(case):
+        case.bodies.piece = 3
+        case.stream(b"abcdefg")
+        case.out.send(b"later")
+        case.stream(b"xyz")
+        assert case.out.is_busy
+        await settled()
+        assert case.link.sent == [
+            (b"<abc", False),
+            (b"def", False),
+            (b"g>", True),
+            b"later",
+            (b"<xyz>", True),
+        ]
+        assert (case.idle, case.out.is_busy) == (1, False)
+        assert all(reader.is_closed for reader in case.bodies.readers)
+        assert case.link.flushes == 5
+
+    run(scenario)
+
+
+def test_a_client_that_does_not_read_stops_the_reading():
+    async def scenario(case):
+        case.bodies.piece = 2
+        case.out.writable(False)
+        case.stream(b"abcd")
+        await settled()
+        assert case.link.sent == [(b"<ab", False)]
+        assert case.bodies.readers[0].at == 2
+        case.out.writable(True)
+        await settled()
+        assert case.link.sent == [(b"<ab", False), (b"cd>", True)]
+
+    run(scenario)
+
+
+def test_a_body_that_cannot_be_read_is_left_out_whole():
+    async def scenario(case):
+        case.bodies.fails_at = 0
+        case.stream(b"abcd")
+        case.out.send(b"next")
+        await settled()
+        assert case.link.sent == [b"next"]
+        assert (len(case.missing), case.broken, case.idle) == (1, [], 1)
+
+    run(scenario)
+
+
+def test_a_body_that_breaks_in_the_middle_ends_everything():
+    async def scenario(case):
+        case.bodies.piece, case.bodies.fails_at = 2, 2
+        case.stream(b"abcd")
+        case.stream(b"never")
+        await settled()
+        assert case.link.sent == [(b"<ab", False)]
+        assert (len(case.broken), case.missing, case.idle) == (1, [], 0)
+        assert not case.out.is_busy
+        assert all(reader.is_closed for reader in case.bodies.readers)
+
+    run(scenario)
+
+
+def test_a_bug_aborts_the_connection(caplog):
+    async def scenario(case):
+        def explode(data, *, last):
+            raise ValueError("bug")
+
+        case.link.send_piece = explode
+        case.stream(b"abcd")
+        await settled()
+        assert case.link.is_aborted
+        assert not case.out.is_busy
+
+    run(scenario)
+    assert "ValueError" in caplog.text
+
+
+def test_cancelling_closes_the_readers_and_tells_nobody():
+    async def scenario(case):
+        case.bodies.door.clear()
+        case.stream(b"abcd")
+        case.stream(b"efgh")
+        await settled()
+        case.out.cancel()
+        case.out.cancel()
+        await settled()
+        assert (case.link.sent, case.idle, case.broken) == ([], 0, [])
+        assert all(reader.is_closed for reader in case.bodies.readers)
+
+    run(scenario)
+
+
+def test_a_wire_is_its_bytes_and_names_its_body():
+    async def scenario(case):
+        body = case.bodies.holding(b"abcd")
+        wire = LargeWire.made(b"head", body)
+        assert wire == b"head"
+        assert wire.large is body
+
+    run(scenario)
