@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -130,3 +131,14 @@ def resident_peak(pid: int) -> int:
 def body_files(data_directory: Path) -> list[Path]:
     """The files of large bodies of a gateway's journal."""
     return sorted((data_directory / "journal" / "large-messages").glob("*.body"))
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    """Without the cyclic collector: a file must not wait for it, on an idle gateway it runs late."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

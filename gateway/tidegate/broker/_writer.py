@@ -310,6 +310,7 @@ class TurnWriter:
                     _log.exception("handing out a durable batch failed")
                 finally:
                     self._in_flight = None
+                    turn.units = []  # what would take back a commit holds the turn: a cycle
                     del turn  # it may be the last one for long, and holds every body
             self._idle.set()
             if self._closing:
