@@ -32,6 +32,7 @@ from tidegate.spi import (
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._pieces import Piece, decode_piece, encode_piece, without_removed
 
 T = TypeVar("T")
@@ -463,7 +464,7 @@ def read_counters(directory: Path) -> MetadataCounters:
     Works beside a running gateway; zeros where there is no metadata store.
     Raises: MetadataError.
     """
-    metadata = LmdbMetadata(directory / "metadata", read_only=True)
+    metadata = LmdbMetadata(NamedStorage(directory).metadata_directory, read_only=True)
     try:
         metadata.load(lambda _what, _done, _total: None)
     finally:

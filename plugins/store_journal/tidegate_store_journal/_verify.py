@@ -33,7 +33,7 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._located import data_names
 from tidegate_store_journal._lookon import Look, ReadOnlyStorage, look
 from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
-from tidegate_store_journal._names import NamedStorage
+from tidegate_store_journal._names import NAMINGS, NamedStorage, preset_of
 from tidegate_store_journal._sidefiles import (
     BINDINGS_COPY_NAME,
     BINDINGS_NAME,
@@ -104,7 +104,10 @@ class _Verifier:
         self._directory = directory
         self._progress = progress
         self._sleep = sleep
-        self._storage = ReadOnlyStorage(directory)
+        there = NamedStorage(directory)
+        data_names(there)  # says it when there is nothing
+        self._storage = ReadOnlyStorage(directory, NAMINGS[preset_of(there)])
+        self._metadata_name = str(there.metadata_directory.relative_to(directory) / "data.mdb")
         self._report = VerifyReport()
 
     def run(self) -> VerifyReport:
@@ -120,7 +123,7 @@ class _Verifier:
 
     def _data_files(self, batch: int) -> None:
         """*batch*: number of one that was on disk before."""
-        names = data_names(self._directory)
+        names = data_names(self._storage)
         is_whole = True
         newest = max((self._first_batch(name) for name in names), default=0)
         found: list[tuple[str, Census]] = []
@@ -138,7 +141,7 @@ class _Verifier:
                 f"the journal ends with batch {census.last_batch}, and batch {batch} was on disk "
                 "once: what follows is damaged or missing. Restore the file from a copy"
             )
-            self._report.add(Damage(name, census.end, text))
+            self._add(Damage(name, census.end, text))
 
     def _first_batch(self, name: str) -> int:
         """0 for a file that has none, cannot be read or is gone: the census says why."""
@@ -193,7 +196,7 @@ class _Verifier:
             self._count(name, last[0], 0 if is_moving else last[1])
             return last[0]
         for damage in problems:
-            self._report.add(damage)
+            self._add(damage)
         return None
 
     def _problems(self, file: DataFile, census: Census, newest: int) -> tuple[list[Damage], int]:
@@ -224,7 +227,7 @@ class _Verifier:
         report.records += census.records
         if torn and not self._is_running():
             report.notes.append(
-                f"{name} at offset {census.end}: a torn batch of {torn} bytes, never confirmed; the "
+                f"{self._shown(name)} at offset {census.end}: a torn batch of {torn} bytes, never confirmed; the "
                 "next start cuts it off and keeps a copy"
             )
 
@@ -249,7 +252,7 @@ class _Verifier:
                     f"its first batch is {after.first_batch}, and another file goes to "
                     f"{before.last_batch} already; one of them does not belong here"
                 )
-                self._report.add(Damage(name, DATA_OFFSET, text))
+                self._add(Damage(name, DATA_OFFSET, text))
 
     def _is_running(self) -> bool:
         """A gateway seems to hold the lock; where the system does not tell, one may."""
@@ -270,8 +273,8 @@ class _Verifier:
                 check_bindings(self._storage, name)
             except FormatError as error:
                 text = f"{error}. It is written again at the next checkpoint; the metadata and"
-                self._report.add(Damage(name, 0, f"{text} the other copy say the same"))
-        for name in data_names(self._directory):
+                self._add(Damage(name, 0, f"{text} the other copy say the same"))
+        for name in data_names(self._storage):
             file_id = int(name[8:18])
             try:
                 live = read_live_list(self._storage, file_id)
@@ -279,7 +282,7 @@ class _Verifier:
                     live.blocks()
             except FormatError as error:
                 text = f"{error}. Only a rebuild of the metadata would need it"
-                self._report.add(Damage(_format.live_name(file_id), 0, text))
+                self._add(Damage(_format.live_name(file_id), 0, text))
 
     def _metadata(self) -> int | None:
         """Check the checkpoint by itself. Returns: its last batch; None when it cannot be read."""
@@ -307,7 +310,7 @@ class _Verifier:
                 metadata.close()
         except (MetadataError, lmdb_verify.VerifyError) as error:
             text = f"the metadata store is damaged: {error}; {advice}"
-            self._report.add(Damage("metadata/data.mdb", 0, text))
+            self._add(Damage(self._metadata_name, 0, text))
             return None
         return loaded.state.batch if loaded is not None else 0
 
@@ -331,7 +334,7 @@ class _Verifier:
                 file_id, offset, _, _ = location_parts(place)
                 who = f"list {list_id}" if list_id else "the acknowledged log"
                 text = f"message {sequence}, which {who} holds: {problem}. Restore it from a copy"
-                self._report.add(Damage(_format.file_name(file_id), offset, text))
+                self._add(Damage(_format.file_name(file_id), offset, text))
 
     def _unreadable(self, seen: Look) -> list[tuple[int, int, int, str]]:
         """(list, or 0 for the log, sequence, location, problem) of what cannot be read."""
@@ -388,12 +391,19 @@ class _Verifier:
                 if number == _DIFFERENCES_MAX:
                     self._report.notes.append("there are more differences in the metadata")
                     break
-                self._report.damages.append(Damage("metadata/data.mdb", 0, text))
+                self._report.damages.append(Damage(self._metadata_name, 0, text))
+
+    def _shown(self, name: str) -> str:
+        """What the file that the engine calls *name* is called on the disk."""
+        return name if "/" in name else Path(self._storage.describe(name)).name
+
+    def _add(self, damage: Damage) -> None:
+        self._report.add(Damage(self._shown(damage.file), damage.offset, damage.problem))
 
     def _add_error(self, error: CorruptRecordError) -> None:
         place, _, offset = error.location.rpartition(" at offset ")
         name = Path(place or error.location).name
-        self._report.add(Damage(name, int(offset) if offset.isdigit() else 0, error.problem))
+        self._add(Damage(name, int(offset) if offset.isdigit() else 0, error.problem))
 
 
 def _held_in(seen: Look, file_id: int) -> Iterator[tuple[int, int, int]]:
