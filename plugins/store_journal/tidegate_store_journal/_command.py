@@ -18,6 +18,7 @@ from tidegate_store_journal._located import (
     directory_of,
     find_directory,
     find_store,
+    large_directory_of,
     require_journal,
 )
 
@@ -92,8 +93,10 @@ def verify(
     from tidegate_store_journal import _verify
 
     host: CommandHost = context.obj
-    where = find_directory(host, config, directory)
-    found = _verify.verify(where, host.progress())
+    store = find_store(host, config, directory)
+    where = directory_of(store)
+    require_journal(where)
+    found = _verify.verify(where, host.progress(), large=large_directory_of(store))
     if as_json:
         host.print_json(
             {"directory": str(where), "damaged": bool(found.damages), **dataclasses.asdict(found)}
@@ -102,6 +105,7 @@ def verify(
         typer.echo(
             f"{where}: {found.files} data files, {found.batches} batches, {found.records} records "
             f"({found.read_bytes / 1e6:.1f} MB) read; {found.references} references followed"
+            + (f", {found.bodies} of them to other files" if found.bodies else "")
         )
         for note in found.notes:
             typer.echo(f"note: {note}")

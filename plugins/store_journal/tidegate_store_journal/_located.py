@@ -66,6 +66,13 @@ def directory_of(store: ConfiguredStore) -> Path:
     return _presets.directory_of(context, options.directory)
 
 
+def large_directory_of(store: ConfiguredStore) -> Path:
+    """Where the large bodies of *store* are, or would be."""
+    options = store.options
+    assert isinstance(options, JournalOptions)
+    return directory_of(store) / options.large_messages_directory
+
+
 def require_journal(directory: Path) -> None:
     """Raises: ConfigError for a place that holds no journal, or one of a newer program."""
     storage = NamedStorage(directory)

@@ -7,6 +7,7 @@ therefore looked at again, and counts only when it stays while the file stays wh
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -26,6 +27,7 @@ from tidegate_store_journal._format import (
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
     FILE_SHIFT,
+    MASK_32,
     FormatError,
     location_parts,
     read_message,
@@ -34,6 +36,7 @@ from tidegate_store_journal._located import data_names
 from tidegate_store_journal._lookon import Look, ReadOnlyStorage, look
 from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal._names import NAMINGS, NamedStorage, preset_of
+from tidegate_store_journal._reference import Reference, decode_reference
 from tidegate_store_journal._sidefiles import (
     BINDINGS_COPY_NAME,
     BINDINGS_NAME,
@@ -42,6 +45,7 @@ from tidegate_store_journal._sidefiles import (
 )
 from tidegate_store_journal._storage import LOCK_NAME
 from tidegate_store_journal._tail import scan
+from tidegate_store_journal._verifybodies import Places, Wanted, check_bodies, confirmed
 
 #: How often something suspicious is looked at before it is called damage, and the pause between.
 _ATTEMPTS: Final = 5
@@ -68,6 +72,8 @@ class VerifyReport:
     Attributes:
         files, read_bytes, batches, records: of data files; references: messages and rows of the
             acknowledged log that something holds, each read where it lies.
+        bodies: of them, those that were read in the directories of destinations or in files of large
+            bodies, too.
         damages: empty for a whole journal.
         notes: what could not be checked, or is unusual and no damage.
     """
@@ -77,6 +83,7 @@ class VerifyReport:
     batches: int = 0
     records: int = 0
     references: int = 0
+    bodies: int = 0
     damages: list[Damage] = field(default_factory=list[Damage])
     notes: list[str] = field(default_factory=list[str])
 
@@ -89,19 +96,25 @@ class VerifyReport:
 
 
 def verify(
-    directory: Path, progress: Progress, *, sleep: Callable[[float], None] = time.sleep
+    directory: Path,
+    progress: Progress,
+    *,
+    large: Path | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> VerifyReport:
     """Check the journal in *directory*: files, batches, records, references, metadata. Blocks.
 
-    Args: sleep: how to wait before a second look, in seconds.
+    Args: large: directory of the large bodies, None for the usual one below; sleep: how to wait before a second look, in seconds.
     Raises: ConfigError, StoreIOError when it cannot be read at all.
     """
-    return _Verifier(directory, progress, sleep).run()
+    places = Places(directory, directory / "large-messages" if large is None else large)
+    return _Verifier(places, progress, sleep).run()
 
 
 class _Verifier:
-    def __init__(self, directory: Path, progress: Progress, sleep: Callable[[float], None]) -> None:
-        self._directory = directory
+    def __init__(self, places: Places, progress: Progress, sleep: Callable[[float], None]) -> None:
+        self._places = places
+        self._directory = directory = places.directory
         self._progress = progress
         self._sleep = sleep
         there = NamedStorage(directory)
@@ -320,11 +333,15 @@ class _Verifier:
         """Everything that the checkpoint and the journal behind it refer to can be read."""
         try:
             with look(self._directory) as seen:
-                suspects = self._unreadable(seen)
+                references: dict[int, Reference] = {}
+                suspects = self._unreadable(seen, references)
+                large = dict(seen.replay.index.large.bodies)
+                wanted = Wanted(seen.store_id, references, large)
                 before = seen.replay.index.batch
                 self._compare(seen)
             if suspects:
                 suspects = self._confirmed(suspects, before)
+            self._bodies(wanted, before)
         except CorruptRecordError as error:
             self._add_error(error)
         except StoreIOError as error:
@@ -336,8 +353,25 @@ class _Verifier:
                 text = f"message {sequence}, which {who} holds: {problem}. Restore it from a copy"
                 self._add(Damage(_format.file_name(file_id), offset, text))
 
-    def _unreadable(self, seen: Look) -> list[tuple[int, int, int, str]]:
-        """(list, or 0 for the log, sequence, location, problem) of what cannot be read."""
+    def _bodies(self, wanted: Wanted, batch: int) -> None:
+        """Records in the directories of destinations, and large bodies."""
+        self._report.bodies = len(wanted.references) + len(wanted.bodies)
+        broken = check_bodies(self._places, wanted, self._progress)
+        pause = functools.partial(self._sleep, _PAUSE_SECONDS)
+        for one in confirmed(self._places, wanted, broken, batch, pause):
+            if one.is_lost:
+                self._report.notes.append(f"{one.problem}: not synced; the next start drops them")
+            else:
+                text = f"{one.problem}. Restore the file from a copy"
+                self._add(Damage(one.file, one.offset, text))
+
+    def _unreadable(
+        self, seen: Look, references: dict[int, Reference]
+    ) -> list[tuple[int, int, int, str]]:
+        """(list, or 0 for the log, sequence, location, problem) of what cannot be read.
+
+        Puts what is in the directories of destinations into *references*.
+        """
         files = {file.file_id: file for file in seen.replay.files}
         found: list[tuple[int, int, int, str]] = []
         wanted = sorted({*files, *seen.replay.index.files})
@@ -349,7 +383,7 @@ class _Verifier:
             if file is None:
                 found += [(*item, "its data file is missing") for item in held]
             else:
-                found += _read_held(file, held)
+                found += _read_held(file, held, references)
         self._progress("reading references", len(wanted), len(wanted))
         return found
 
@@ -370,7 +404,7 @@ class _Verifier:
                 suspects = []
                 for one in still:
                     file = files.get(location_parts(one[2])[0])
-                    suspects += [one] if file is None else _read_held(file, [one[:3]])
+                    suspects += [one] if file is None else _read_held(file, [one[:3]], {})
                 if not suspects or seen.replay.index.batch == before:
                     break  # nothing is being written: it stays as it is
                 before = seen.replay.index.batch
@@ -421,7 +455,9 @@ def _held_in(seen: Look, file_id: int) -> Iterator[tuple[int, int, int]]:
                     yield 0, block.sequences[number], place
 
 
-def _read_held(file: DataFile, held: list[tuple[int, int, int]]) -> list[tuple[int, int, int, str]]:
+def _read_held(
+    file: DataFile, held: list[tuple[int, int, int]], references: dict[int, Reference]
+) -> list[tuple[int, int, int, str]]:
     """Read messages of one file, sorted by location. Returns those that cannot be read, with why."""
     handle = file.handle
     assert handle is not None
@@ -438,7 +474,10 @@ def _read_held(file: DataFile, held: list[tuple[int, int, int]]) -> list[tuple[i
             at = offset - begin
             known, problem = offset, ""
             try:
-                read_message(data[at : at + size], sequence)
+                message = read_message(data[at : at + size], sequence)
+                reference = decode_reference(message, place & MASK_32)
+                if reference is not None:
+                    references[sequence] = reference
             except FormatError as error:
                 problem = str(error)
         if problem:
