@@ -89,6 +89,11 @@ class JdbcOptions:
     removed_table_name: str = option(
         "TIDEGATE_REMOVED", help="Table of lists that are gone and not yet cleaned up."
     )
+    journal_table_name: str = option(
+        "TIDEGATE_JOURNAL",
+        help="Table that says which journal stands in front of the database, and how far its "
+        "contents are in here (store-journaled).",
+    )
     version_table_name: str = option(
         "TIDEGATE_VERSION", help="Table of the schema's version and the store's identity."
     )
@@ -198,6 +203,7 @@ TABLES: Final = {
     "inflight_table_name": "inflight_table",
     "retained_table_name": "retained_table",
     "removed_table_name": "removed_table",
+    "journal_table_name": "journal_table",
     "version_table_name": "version_table",
 }
 

@@ -101,6 +101,13 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
             " message {binary} NOT NULL)"
         ),
     ),
+    "journal_table": (
+        (
+            "CREATE TABLE IF NOT EXISTS {journal_table} (id INTEGER NOT NULL PRIMARY KEY,"
+            " journal {string_id} NOT NULL, place {container_name} NOT NULL,"
+            " position {sequence} NOT NULL, is_open {small} NOT NULL)"
+        ),
+    ),
     "removed_table": (
         "CREATE TABLE IF NOT EXISTS {removed_table} (pending_list {long} NOT NULL PRIMARY KEY)",
     ),

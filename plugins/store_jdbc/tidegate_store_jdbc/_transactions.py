@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from tidegate.spi import (
     CorruptRecordError,
@@ -35,6 +36,8 @@ from tidegate_store_jdbc._lock import Lease, read_lock
 from tidegate_store_jdbc._recovery import Counters, Found
 
 logger = logging.getLogger("tidegate.store.jdbc")
+
+T = TypeVar("T")
 
 
 class Transactions:
@@ -134,6 +137,17 @@ class Transactions:
                 raise CorruptRecordError(error.problem, location=statement) from error
             except DatabaseError as error:
                 raise StoreIOError(f"reading failed: {error}") from error
+
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the database answers. Raises: StoreIOError, StoreClosedError."""
+        while True:
+            self.require_open()
+            try:
+                return await question()
+            except DatabaseUnavailableError as error:
+                await self._lost(error)
+            except DatabaseError as error:
+                raise StoreIOError(f"asking failed: {error}") from error
 
     async def _lost(self, error: DatabaseError) -> None:
         self._reachability.lost(str(error))
