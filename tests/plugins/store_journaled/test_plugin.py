@@ -93,7 +93,12 @@ class TestConformanceOnPostgres(StoreConformance):
     def store_factory(self) -> MessageStoreFactory:
         return PrefixedFactory()
 
-    @pytest.fixture(params=[False, True], ids=["journal", "quick"])
+    @pytest.fixture(
+        params=[
+            pytest.param(False, id="journal"),
+            pytest.param(True, id="quick", marks=pytest.mark.fuzz),
+        ]
+    )
     def store_options(
         self, request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path: Path
     ) -> object:
