@@ -55,14 +55,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result: object = app(args=arguments, prog_name="tidegate", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output went away (`| head`); it has what it wanted.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
+        return _nobody_reads()
+    except SystemExit as stop:
+        # What typer and rich make of a broken pipe, each in its own way: exit code 1.
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        return _nobody_reads()
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except Exception as error:
         return _report(error)
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _nobody_reads() -> int:
+    """The reader of our output went away (`| head`); it has what it wanted."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.OK
 
 
 def _print_version(wanted: bool) -> None:

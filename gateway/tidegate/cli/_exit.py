@@ -63,10 +63,11 @@ def failure_of(error: BaseException, config: ResolvedConfig | None = None) -> Fa
     if isinstance(error, PluginError):
         return Failure(ExitCode.PLUGIN, _one_line(error))
     if isinstance(error, StoreLockedError):
-        return Failure(
-            ExitCode.STORE_LOCKED,
-            f"{_one_line(error)} (the key is broker.data_directory)",
-        )
+        text = _one_line(error)
+        # Some say themselves what to do, and it has nothing to do with the directory.
+        says_what = "stop" in text and "data directory" not in text
+        hint = "" if says_what else " (the key is broker.data_directory)"
+        return Failure(ExitCode.STORE_LOCKED, f"{text}{hint}")
     if isinstance(error, CorruptRecordError):
         return Failure(ExitCode.STORE_CORRUPT, f"the store is damaged: {_one_line(error)}")
     if isinstance(error, StoreFullError):

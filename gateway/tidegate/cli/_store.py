@@ -27,7 +27,7 @@ def export_command(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write everything in the store to a directory of Parquet files.
+    """Write everything to Parquet files.
 
     The gateway must not run. Any store plugin can import it again; docs/portable-format.md says
     what is in it.
@@ -43,7 +43,7 @@ def import_command(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fill an empty store with what `tidegate store export` wrote.
+    """Fill an empty store from an export.
 
     The gateway must not run. A store that holds anything is refused.
     """

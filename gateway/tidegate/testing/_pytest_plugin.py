@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
+    "tidegate.testing._portable_contents",
     "tidegate.testing._store_machine",
     "tidegate.testing._cursor_machine",
     "tidegate.testing.cursor_kit",

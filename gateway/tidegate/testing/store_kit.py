@@ -30,6 +30,7 @@ from tidegate.spi import (
     AddDestination,
     AddMessage,
     ClearRetained,
+    ConfigError,
     Discard,
     DiscardReason,
     Durability,
@@ -64,7 +65,9 @@ from tidegate.spi import (
     parse_options,
 )
 from tidegate.testing._harness import plugin_factory, scenario
+from tidegate.testing._portable_contents import contents, everything
 from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS, StoreMachine, by_key
+from tidegate.testing.memory_store import MemoryStore
 
 #: A byte limit that no test reaches.
 ANY_SIZE: Final = 1 << 40
@@ -743,6 +746,67 @@ class StoreConformance:
         await box.restart()
         assert await box.sequences() == expected
         await box.close()
+
+    # ------------------------------------------------------------------------- moving elsewhere
+
+    @scenario
+    async def test_everything_comes_through_the_portable_format(
+        self,
+        box: StoreBox,
+        store_factory: MessageStoreFactory,
+        store_options: object,
+        durable: None,
+        logged: None,
+    ) -> None:
+        from tidegate.portable import carry_in, carry_out
+
+        (box.directory / "first").mkdir()
+        (box.directory / "second").mkdir()
+        first = StoreBox(store_factory, store_options, box.directory / "first")
+        await first.open(*everything())
+        await first.restart()
+        held = await contents(first.store, first.state)
+        out = box.directory / "exported"
+        await carry_out(first.store, first.state, out)
+        reference = MemoryStore(StoreContext(box.directory, "reference", keep_acknowledged=True))
+        await carry_in(reference, await reference.open(), out)
+        await reference.close()
+        state = await reference.open()
+        assert await contents(reference, state) == held
+        back = box.directory / "back"
+        await carry_out(reference, state, back)
+        second = StoreBox(store_factory, store_options, box.directory / "second")
+        await second.open()
+        await carry_in(second.store, second.state, back)
+        await second.restart()
+        assert await contents(second.store, second.state) == held
+        assert second.state.store_id != first.state.store_id
+        await second.write(AddMessage(second.state.last_sequence + 1, text(1), (1,)))
+        await first.close()
+        await second.close()
+
+    @scenario
+    async def test_an_import_into_a_store_that_holds_something_changes_nothing(
+        self,
+        box: StoreBox,
+        store_factory: MessageStoreFactory,
+        store_options: object,
+        durable: None,
+    ) -> None:
+        from tidegate.portable import carry_in, carry_out
+
+        empty = MemoryStore(StoreContext(box.directory, "reference", keep_acknowledged=True))
+        out = box.directory / "exported"
+        await carry_out(empty, await empty.open(), out)
+        (box.directory / "used").mkdir()
+        used = StoreBox(store_factory, store_options, box.directory / "used")
+        await used.open(QUEUE, add(1), Acknowledge(1, (1,)))
+        await used.store.release_acknowledged(1)
+        await used.restart()
+        with pytest.raises(ConfigError):
+            await carry_in(used.store, used.state, out)
+        assert await used.sequences() == []
+        await used.close()
 
     # -------------------------------------------------------------------------------- the model
 

@@ -63,35 +63,38 @@ class ReadOnlyStorage(DirectoryStorage):
 class Look:
     """A journal as it was at one moment.
 
-    Attributes: replay: with the index and the open files; free: names and lengths of dead files.
+    Attributes: replay: with the index and the open files; free: names and lengths of dead files;
+        store_id: identity of the contents.
     """
 
     replay: Replay
     free: list[tuple[str, int]]
+    store_id: str
 
 
 @contextmanager
-def look(directory: Path) -> Generator[Look]:
+def look(directory: Path, *, rebuilt: bool = False) -> Generator[Look]:
     """Read the journal in *directory*; its files are open while the context lasts.
 
+    *rebuilt*: leave the metadata alone and read what the data files themselves say.
     Raises: StoreIOError when there is none or it changes too fast; CorruptRecordError.
     """
-    seen = _look(directory)
+    seen = _look(directory, rebuilt=rebuilt)
     try:
         yield seen
     finally:
         seen.replay.close()
 
 
-def _look(directory: Path) -> Look:
+def _look(directory: Path, *, rebuilt: bool) -> Look:
     storage = ReadOnlyStorage(directory)
     problem: Exception | None = None
     for _ in range(_ATTEMPTS):
         replay = Replay(storage, lambda _what, _done, _total: None, keep_acknowledged=True)
         try:
-            free = _read(replay, directory)
+            store_id, free = _read(replay, directory, rebuilt=rebuilt)
             if _is_still_there(storage, [*replay.files, *replay.spares]):
-                return Look(replay, free)
+                return Look(replay, free, store_id)
         except (FileNotFoundError, CorruptRecordError) as error:
             # A gateway that begins files and puts them away meanwhile looks like this, too.
             problem = error
@@ -105,7 +108,7 @@ def _look(directory: Path) -> Look:
     raise StoreIOError(f"cannot read the journal in {directory}: {reason}")
 
 
-def _read(replay: Replay, directory: Path) -> list[tuple[str, int]]:
+def _read(replay: Replay, directory: Path, *, rebuilt: bool) -> tuple[str, list[tuple[str, int]]]:
     try:
         names = replay.storage.list()
     except OSError as error:
@@ -115,7 +118,7 @@ def _read(replay: Replay, directory: Path) -> list[tuple[str, int]]:
         raise StoreIOError(f"there is no journal in {directory}")
     metadata = LmdbMetadata(directory / "metadata", read_only=True)
     try:
-        loaded = metadata.load(replay.progress)
+        loaded = None if rebuilt else metadata.load(replay.progress)
     except MetadataError:
         loaded = None  # the data files say it all
     finally:
@@ -132,7 +135,7 @@ def _read(replay: Replay, directory: Path) -> list[tuple[str, int]]:
         file = replay.storage.open(name)
         free.append((name, file.length))
         file.close()
-    return free
+    return store_id, free
 
 
 def _is_still_there(storage: ReadOnlyStorage, files: Sequence[DataFile]) -> bool:

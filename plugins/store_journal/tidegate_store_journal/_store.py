@@ -19,6 +19,7 @@ from tidegate.spi import (
     AcknowledgedPage,
     Durability,
     Operation,
+    Progress,
     RecoveredState,
     RemoveSubscription,
     RequestError,
@@ -48,6 +49,7 @@ from tidegate_store_journal._metadata import (
     MetadataCounters,
     NoMetadata,
 )
+from tidegate_store_journal._offline import compact_files
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
 from tidegate_store_journal._options import ALWAYS, NEVER, PERIODIC, JournalOptions, check
 from tidegate_store_journal._reader import Reader
@@ -100,6 +102,31 @@ class JournalStore:
     def metadata_counters(self) -> MetadataCounters:
         """What checkpoints wrote so far: proves what never reached the metadata store."""
         return self._metadata.counters
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the records that a list or the acknowledged log refers to."""
+        return sum(use.live_bytes for use in self._index.files.values())
+
+    async def compact(self, *, percentage: int, progress: Progress) -> int:
+        """Empty the data files of which less than *percentage* is alive, at once (offline tools).
+
+        Returns: data files put away. Raises: StoreError.
+        """
+        self._require_open()
+        await self._maintenance.close()  # nothing else puts files away meanwhile
+        try:
+            return await compact_files(
+                self._index,
+                self._files,
+                self._reader,
+                self._appender,
+                self._checkpointer,
+                percentage=percentage,
+                progress=progress,
+            )
+        except OSError as error:
+            raise StoreIOError(f"{self._storage.describe('')}: {error}") from error
 
     async def open(self) -> RecoveredState:
         """See MessageStore."""

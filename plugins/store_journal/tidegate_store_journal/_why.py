@@ -78,7 +78,7 @@ def inspect(directory: Path) -> list[FileReport]:
         CorruptRecordError.
     """
     with look(directory) as seen:
-        return _reports(seen)
+        return file_reports(seen)
 
 
 def why(directory: Path, name: str) -> FileReport:
@@ -88,7 +88,7 @@ def why(directory: Path, name: str) -> FileReport:
     """
     wanted = Path(name).name
     with look(directory) as seen:
-        reports = _reports(seen)
+        reports = file_reports(seen)
         found = next((report for report in reports if report.name == wanted), None)
         if found is None:
             known = ", ".join(report.name for report in reports)
@@ -104,7 +104,8 @@ def why(directory: Path, name: str) -> FileReport:
         )
 
 
-def _reports(seen: Look) -> list[FileReport]:
+def file_reports(seen: Look) -> list[FileReport]:
+    """All data files of a journal that is being looked at, without what keeps them."""
     replay = seen.replay
     reports: list[FileReport] = []
     for file in replay.files:
@@ -127,28 +128,48 @@ def _reports(seen: Look) -> list[FileReport]:
     return reports
 
 
-def _list_holders(seen: Look, file_id: int) -> list[Holder]:
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a pending list is. Attributes: as in :class:`Holder`."""
+
+    kind: str
+    destination: str
+    client_id: str
+    subscription: str
+
+
+def owners(seen: Look) -> dict[int, Owner]:
+    """The owner of every list that a destination or a subscription has."""
     index = seen.replay.index
-    destinations = {list_id: name for name, list_id in index.destinations.items()}
+    found = {
+        list_id: Owner("queue", name, "", "")
+        for name, list_id in index.destinations.items()
+        if list_id
+    }
+    for list_id, subscription in index.subscriptions.items():
+        kind = "durable subscription" if subscription.durable else "subscription"
+        found[list_id] = Owner(kind, subscription.filter, subscription.client_id, subscription.name)
+    return found
+
+
+#: Of a list that nobody has any more.
+NOBODY: Final = Owner("unknown list", "", "", "")
+
+
+def _list_holders(seen: Look, file_id: int) -> list[Holder]:
+    known = owners(seen)
     holders: list[Holder] = []
-    for list_id, pending in sorted(index.lists.items()):
+    for list_id, pending in sorted(seen.replay.index.lists.items()):
         found = sorted(entry for piece in pending.pieces_in(file_id) for entry in piece)
         if not found:
             continue
-        kind, destination, client_id, name = "unknown list", "", "", ""
-        subscription = index.subscriptions.get(list_id)
-        if subscription is not None:
-            kind = "durable subscription" if subscription.durable else "subscription"
-            destination, client_id = subscription.filter, subscription.client_id
-            name = subscription.name
-        elif list_id in destinations:
-            kind, destination = "queue", destinations[list_id]
+        owner = known.get(list_id, NOBODY)
         holders.append(
             Holder(
-                kind,
-                destination,
-                client_id,
-                name,
+                owner.kind,
+                owner.destination,
+                owner.client_id,
+                owner.subscription,
                 list_id,
                 len(found),
                 sum(place >> 32 & 0xFFFF_FFFF for _, place in found),

@@ -46,6 +46,11 @@ def config_with_ports(*ports: int) -> ResolvedConfig:
             ExitCode.STORE_LOCKED,
             "owned by pid 7 (the key is broker.data_directory)",
         ),
+        (
+            StoreLockedError("in use by a gateway: stop it first"),
+            ExitCode.STORE_LOCKED,
+            "in use by a gateway: stop it first",
+        ),
         (StoreClosedError("closed"), ExitCode.STORAGE, "closed"),
         (OSError(errno.ENOSPC, "No space left", "/d"), ExitCode.STORAGE, "/d: No space left"),
         (

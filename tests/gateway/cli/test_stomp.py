@@ -8,6 +8,8 @@ import io
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,3 +279,20 @@ def test_docs_stomp_md_has_every_command_and_option() -> None:
                 if option.startswith("--") and option != "--help":
                     assert f"`{option}" in STOMP_MD, option
     assert _stomp.PASSWORD_VARIABLE in STOMP_MD
+
+
+def test_a_reader_that_went_away_is_no_error_and_its_message_stays(at, call) -> None:
+    for number in range(5):
+        assert call("send", "/queue/cli.head", f"body {number}", *at)[0] == 0
+    command = [sys.executable, "-m", "tidegate", "stomp", "receive", "/queue/cli.head", "-n", "5"]
+    with subprocess.Popen(
+        [*command, *at], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # as `| head` does, only earlier
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+    code, out, _ = call("receive", "/queue/cli.head", "-n", "5", *at)
+    assert code == 0
+    assert out.splitlines() == [f"body {number}" for number in range(5)]

@@ -1,0 +1,107 @@
+"""Counting what a data file holds, and finding what is wrong inside whole batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from journal_kit import ack, add, data_files, opened, run, write
+
+from tidegate.spi import AddDestination, RecordDelivery, RemoveDestination
+from tidegate_store_journal import _format
+from tidegate_store_journal._census import RECORD_NAMES, Census, batches, open_file, take_census
+from tidegate_store_journal._format import DATA_OFFSET, FormatError
+from tidegate_store_journal._lookon import ReadOnlyStorage
+
+
+def filled(where: Path) -> Path:
+    async def scenario() -> None:
+        store, _ = await opened(where, keep=True)
+        await write(store, AddDestination("queue://q", 1), add(1), add(2))
+        await write(store, add(3, 1, 2), RecordDelivery(1, (1,), (2,)))
+        await write(store, ack(1, 2), RemoveDestination("queue://x", 9))
+        await store.close()
+
+    run(scenario())
+    return data_files(where)[0]
+
+
+def census_of(path: Path, *, checks: bool = True) -> Census:
+    file = open_file(ReadOnlyStorage(path.parent), path.name)
+    assert file.handle is not None
+    try:
+        return take_census(file, checks=checks)
+    finally:
+        file.handle.close()
+
+
+def test_batches_and_records_are_counted_by_type(tmp_path: Path) -> None:
+    census = census_of(filled(tmp_path))
+    assert (census.first_batch, census.last_batch, census.batches, census.records) == (1, 3, 3, 7)
+    assert census.types == {
+        "add": 3,
+        "acknowledge": 1,
+        "delivery": 1,
+        "add destination": 1,
+        "remove destination": 1,
+    }
+    assert census.problems == []
+    assert census.end > DATA_OFFSET
+
+
+def test_a_file_without_batches_is_empty(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    spare = data_files(tmp_path)[1]
+    assert spare != path
+    assert census_of(spare) == Census()
+
+
+def test_counting_ends_where_a_batch_is_not_whole(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    whole = census_of(path)
+    data = bytearray(path.read_bytes())
+    data[whole.end - 3] ^= 1
+    path.write_bytes(data)
+    census = census_of(path)
+    assert (census.batches, census.problems) == (2, [])
+    assert census.end < whole.end
+
+
+def test_a_record_that_is_wrong_inside_a_whole_batch_is_named_with_its_offset(
+    tmp_path: Path,
+) -> None:
+    path = filled(tmp_path)
+    file = open_file(ReadOnlyStorage(path.parent), path.name)
+    assert file.handle is not None
+    header, payload, at = next(iter(batches(file)))
+    file.handle.close()
+    records = list(_format.iterate_records(payload, header.record_count))
+    wrong = bytearray(payload)
+    wrong[records[1].offset + _format.RECORD_HEADER_BYTES + 5] ^= 1  # the message of the first add
+    batch = _format.encode_batch_header(
+        file.seed,
+        bytes(wrong),
+        header.batch,
+        header.synced,
+        header.last_sequence,
+        header.last_ack,
+        header.last_list,
+        header.record_count,
+    )
+    with path.open("r+b") as raw:
+        raw.seek(DATA_OFFSET)
+        raw.write(batch + wrong)
+    census = census_of(path)
+    assert census.batches == 3
+    assert census.problems == [(at + records[1].offset, "the CRC of a record (add) does not match")]
+    assert census_of(path, checks=False).problems == []
+
+
+def test_every_type_of_the_format_has_a_name() -> None:
+    assert sorted(RECORD_NAMES) == list(range(1, max(RECORD_NAMES) + 1))
+
+
+def test_what_is_no_data_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal-0000000001.data").write_bytes(b"something else")
+    with pytest.raises(FormatError, match="header"):
+        open_file(ReadOnlyStorage(tmp_path), "journal-0000000001.data")

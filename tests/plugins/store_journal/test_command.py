@@ -1,0 +1,225 @@
+"""`tidegate journal`, as its users meet it: beside a running gateway and offline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from gateway_process import GatewayProcess
+from journal_kit import KB, ack, add, data_files, opened, run, write
+
+from tidegate.cli import main
+from tidegate.spi import AddDestination, PutSubscription, Subscription
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run `tidegate journal …` in this process."""
+
+    def tidegate(*arguments: object) -> tuple[int, str, str]:
+        code = main(["journal", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return tidegate
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, journal_max_file_length=64 * KB)
+        await write(
+            store,
+            AddDestination("queue://orders", 1),
+            PutSubscription(Subscription(2, "laptop", "news", "topic://news.>", True)),
+        )
+        for sequence in range(1, 40):
+            await write(store, add(sequence, 1, 2, size=5000))
+        await write(store, ack(*range(3, 40)), ack(*range(2, 40), pending_list=2))
+        await store.close()
+
+    run(scenario())
+    return tmp_path / "journal"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path_factory.mktemp("gateway")) as running:
+        at = f"stomp://127.0.0.1:{running.stomp_port}"
+        assert main(["stomp", "send", "/queue/kept", "body", "-n", "20", "--url", at]) == 0
+        yield running
+        assert running.stop() == 0, running.tail()
+
+
+def columns(line: str) -> list[str]:
+    return line.split()
+
+
+def test_inspect_shows_files_and_lists(call: Call, journal: Path) -> None:
+    code, out, _ = call("inspect", "--directory", journal)
+    assert code == 0
+    assert out.startswith(f"{journal}: store ")
+    lines = out.splitlines()
+    first = next(line for line in lines if line.startswith("journal-0000000001.data"))
+    assert columns(first)[1:4] == ["1", "used", "65536"]
+    assert "add destination" in first
+    orders = next(line for line in lines if "queue://orders" in line)
+    assert columns(orders) == ["1", "queue", "queue://orders", "2", "10000", "1", "0"]
+    assert "durable subscription" in out
+
+
+def test_inspect_gives_machines_the_same(call: Call, journal: Path) -> None:
+    found = json.loads(call("inspect", "-d", journal, "--json")[1])
+    file = found["files"][0]
+    assert (file["name"], file["file_id"], file["state"]) == ("journal-0000000001.data", 1, "used")
+    assert 0 < file["live_share"] < 1
+    assert file["records"]["add"] > 5
+    assert file["batches"][0] == 1
+    assert found["lists"][0]["messages"] == 2
+    fast = json.loads(call("inspect", "-d", journal, "--json", "--no-records")[1])
+    assert "records" not in fast["files"][0]
+
+
+def test_verify_says_what_it_read_and_that_all_is_well(call: Call, journal: Path) -> None:
+    code, out, _ = call("verify", "-d", journal)
+    assert code == 0
+    assert out.splitlines()[-1] == "no damage found"
+    found = json.loads(call("verify", "-d", journal, "--json")[1])
+    assert (found["damaged"], found["damages"], found["references"]) == (False, [], 3)
+
+
+def test_verify_names_damage_and_ends_with_code_1(call: Call, journal: Path) -> None:
+    path = data_files(journal.parent)[0]
+    data = bytearray(path.read_bytes())
+    data[4096 + 100] ^= 1
+    path.write_bytes(data)
+    code, out, _ = call("verify", "-d", journal)
+    assert code == 1
+    damage = next(line for line in out.splitlines() if line.startswith("journal-0000000001.data"))
+    assert columns(damage)[1] == "4096"
+    code, out, _ = call("verify", "-d", journal, "--json")
+    assert code == 1
+    assert json.loads(out)["damages"][0]["offset"] == 4096
+
+
+def test_why_names_destination_list_and_messages(call: Call, journal: Path) -> None:
+    for arguments in (
+        ("journal-0000000001.data", "-d", journal),
+        (journal / "journal-0000000001.data",),
+    ):
+        code, out, _ = call("why", *arguments)
+        assert code == 0
+        assert "queue queue://orders (list 1): messages 1, 2 (2, " in out
+        assert "durable subscription topic://news.> client laptop name news (list 2)" in out
+    found = json.loads(call("why", journal / "journal-0000000001.data", "--json")[1])
+    assert [holder["pending_list"] for holder in found["holders"]] == [1, 2]
+    code, _, err = call("why", "journal-0000000099.data", "-d", journal)
+    assert code == 5
+    assert "has no data file journal-0000000099.data; it has: journal-" in err
+
+
+def test_compact_prints_before_and_after(call: Call, journal: Path) -> None:
+    found = json.loads(call("compact", "-d", journal, "--delete-free", "--json")[1])
+    assert found["after"]["files"] < found["before"]["files"]
+    code, out, _ = call("compact", "-d", journal)
+    assert code == 0
+    assert [columns(line)[0] for line in out.splitlines()[2:]] == ["before", "after"]
+    assert call("verify", "-d", journal)[0] == 0
+
+
+def test_rebuild_index_says_what_it_found(call: Call, journal: Path) -> None:
+    code, out, _ = call("rebuild-index", "-d", journal)
+    assert code == 0
+    assert out.endswith("2 pending messages, 1 destinations, 1 subscriptions\n")
+    found = json.loads(call("rebuild-index", "-d", journal, "--json")[1])
+    assert found["pending_messages"] == 2
+
+
+def test_export_and_import_carry_everything(call: Call, journal: Path, tmp_path: Path) -> None:
+    code, out, _ = call("export", tmp_path / "out", "-d", journal)
+    assert code == 0
+    assert ["messages", "2"] in [columns(line) for line in out.splitlines()]
+    target = tmp_path / "other" / "journal"
+    code, out, _ = call("import", tmp_path / "out", "-d", target, "--json")
+    assert code == 0
+    assert json.loads(out)["pending_references"] == 3
+    lists = json.loads(call("inspect", "-d", target, "--json")[1])["lists"]
+    assert [(item["destination"], item["messages"]) for item in lists] == [
+        ("queue://orders", 2),
+        ("topic://news.>", 1),
+    ]
+    code, _, err = call("import", tmp_path / "out", "-d", target)
+    assert code == 2
+    assert "the store is not empty" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["inspect"], ["verify"], ["why", "x"], ["compact"], ["rebuild-index"], ["export", "out"]],
+    ids=lambda command: command[0],
+)
+def test_a_place_that_is_no_journal_is_an_error_and_stays_as_it_is(
+    call: Call, tmp_path: Path, command: list[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, out, err = call(*command, "-d", empty)
+    assert (code, out) == (2, "")
+    assert "is not a journal" in err
+    assert list(empty.iterdir()) == []
+
+
+# ---------------------------------------------------------------------- beside a running gateway
+
+
+def test_read_only_commands_work_beside_a_running_gateway(
+    call: Call, gateway: GatewayProcess
+) -> None:
+    config = ("--config", gateway.config)
+    lists = json.loads(call("inspect", *config, "--json")[1])["lists"]
+    assert [(item["destination"], item["messages"]) for item in lists] == [("queue://kept", 20)]
+    code, out, err = call("verify", *config)
+    assert (code, err) == (0, "")
+    assert "no damage found" in out
+    assert "queue://kept" in call("why", "journal-0000000001.data", *config)[1]
+
+
+@pytest.mark.parametrize(
+    "command", [["compact"], ["rebuild-index"], ["export", "out"], ["import", "in"]]
+)
+def test_the_others_say_that_the_gateway_must_be_stopped(
+    call: Call, gateway: GatewayProcess, tmp_path: Path, command: list[str]
+) -> None:
+    arguments = [str(tmp_path / one) if one in ("out", "in") else one for one in command]
+    if command[0] == "import":
+        other = tmp_path / "other"
+        assert main(["store", "export", str(tmp_path / "in"), "--config", empty(other)]) == 0
+    code, _, err = call(*arguments, "--config", gateway.config)
+    assert code == 4
+    assert "is in use by a running gateway" in err
+    assert "stop it first" in err
+    assert not (tmp_path / "out").exists()
+
+
+def empty(directory: Path) -> str:
+    directory.mkdir()
+    config = directory / "tidegate.toml"
+    config.write_text(f'[broker]\ndata_directory = "{directory / "data"}"\n')
+    return str(config)
+
+
+def test_nobody_reads_the_output_to_its_end_is_no_error(journal: Path) -> None:
+    for arguments in (["inspect"], ["verify", "--json"], ["inspect", "--json"]):
+        command = [sys.executable, "-m", "tidegate", "journal", *arguments, "-d", str(journal)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+            assert process.wait(60) == 0

@@ -1,0 +1,95 @@
+"""What is in a journal: files with their records, and pending lists with their owners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from journal_kit import KB, ack, add, opened, run, write
+
+from tidegate.spi import AddDestination, PutSubscription, RecordDelivery, Subscription
+from tidegate_store_journal import _inspect
+from tidegate_store_journal._inspect import JournalReport, report
+
+
+def silent(_what: str, _done: int, _total: int) -> None: ...
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, keep=True, journal_max_file_length=64 * KB)
+        await write(
+            store,
+            AddDestination("queue://orders", 1),
+            AddDestination("topic://news", 0),
+            PutSubscription(Subscription(2, "laptop", "news", "topic://news", True)),
+        )
+        for sequence in range(1, 9):
+            await write(store, add(sequence, 1, 2, size=20_000))
+        await write(store, add(9, 7, size=10), RecordDelivery(1, (3, 4), (1, 2)))
+        await write(store, ack(1, 2), ack(*range(1, 9), pending_list=2))
+        await store.close()
+
+    run(scenario())
+    return tmp_path / "journal"
+
+
+def test_lists_say_whose_they_are_and_what_is_in_them(journal: Path) -> None:
+    found = report(journal, silent)
+    assert [
+        (item.pending_list, item.kind, item.destination, item.client_id, item.subscription)
+        for item in found.lists
+    ] == [
+        (1, "queue", "queue://orders", "", ""),
+        (2, "durable subscription", "topic://news", "laptop", "news"),
+        (7, "unknown list", "", "", ""),
+    ]
+    assert [
+        (item.messages, item.body_bytes, item.first_sequence, item.delivered)
+        for item in found.lists
+    ] == [(6, 120_000, 3, 2), (0, 0, 0, 0), (1, 10, 9, 0)]
+
+
+def test_the_whole_is_summed_up(journal: Path) -> None:
+    found = report(journal, silent)
+    assert len(found.store_id) == 32
+    assert (found.batch, found.last_sequence) == (11, 9)
+    assert (found.acknowledged_first, found.acknowledged_last) == (1, 10)
+
+
+def test_records_are_counted_per_file(journal: Path) -> None:
+    found = report(journal, silent)
+    used = [file.name for file in found.files if file.state in ("used", "current")]
+    assert sorted(found.records) == sorted(used)
+    totals: dict[str, int] = {}
+    for types in found.records.values():
+        for name, count in types.items():
+            totals[name] = totals.get(name, 0) + count
+    assert totals["add"] == 9
+    assert totals["acknowledge"] == 2
+    first = found.batches[used[0]]
+    assert first[0] == 1
+    assert found.batches[used[1]][0] == first[1] + 1
+
+
+def test_counting_can_be_left_out(journal: Path) -> None:
+    found = report(journal, silent, records=False)
+    assert (found.records, found.batches) == ({}, {})
+    assert found.lists
+
+
+def test_a_file_that_is_put_away_meanwhile_is_left_out(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = _inspect.open_file
+
+    def gone(storage: object, name: str) -> object:
+        if name.endswith("1.data"):
+            raise FileNotFoundError(name)
+        return real(storage, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_inspect, "open_file", gone)
+    found: JournalReport = report(journal, silent)
+    assert "journal-0000000001.data" not in found.records
+    assert "journal-0000000002.data" in found.records

@@ -1,0 +1,99 @@
+"""Which journal a command is about, and what is said of places that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from journal_kit import KB, add, data_files, opened, run, write
+
+from tidegate.spi import ConfigError, ConfiguredStore, Progress
+from tidegate_store_journal._located import (
+    data_names,
+    directory_of,
+    find_directory,
+    find_store,
+    require_journal,
+)
+from tidegate_store_journal._options import JournalOptions
+from tidegate_store_journal.plugin import JournalStoreFactory
+
+
+class Host:
+    """A host whose configuration names *plugin*."""
+
+    def __init__(self, plugin: str, directory: Path) -> None:
+        self.plugin = plugin
+        self.directory = directory
+
+    def store(self, config: Path | None) -> ConfiguredStore:
+        return ConfiguredStore(self.plugin, JournalStoreFactory(), JournalOptions(), self.directory)
+
+    def print_json(self, value: object) -> None: ...
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None: ...
+    def progress(self) -> Progress:
+        raise NotImplementedError
+
+    def export_store(self, store: ConfiguredStore, target: Path) -> Mapping[str, int]:
+        raise NotImplementedError
+
+    def import_store(self, store: ConfiguredStore, source: Path) -> Mapping[str, int]:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, journal_max_file_length=128 * KB)
+        await write(store, add(1))
+        await store.close()
+
+    run(scenario())
+    return tmp_path / "journal"
+
+
+def test_a_configuration_names_the_directory(journal: Path) -> None:
+    host = Host("journal", journal.parent)
+    assert find_directory(host, Path("any.toml"), None) == journal
+    assert find_directory(host, None, journal) == journal
+    with pytest.raises(ConfigError, match="not both"):
+        find_store(host, Path("any.toml"), journal)
+
+
+def test_another_store_is_not_taken_for_a_journal(journal: Path) -> None:
+    with pytest.raises(ConfigError, match=r"any\.toml has a store of the plugin 'jdbc'"):
+        find_store(Host("jdbc", journal.parent), Path("any.toml"), None)
+
+
+def test_a_directory_alone_is_opened_with_the_size_that_its_files_have(journal: Path) -> None:
+    store = find_store(Host("jdbc", journal), None, journal)
+    assert directory_of(store) == journal
+    assert isinstance(store.options, JournalOptions)
+    assert store.options.file_length == 128 * KB
+
+
+def test_a_place_that_is_no_journal_is_said_to_be_none_with_a_hint(journal: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"not a journal: .*there is one in {journal}"):
+        require_journal(journal.parent)
+    (journal / "inner").mkdir()
+    with pytest.raises(ConfigError, match="there is one in"):
+        require_journal(journal / "inner")
+    with pytest.raises(ConfigError, match="there is no directory"):
+        require_journal(journal / "nowhere")
+    with pytest.raises(ConfigError, match="Not a directory"):
+        data_names(journal / "lock")
+    bare = journal / "inner" / "bare"
+    bare.mkdir()
+    with pytest.raises(ConfigError, match=r"no data files$"):
+        require_journal(bare)
+
+
+def test_a_newer_format_is_said_to_be_newer(journal: Path) -> None:
+    require_journal(journal)
+    path = data_files(journal.parent)[0]
+    data = bytearray(path.read_bytes())
+    data[8] = 99
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"version 99 of the journal's format.*a newer one"):
+        require_journal(journal)
