@@ -704,6 +704,7 @@ class Connection:
                 moves += to_move
                 moved += [entry for entry, _ in to_move]
         turn = self._writer.turn
+        was_synced = turn.synced
         first = len(turn.operations)
         first_sequence = core.next_sequence
         now = core.now()
@@ -729,7 +730,8 @@ class Connection:
 
         undo.append(undo_commit)
         turn.units.append((first, len(turn.operations) - first, self, token, undo_all(undo)))
-        turn.synced = True
+        turn.synced = was_synced
+        turn.commits = True
         self._return(again)
         if turn.body_bytes > core.turn_bytes_max:
             core.throttle_unwritten(self)

@@ -660,6 +660,8 @@ class BrokerCore:
                 return
             pending_list.subscription = new
             self.add_operation(PutSubscription(new))
+        if pending_list.is_stored:  # what it was stored until now may not have been handed out
+            pending_list.is_lowered = request.qos == 0 and pending_list.stores
         pending_list.qos = request.qos
         pending_list.no_local = request.no_local
         pending_list.overlap_key = _overlap_key(
@@ -667,6 +669,13 @@ class BrokerCore:
         )
         self._router.remove_filter(pending_list)
         self._router.add_filter(pending_list)
+
+    def lower(self, pending_list: PendingList, is_lowered: bool) -> None:
+        """Begin or end storing for a subscription of QoS 0; see PendingList.stores."""
+        pending_list.is_lowered = is_lowered
+        if not pending_list.is_removed:
+            self._router.remove_filter(pending_list)
+            self._router.add_filter(pending_list)
 
     def remove_subscription(self, pending_list: PendingList) -> None:
         """The subscription ends with all that is pending in it."""

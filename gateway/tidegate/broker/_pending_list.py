@@ -49,6 +49,7 @@ class PendingList:
             None when there are none.
         blocked: producers whose sockets wait for room here.
         limit: of a durable subscription that has one.
+        is_lowered: its QoS became 0 while messages could wait in it; see :attr:`stores`.
         succession: when this list replaces another one, or is replaced.
         retained: the retained messages that are on their way to this subscription.
     """
@@ -64,6 +65,7 @@ class PendingList:
         "cursor",
         "destination",
         "id",
+        "is_lowered",
         "is_queue",
         "is_removed",
         "is_stored",
@@ -111,12 +113,23 @@ class PendingList:
         self.consumers: list[Consumer] = []
         self.blocked: set[Connection] = set()
         self.limit: SubscriptionLimit | None = None
+        self.is_lowered = False
         self.succession: Succession | None = None
         self.retained: RetainedDelivery | None = None
         self.is_removed = is_removed
         self._next_consumer = 0
         self._paging = False
         self._dispatching = False
+
+    @property
+    def stores(self) -> bool:
+        """Messages of QoS 1 and 2 are stored for it.
+
+        Not for a subscription of QoS 0, unless it is lowered: what is handed out directly would
+        overtake what waits in its stored list [MQTT-4.6.0-6], so that it goes on storing until its
+        client leaves.
+        """
+        return self.is_stored and (self.qos > 0 or self.is_lowered)
 
     def attach(self, consumer: Consumer) -> None:
         if self.is_queue and consumer.matches is not None:
@@ -125,12 +138,16 @@ class PendingList:
             self.selecting.attach(consumer, consumer.matches)
         else:
             self.consumers.append(consumer)
+            if not self.qos and self.is_stored and self.cursor.size:
+                self._broker.lower(self, True)
         consumer.lists.append(self)
 
     def detach(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             consumer.lists.remove(self)
+            if self.is_lowered and not self.consumers:
+                self._broker.lower(self, False)
         elif self.selecting is not None and self.selecting.detach(consumer):
             consumer.lists.remove(self)
 

@@ -85,7 +85,9 @@ def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
     """Durable messages, by route, go to every list, to each in the order of their sequences.
 
     Several routes of one turn may lead to one list (a filter that covers several topics, messages
-    of different QoS): what they bring is merged, because a list takes its messages in order.
+    of different QoS): what they bring is merged, because a list takes its messages in order. One
+    whose QoS was raised from 0 within the turn gets first what it got directly until then, and lists
+    in memory come before stored ones, because a stored one may succeed one of them.
     """
     if len(added) == 1:
         for route, messages in added.items():
@@ -101,12 +103,23 @@ def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
             stored.setdefault(pending_list, []).append(messages)
         for pending_list in route.direct:
             direct.setdefault(pending_list, []).append(messages)
-    for groups_by_list, is_direct in ((stored, False), (direct, True)):
-        for pending_list, groups in groups_by_list.items():
-            messages = groups[0]
-            if len(groups) > 1:
-                messages = sorted(chain.from_iterable(groups), key=_sequence_of)
-            _offer(pending_list, messages, is_direct=is_direct)
+    for pending_list, groups in list(direct.items()):
+        raised = pending_list in stored and any(group[0].message.qos for group in groups)
+        if raised or not pending_list.is_stored:
+            _offer_merged(pending_list, direct.pop(pending_list), is_direct=True)
+    for pending_list, groups in stored.items():
+        _offer_merged(pending_list, groups, is_direct=False)
+    for pending_list, groups in direct.items():
+        _offer_merged(pending_list, groups, is_direct=True)
+
+
+def _offer_merged(
+    pending_list: PendingList, groups: list[list[StoredMessage]], *, is_direct: bool
+) -> None:
+    messages = groups[0]
+    if len(groups) > 1:
+        messages = sorted(chain.from_iterable(groups), key=_sequence_of)
+    _offer(pending_list, messages, is_direct=is_direct)
 
 
 def _offer(pending_list: PendingList, messages: list[StoredMessage], *, is_direct: bool) -> None:
@@ -209,8 +222,8 @@ class Router:
         """The route of a canonical topic, not from ``routes`` and not put there."""
         lists = _one_per_client(self._filters.match(names.name_of(topic)))
         return Route(
-            (item for item in lists if item.is_stored and item.qos > 0),
-            (item for item in lists if not (item.is_stored and item.qos > 0)),
+            (item for item in lists if item.stores),
+            (item for item in lists if not item.stores),
         )
 
     def add_filter(self, pending_list: PendingList) -> None:

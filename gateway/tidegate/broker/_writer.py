@@ -35,6 +35,7 @@ from tidegate.spi import (
     MessageStore,
     Move,
     Operation,
+    Origin,
     RecordDelivery,
     SetRetained,
     StoredMessage,
@@ -81,6 +82,7 @@ class Turn:
         acknowledged: by (consumer, list), sequences and delivery times.
         returned: by list, sequences that came back and their delivery counts.
         synced: somebody waits, or a message is added: the batch must be synced.
+        commits: the same for the end of a transaction, which leaves ``synced`` as it is.
         body_bytes: bodies of the added messages.
     """
 
@@ -89,6 +91,7 @@ class Turn:
         "acknowledged",
         "added",
         "body_bytes",
+        "commits",
         "operations",
         "returned",
         "synced",
@@ -104,6 +107,7 @@ class Turn:
         ] = {}
         self.returned: dict[PendingList, tuple[list[int], list[int]]] = {}
         self.synced = False
+        self.commits = False
         self.body_bytes = 0
         self._front = 0  # operations that sealing put in front of those that units point to
 
@@ -123,7 +127,11 @@ class Turn:
             self._front = len(front)
             front += self.operations
             self.operations = front
-        return WriteBatch(self.operations, Durability.SYNCED if self.synced else Durability.WRITTEN)
+        if not self.commits:
+            durability = Durability.SYNCED if self.synced else Durability.WRITTEN
+            return WriteBatch(self.operations, durability)
+        origin = Origin.TRANSACTION | Origin.PLAIN if self.synced else Origin.TRANSACTION
+        return WriteBatch(self.operations, Durability.SYNCED, origin)
 
     def take_front(self, now: int) -> list[Operation]:
         """Remove delivery counts and acknowledgements and return them as operations.
@@ -312,7 +320,8 @@ class TurnWriter:
             return
         # A batch without operations makes the acknowledgements before it SYNCED: whoever waits
         # for this turn waits for all that came before.
-        if batch.operations or (turn.synced and self._has_unsynced):
+        is_synced = batch.durability is Durability.SYNCED
+        if batch.operations or (is_synced and self._has_unsynced):
             try:
                 await self._make_durable(turn, batch)
             except Exception as error:  # whatever a store raises: never confirm, never guess
@@ -333,7 +342,7 @@ class TurnWriter:
         except StoreFullError as error:
             full = error
         else:
-            self._has_unsynced = not turn.synced
+            self._has_unsynced = batch.durability is not Durability.SYNCED
             return
         await self._write_without_additions(turn, full)
 

@@ -284,23 +284,36 @@ class Durability(enum.IntEnum):
     """On stable storage as far as the store's configuration promises (``sync = always``)."""
 
 
+class Origin(enum.IntFlag):
+    """Why a batch is to be SYNCED: a store may be configured to promise less for one of them."""
+
+    PLAIN = 1
+    """Something outside transactions: a message, an acknowledgement that is waited for, …"""
+
+    TRANSACTION = 2
+    """The end of a transaction, which holds the batch's operations together."""
+
+
 class WriteBatch:
     """Operations that become durable together.
 
     Attributes:
         operations: in order. The store only reads it.
         durability: see :class:`Durability`.
+        origin: what asked for SYNCED; both when a turn had both. Means nothing for WRITTEN.
     """
 
-    __slots__ = ("durability", "operations")
+    __slots__ = ("durability", "operations", "origin")
 
     def __init__(
         self,
         operations: list[Operation] | None = None,
         durability: Durability = Durability.SYNCED,
+        origin: Origin = Origin.PLAIN,
     ) -> None:
         self.operations: list[Operation] = [] if operations is None else operations
         self.durability = durability
+        self.origin = origin
 
     def __len__(self) -> int:
         return len(self.operations)

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
 from tidegate_store_journal._datafile import DataFile
@@ -32,9 +32,12 @@ from tidegate_store_journal._format import (
     encode_batch_header,
 )
 from tidegate_store_journal._index import Index
-from tidegate_store_journal._writer import Request, Writer
+from tidegate_store_journal._writer import BatchWriter, Request
 
 logger = logging.getLogger("tidegate.store.journal")
+
+#: On average, from which new files are not padded, see ``DataFiles.has_large_batches``.
+LARGE_BATCH_BYTES: Final = 256 << 10
 
 #: Encodes a batch as if its first record were at (file id, offset).
 Encode = Callable[[int, int], EncodedBatch]
@@ -73,6 +76,10 @@ class _NoFileReadyError(Exception):
         self.grows = grows
 
 
+class _HeldError(Exception):
+    """The rest of the current file is for what compaction still has to copy."""
+
+
 class _Flight:
     """The batch that is being written."""
 
@@ -103,7 +110,7 @@ class Appender:
     """
 
     def __init__(
-        self, index: Index, files: DataFiles, writer: Writer, room: Room, tail: Tail
+        self, index: Index, files: DataFiles, writer: BatchWriter, room: Room, tail: Tail
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._index = index
@@ -133,6 +140,8 @@ class Appender:
             try:
                 future = await self._begin(encode, synced=synced, waits=waits)
                 break
+            except _HeldError:
+                await self._files.reclaimer.until_reclaimed()
             except _NoFileReadyError as error:
                 await self._files.make_ready(grows=error.grows, waits=waits)
         await future
@@ -149,6 +158,13 @@ class Appender:
                 await self._room.require()
             size = BATCH_HEADER_BYTES + len(encoded.payload)
             is_new_file = file is None or offset + size > file.length
+            if (
+                waits
+                and file is not None
+                and not is_new_file
+                and self._files.holds(file.length - offset - size)
+            ):
+                raise _HeldError
             if is_new_file:
                 if size > BATCH_BYTES_MAX:
                     raise StoreFullError(
@@ -285,6 +301,8 @@ class Appender:
         self._next_batch += 1
         self._index.apply(flight.encoded.effects)
         if tail.offset * 2 > file.length:
+            batches = self._next_batch - file.first_batch
+            self._files.has_large_batches = tail.offset > LARGE_BATCH_BYTES * batches
             self._files.refill(half_used=True)
 
     def _write_error(self, request: Request, error: OSError, flight: _Flight) -> StoreError:

@@ -31,6 +31,8 @@ logger = logging.getLogger("tidegate.store.journal")
 STEP_BYTES_MAX: Final = 128 << 10
 #: A step is at most this part of a file, so that little of a file stays unused at its end.
 _STEP_FILE_PART: Final = 8
+#: What a step takes besides its records: the batch header, and the header of copied rows.
+_STEP_OVERHEAD_BYTES: Final = 256
 #: A pause is so many times as long as the step before it: at most a quarter of the time is taken.
 _PAUSE_FACTOR: Final = 3
 _PAUSE_SECONDS_MAX: Final = 0.1
@@ -102,6 +104,18 @@ class Compactor:
         self._is_urgent = is_urgent
         self.copied_messages = 0
         self.copied_bytes = 0
+        self.victim: DataFile | None = None  # the file that is being emptied
+
+    def room_needed(self) -> int:
+        """Bytes that the copies still to be made of the victim take at most."""
+        victim = self.victim
+        use = None if victim is None else self._index.files.get(victim.file_id)
+        if use is None:
+            return 0
+        records = use.live_bytes + use.references * RECORD_OVERHEAD_BYTES
+        # A step is full when the next message does not fit, so two together exceed the limit.
+        steps = 2 * records // self._step_bytes_max() + 2
+        return records + steps * _STEP_OVERHEAD_BYTES
 
     async def compact(self, file: DataFile) -> bool:
         """Copy everything that lives in *file* to the end of the journal.
@@ -110,6 +124,13 @@ class Compactor:
             or a message cannot be read; that was logged. Raises: StoreError, OSError.
         Cancellation: safe; what was copied is copied.
         """
+        self.victim = file
+        try:
+            return await self._compact(file)
+        finally:
+            self.victim = None
+
+    async def _compact(self, file: DataFile) -> bool:
         fruitless = 0
         while True:
             found = await self._find(file.file_id)
@@ -171,9 +192,12 @@ class Compactor:
                 looked = 0
                 await asyncio.sleep(0)
 
+    def _step_bytes_max(self) -> int:
+        return min(STEP_BYTES_MAX, self._files.file_length // _STEP_FILE_PART)
+
     def _steps(self, found: list[Found]) -> list[list[Found]]:
         """Pieces of limited size; a larger message is a piece of its own."""
-        limit = min(STEP_BYTES_MAX, self._files.file_length // _STEP_FILE_PART)
+        limit = self._step_bytes_max()
         steps: list[list[Found]] = []
         size = limit
         for item in found:

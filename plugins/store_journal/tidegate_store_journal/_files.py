@@ -63,6 +63,10 @@ class Reclaimer(Protocol):
         """Begin to, unless it is under way. Returns: False when there is nothing to reclaim."""
         ...
 
+    def holds(self, room_left: int) -> bool:
+        """What is copied forward needs more than *room_left* bytes of the current file."""
+        ...
+
     async def until_reclaimed(self) -> None:
         """Wait for the end of what is under way."""
         ...
@@ -70,6 +74,9 @@ class Reclaimer(Protocol):
 
 class _NoReclaimer:
     def reclaim(self) -> bool:
+        return False
+
+    def holds(self, room_left: int) -> bool:
         return False
 
     async def until_reclaimed(self) -> None: ...
@@ -89,15 +96,21 @@ class DataFiles:
         self._spares: deque[DataFile] = deque()
         self._pool: deque[str] = deque()  # names of dead files of our length
         self._open_old: OrderedDict[int, DataFile] = OrderedDict()
+        self._freed: list[str] = []  # on their way into the pool
         self._next_id = 1
         self._taken: DataFile | None = None  # its first batch is under way
         self._preparing: asyncio.Task[None] | None = None
         self._prepare_error: OSError | None = None
+        self._making = 0  # files on their way, and their bytes
         self._making_bytes = 0
         self._is_failing = False
         self._is_half_used = False
         self._is_waiting_for_dead = False
         self._closed = False
+        #: Batches of the current file are large: so new files are not padded, which would double
+        #: what the disk has to write. What padding saves, the file system's own note at each sync
+        #: of a block's first use, is little beside a large batch.
+        self.has_large_batches = False
         self.reclaimer: Reclaimer = _NoReclaimer()
         self.on_full: Callable[[], None] = lambda: None
 
@@ -146,7 +159,8 @@ class DataFiles:
     def disk_bytes(self) -> int:
         """Bytes of all data files."""
         in_use = sum(file.length for file in self._files.values())
-        return in_use + len(self._pool) * self._policy.length + self._making_bytes
+        free = len(self._pool) + len(self._freed)
+        return in_use + free * self._policy.length + self._making_bytes
 
     def get(self, file_id: int) -> DataFile | None:
         """The file with this id."""
@@ -166,25 +180,30 @@ class DataFiles:
         come because of an error is still there.
         """
         loop = asyncio.get_running_loop()
-        staying = len(self._files) + len(self._pool) - len(files)
         try:
-            for file in files:
+            for done, file in enumerate(files):
                 assert file.readers == 0, "a page is being read from it"
-                free = _format.free_name(file.file_id) if self._is_kept(file, staying) else ""
+                # Anew each time: meanwhile others are made, too.
+                free_count = len(self._pool) + len(self._freed) + self._making
+                is_kept = self._is_kept(file, len(self._files) - (len(files) - done) + free_count)
+                free = _format.free_name(file.file_id) if is_kept else ""
                 await loop.run_in_executor(self._executor, self._put_away, file, free)
                 self.forget(file)
                 if free:
-                    staying += 1
-                    self._pool.append(free)
+                    self._freed.append(free)
         finally:
             await loop.run_in_executor(self._executor, self._storage.sync_directory)
+            # Not before: who takes one from the pool writes a new header into it at once, and a
+            # power cut could bring back its old name, which that header contradicts.
+            self._pool.extend(self._freed)
+            self._freed.clear()
         logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
 
     def _is_kept(self, file: DataFile, staying: int) -> bool:
         policy = self._policy
         if file.length != policy.length or policy.archive or not self._storage.durable:
             return False  # in memory a dead file would only keep its bytes
-        if len(self._spares) + len(self._pool) < _SPARES_MAX:
+        if len(self._spares) + len(self._pool) + len(self._freed) < _SPARES_MAX:
             return True  # it is needed soon, and another one would have to be padded
         return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
 
@@ -229,6 +248,14 @@ class DataFiles:
         """Spares to leave alone. While something is got back the last one is for the reclaimer."""
         is_kept = grows or (waits and len(self._spares) == 1 and self.reclaimer.reclaim())
         return 1 if is_kept else 0
+
+    def holds(self, room_left: int) -> bool:
+        """A batch that leaves *room_left* bytes of the current file must wait for the reclaimer.
+
+        With no other file at hand the rest of this one belongs to the copies: if writers filled it,
+        compaction would have to make one more file.
+        """
+        return not self._spares and not self._pool and self.reclaimer.holds(room_left)
 
     async def make_ready(self, *, grows: bool, waits: bool) -> None:
         """Return when :meth:`take` may have a file, or another batch has taken one to begin it.
@@ -358,6 +385,7 @@ class DataFiles:
         self._next_id += 1
         loop = asyncio.get_running_loop()
         storage, store_id = self._storage, self._store_id
+        self._making += 1
         self._making_bytes += length
         try:
             if length == self._policy.length and self._pool:
@@ -366,11 +394,12 @@ class DataFiles:
                     self._executor, reuse, storage, store_id, file_id, length, free
                 )
             else:
-                pad = pad and storage.durable
+                pad = pad and storage.durable and not self.has_large_batches
                 file = await loop.run_in_executor(
                     self._executor, lambda: prepare(storage, store_id, file_id, length, pad=pad)
                 )
         finally:
+            self._making -= 1
             self._making_bytes -= length
         self._files[file.file_id] = file
         return file

@@ -14,6 +14,14 @@ PERIODIC: Final = "periodic"
 NEVER: Final = "never"
 STRATEGIES: Final = (ALWAYS, PERIODIC, NEVER)
 
+#: How batches get to the disk.
+NIO: Final = "NIO"
+ASYNCIO: Final = "ASYNCIO"
+MAPPED: Final = "MAPPED"
+TYPES: Final = (NIO, ASYNCIO, MAPPED)
+#: ``journal_max_io`` of ASYNCIO; the others have one request under way.
+ASYNCIO_MAX_IO: Final = 500
+
 
 class _Default(int):
     """A number that nobody wrote: so that a default can be told from the same number written."""
@@ -99,6 +107,51 @@ class JournalOptions:
         minimum=0.001,
         maximum=3600,
     )
+    journal_type: str = option(
+        NIO,
+        help="How batches get to the disk: 'NIO' by a thread, 'ASYNCIO' by io_uring without a thread "
+        "(the extra 'asyncio' of tidegate-store-journal; falls back to NIO where it is missing), "
+        "'MAPPED' by a thread through a mapping of the file. The bytes on disk are the same.",
+        choices=TYPES,
+    )
+    journal_max_io: int | None = option(
+        None,
+        help="Requests of one batch under way at once. Not given: 500 with journal_type 'ASYNCIO'; "
+        "the others always have 1.",
+        minimum=1,
+        maximum=4096,
+    )
+    journal_buffer_size: int = option(
+        _Default(490 << 10),
+        help="With journal_buffer_timeout: what has gathered is written as soon as it is so much. "
+        "With journal_type 'ASYNCIO' also the longest request; larger batches are several.",
+        kind=Kind.SIZE,
+        minimum=4 << 10,
+        maximum=64 << 20,
+    )
+    journal_buffer_timeout: float = option(
+        0.0,
+        help="Gather batches for so long, or until journal_buffer_size, and write and sync them as "
+        "one. What arrives while a batch is under way is always gathered, also with 0.",
+        kind=Kind.DURATION,
+        minimum=0.000_001,
+        maximum=10,
+        zero="write at once",
+    )
+    journal_sync_transactional: bool = option(
+        True,
+        help="Commits of transactions are confirmed when they are on disk. False: when they are "
+        "written; a power cut may cost the last 50 ms.",
+    )
+    journal_sync_non_transactional: bool = option(
+        True,
+        help="Everything else is confirmed when it is on disk. False: as above.",
+    )
+    journal_datasync: bool = option(
+        True,
+        help="Sync data files at all. False: confirmed messages survive the death of the gateway "
+        "but not of the machine; checkpoints still sync, so that they are never ahead.",
+    )
     checkpoint_interval: float = option(
         5.0,
         help="Time between checkpoints into the metadata store: what a start after a crash "
@@ -149,6 +202,18 @@ class JournalOptions:
         """Bytes of a data file, under whichever name they were given."""
         return int(self.journal_max_file_length)
 
+    @property
+    def sync_strategy(self) -> str:
+        """When confirmed batches are synced, all options considered."""
+        return self.journal_disk_sync_strategy if self.journal_datasync else NEVER
+
+    @property
+    def max_io(self) -> int:
+        """Requests of one batch under way at once."""
+        if self.journal_type != ASYNCIO:
+            return 1
+        return self.journal_max_io or ASYNCIO_MAX_IO
+
 
 def check(options: JournalOptions) -> None:
     """Refuse values that cannot work together. Raises: ConfigError."""
@@ -159,6 +224,24 @@ def check(options: JournalOptions) -> None:
             f"{options.journal_disk_sync_strategy!r} is not one of {', '.join(STRATEGIES)}",
             key="journal_disk_sync_strategy",
         )
+    if options.journal_type not in TYPES:
+        raise ConfigError(
+            f"{options.journal_type!r} is not one of {', '.join(TYPES)}", key="journal_type"
+        )
+    if options.journal_type != ASYNCIO:
+        if options.journal_max_io not in (None, 1):
+            raise ConfigError(
+                f"is for journal_type 'ASYNCIO'; with '{options.journal_type}' one request is under "
+                "way at a time",
+                key="journal_max_io",
+            )
+        if not options.journal_buffer_timeout and not isinstance(
+            options.journal_buffer_size, _Default
+        ):
+            raise ConfigError(
+                "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
+                key="journal_buffer_size",
+            )
     if options.file_length < 4 * DATA_OFFSET:
         raise ConfigError("is too small", key="journal_max_file_length")
     if options.archive_data_logs and not options.directory_archive.strip():

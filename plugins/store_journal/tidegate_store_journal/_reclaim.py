@@ -70,6 +70,10 @@ class Reclaim:
             self._wake()
         return True
 
+    def holds(self, room_left: int) -> bool:
+        """See ``_files.Reclaimer``."""
+        return self.compactor.victim is not None and room_left < self.compactor.room_needed()
+
     async def until_reclaimed(self) -> None:
         """See ``_files.Reclaimer``."""
         if self._is_closed or not self.is_wanted:

@@ -119,11 +119,27 @@ class Storage(Protocol):
 class DirectoryFile:
     """A file of :class:`DirectoryStorage`."""
 
-    __slots__ = ("_fd", "_lock")
+    __slots__ = ("_fd", "_lock", "_synced_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._synced_fd = -1
         self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """The descriptor, open until :meth:`close`."""
+        return self._fd
+
+    def synced_fileno(self) -> int:
+        """A descriptor of the same file whose writes are on stable storage when they return.
+
+        Opened when it is first asked for. Linux with /proc only. Raises: OSError.
+        """
+        if self._synced_fd < 0:
+            # By descriptor: the file may have another name than when it was opened.
+            path = f"/proc/self/fd/{self._fd}"
+            self._synced_fd = os.open(path, os.O_WRONLY | os.O_DSYNC | os.O_CLOEXEC)
+        return self._synced_fd
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
         """See :class:`File`."""
@@ -185,6 +201,9 @@ class DirectoryFile:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+            if self._synced_fd >= 0:
+                os.close(self._synced_fd)
+                self._synced_fd = -1
 
 
 class DirectoryStorage:
@@ -239,8 +258,12 @@ class DirectoryStorage:
 
     def open(self, name: str, *, create: bool = False) -> DirectoryFile:
         """See :class:`Storage`."""
+        return DirectoryFile(self.open_fd(name, create=create))
+
+    def open_fd(self, name: str, *, create: bool = False) -> int:
+        """As :meth:`open`, but only the descriptor. Raises: OSError."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0)
-        return DirectoryFile(os.open(self._directory / name, flags, 0o644))
+        return os.open(self._directory / name, flags, 0o644)
 
     def list(self) -> Sequence[str]:
         """See :class:`Storage`."""

@@ -19,6 +19,7 @@ from tidegate.spi import (
     AcknowledgedPage,
     Durability,
     Operation,
+    Origin,
     Progress,
     RecoveredState,
     RemoveSubscription,
@@ -35,6 +36,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal import _recovery
 from tidegate_store_journal._append import Appender, Tail
+from tidegate_store_journal._buffer import TimedBuffer
 from tidegate_store_journal._checkpoint import Checkpointer
 from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._files import DataFiles, FilePolicy
@@ -42,6 +44,7 @@ from tidegate_store_journal._format import (
     DATA_OFFSET,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._journaltypes import make_writer, open_directory
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
@@ -51,11 +54,11 @@ from tidegate_store_journal._metadata import (
 )
 from tidegate_store_journal._offline import compact_files
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal._options import ALWAYS, NEVER, PERIODIC, JournalOptions, check
+from tidegate_store_journal._options import ALWAYS, JournalOptions, check
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
-from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage, Storage
-from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS, Writer
+from tidegate_store_journal._storage import MemoryStorage, Storage
+from tidegate_store_journal._writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -80,12 +83,14 @@ class JournalStore:
         self._options = options
         directory = context.data_directory / Path(options.directory)
         if storage is None:
-            storage = DirectoryStorage(directory) if context.persistent else MemoryStorage()
+            storage = open_directory(options, directory) if context.persistent else MemoryStorage()
         self._storage = storage
         metadata_directory = storage.metadata_directory
         self._metadata: Metadata = (
             NoMetadata() if metadata_directory is None else LmdbMetadata(metadata_directory)
         )
+        self._synced_origins = _synced_origins(options)
+        self._buffer: TimedBuffer | None = None
         self._resources = AsyncExitStack()
         self._is_open = False
         self._is_opened_once = False
@@ -95,7 +100,7 @@ class JournalStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        always = self._options.journal_disk_sync_strategy == ALWAYS
+        always = self._synced_origins == Origin.PLAIN | Origin.TRANSACTION
         return StoreCapabilities(durable=self._storage.durable and always, acknowledged_log=True)
 
     @property
@@ -153,7 +158,13 @@ class JournalStore:
         if not self._is_open:
             raise StoreClosedError("the journal store is not open")
         operations = batch.operations
-        synced = batch.durability is Durability.SYNCED and self._syncs_always
+        synced = batch.durability is Durability.SYNCED and bool(batch.origin & self._synced_origins)
+        if self._buffer is None:
+            await self._write(operations, synced)
+        else:
+            await self._buffer.write(operations, synced)
+
+    async def _write(self, operations: list[Operation], synced: bool) -> None:
         if operations:
             index = self._index
             await self._appender.append(
@@ -239,6 +250,8 @@ class JournalStore:
         if not self._is_open:
             return
         self._is_open = False
+        if self._buffer is not None:
+            await self._buffer.close()
         await self._maintenance.close()
         await self._appender.until_landed()
         if self._appender.failure is None:
@@ -273,7 +286,6 @@ class JournalStore:
         )
         self._index: Index = found.index
         room = RoomWatch(self._storage, self._workers, options.disk_free_limit)
-        self._syncs_always = options.journal_disk_sync_strategy == ALWAYS
         files = self._files = DataFiles(
             self._storage,
             self._workers,
@@ -335,6 +347,13 @@ class JournalStore:
             wake=room.event.set,
         )
         self._maintenance = Maintenance(options, room, self._checkpointer, reclaim, self._workers)
+        if options.journal_buffer_timeout:
+            self._buffer = TimedBuffer(
+                self._write,
+                timeout_seconds=options.journal_buffer_timeout,
+                # What has gathered must not need a file of its own size.
+                bytes_max=min(options.journal_buffer_size, options.file_length // 4),
+            )
         self._is_open = True
         await self._remove_temporary_subscriptions()
         await room.look()
@@ -344,24 +363,13 @@ class JournalStore:
         files.reclaimer = reclaim
         return recovered_state(found)
 
-    def _start_writer(self) -> Writer:
-        background = {
-            ALWAYS: BACKGROUND_SYNC_SECONDS,
-            PERIODIC: self._options.journal_disk_sync_interval,
-            NEVER: None,
-        }[self._options.journal_disk_sync_strategy]
-        self._writer = Writer(
-            self._loop,
-            background_sync_seconds=background,
-            slow_sync_seconds=self._options.slow_sync_threshold,
-            on_failure=lambda error: self._appender.fail(error),
+    def _start_writer(self) -> BatchWriter:
+        self._writer = make_writer(
+            self._options, self._storage, self._loop, lambda error: self._appender.fail(error)
         )
         self._writer.start(self._index.batch)
-        self._resources.push_async_callback(self._stop_writer)
+        self._resources.push_async_callback(self._writer.close)
         return self._writer
-
-    async def _stop_writer(self) -> None:
-        await self._loop.run_in_executor(self._workers, self._writer.stop)
 
     async def _remove_temporary_subscriptions(self) -> None:
         """A killed gateway could not remove those of its connections: they end here."""
@@ -379,3 +387,14 @@ class JournalStore:
 
     def _disk_bytes(self) -> int:
         return self._files.disk_bytes + self._metadata.disk_bytes
+
+
+def _synced_origins(options: JournalOptions) -> Origin:
+    """What is confirmed only when it is on stable storage."""
+    origins = Origin(0)
+    if options.sync_strategy == ALWAYS:
+        if options.journal_sync_non_transactional:
+            origins |= Origin.PLAIN
+        if options.journal_sync_transactional:
+            origins |= Origin.TRANSACTION
+    return origins

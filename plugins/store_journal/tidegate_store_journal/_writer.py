@@ -13,13 +13,14 @@ begin and again to report:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from tidegate_store_journal._storage import File
 
@@ -84,6 +85,24 @@ class Request:
         self.started: threading.Lock | None = None
 
 
+class BatchWriter(Protocol):
+    """What carries batches to the disk, one after the other; see :class:`Writer`."""
+
+    @property
+    def synced_batch(self) -> int: ...
+
+    def start(self, synced_batch: int) -> None: ...
+
+    def submit(self, request: Request) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def log_slow_sync(taken: float, threshold: float, batch: int) -> None:
+    """Tell the operator that a sync took longer (seconds) than ``slow_sync_threshold``."""
+    logger.warning("slow sync seconds=%.3f threshold=%.3f batch=%d", taken, threshold, batch)
+
+
 class Writer:
     """See the module. ``submit`` is for the loop's thread, the rest of the state for readers.
 
@@ -139,6 +158,10 @@ class Writer:
         """Carry out what was submitted, sync, and end. Blocks; call it from another thread."""
         self._requests.put(None)
         self._thread.join()
+
+    async def close(self) -> None:
+        """As :meth:`stop`, for the loop."""
+        await asyncio.to_thread(self.stop)
 
     # ------------------------------------------------------------------------ in the thread
 
@@ -218,12 +241,7 @@ class Writer:
             taken = time.monotonic() - begin
             self.syncs += 1
             if self._slow and taken > self._slow:
-                logger.warning(
-                    "slow sync seconds=%.3f threshold=%.3f batch=%d",
-                    taken,
-                    self._slow,
-                    self._written_batch,
-                )
+                log_slow_sync(taken, self._slow, self._written_batch)
         self._dirty.clear()
         self.synced_batch = self._written_batch
 

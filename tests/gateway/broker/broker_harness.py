@@ -30,6 +30,7 @@ from tidegate.spi import (
     Interceptor,
     Message,
     Operation,
+    Origin,
     RecoveredState,
     StoreCapabilities,
     StoreContext,
@@ -118,6 +119,7 @@ class ScriptedStore:
         self.contents = contents
         self.batches: list[list[Operation]] = []
         self.durabilities: list[Durability] = []
+        self.origins: list[Origin] = []
         self.attempts = 0
         self.is_full: Callable[[WriteBatch], bool] = lambda _batch: False
         self.error: Exception | None = None
@@ -164,6 +166,7 @@ class ScriptedStore:
             await self.inner.write(batch)
             self.batches.append(operations)
             self.durabilities.append(batch.durability)
+            self.origins.append(batch.origin)
         finally:
             self._writing = False
 

@@ -151,13 +151,11 @@ def test_a_repeated_subscription_changes_its_qos() -> None:
             for qos in (2, 0, 1):
                 client.subscribe("topic://t", qos=qos, durable_name="t")
                 client.send("topic://t", f"{qos}")
-            await broker.settle()
-            stored = [op.message.body for op in broker.store.operations(AddMessage)]
-            assert stored == [b"2", b"1"]
-            assert sorted(client.bodies()) == [b"0", b"1", b"2"]
+                await broker.settle()
+            assert client.bodies() == [b"2", b"0", b"1"]
             (subscription,) = broker.contents.subscriptions.values()
             assert subscription.qos == 1
-            # Its effective QoS 0 message is not in flight.
+            # What was granted at QoS 0 is not in flight.
             assert len(client.connection._consumers["s"].in_flight) == 2
 
     run(main())

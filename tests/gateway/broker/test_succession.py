@@ -35,6 +35,46 @@ def test_what_waits_in_the_old_list_comes_first_and_at_most_once() -> None:
     run(main())
 
 
+def test_messages_of_one_turn_reach_the_old_list_before_it_ends() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client, sender = await broker.client("mqtt", "c"), await broker.client()
+            client.subscribe("topic://t", qos=0, acknowledge=False)
+            await broker.settle()
+            sender.send("topic://t", "0", qos=1)  # nothing waits: both parts of one turn
+            client.subscribe("topic://t", qos=1)
+            sender.send("topic://t", "1", qos=1)
+            await broker.settle()
+            assert client.bodies() == [b"0", b"1"]
+
+    run(main())
+
+
+def test_a_lowered_subscription_stays_in_order_and_stores_nothing_once_its_client_is_away() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client("mqtt", "c", session_expiry=60)
+            sender = await broker.client()
+            client.subscribe("topic://t", qos=1, durable_name="t")
+            client.connection.writable(False)
+            sender.send("topic://t", "0", qos=1)
+            await broker.settle()
+            client.subscribe("topic://t", qos=0, acknowledge=False, durable_name="t")
+            sender.send("topic://t", "1", qos=1)
+            await broker.settle()
+            client.connection.writable(True)
+            await broker.settle()
+            sender.send("topic://t", "2", qos=1)
+            await broker.settle()
+            assert client.bodies() == [b"0", b"1", b"2"]
+            client.connection.disconnect(graceful=True)
+            sender.send("topic://t", "3", qos=1)
+            await broker.settle()
+            assert not any(broker.contents.lists.values())
+
+    run(main())
+
+
 def test_messages_of_qos_0_stay_behind_what_waits() -> None:
     async def main() -> None:
         async with Broker() as broker:

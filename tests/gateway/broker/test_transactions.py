@@ -14,8 +14,10 @@ from tidegate.spi import (
     Acknowledge,
     AddDestination,
     AddMessage,
+    Durability,
     FlowControlError,
     Move,
+    Origin,
     RequestError,
     StoreFullError,
     StoreIOError,
@@ -66,6 +68,38 @@ def test_a_commit_is_one_batch_and_nothing_happens_before_it() -> None:
             assert reader.bodies() == [b"a"]
             assert broker.store.pending("queue://in") == [b"2"]
             assert in_flight(client) == [3]
+
+    run(main())
+
+
+def test_the_store_is_told_whether_a_transaction_or_something_else_wants_the_sync() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await with_messages(broker)
+            store = broker.store
+            client.send("queue://out", "a", transaction="t")
+            client.connection.acknowledge("s", [1], None, "t")
+            await broker.settle()
+            client.connection.commit("t", "alone")
+            await broker.settle()
+            assert store.origins[-1] is Origin.TRANSACTION
+            assert store.durabilities[-1] is Durability.SYNCED
+            client.connection.begin("t")
+            client.send("queue://out", "b", transaction="t")
+            client.send("queue://out", "c")
+            client.connection.commit("t", "together")
+            await broker.settle()
+            assert store.origins[-1] == Origin.TRANSACTION | Origin.PLAIN
+            client.connection.begin("t")
+            client.send("queue://out", "d", transaction="t")
+            client.connection.commit("t", "together")
+            client.send("queue://out", "e")
+            await broker.settle()
+            assert store.origins[-1] == Origin.TRANSACTION | Origin.PLAIN
+            client.send("queue://out", "f")
+            await broker.settle()
+            assert store.origins[-1] is Origin.PLAIN
+            assert store.durabilities[-1] is Durability.SYNCED
 
     run(main())
 

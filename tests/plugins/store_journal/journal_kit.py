@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -120,6 +121,77 @@ def killed(directory: Path, target: Path) -> Path:
     """What a SIGKILL at this moment would leave: a copy of everything written so far."""
     shutil.copytree(directory, target, ignore=shutil.ignore_patterns("*.tmp"))
     return target
+
+
+# ----------------------------------------------------------------------------- journal types
+
+JOURNAL_TYPES = ("NIO", "ASYNCIO", "MAPPED")
+
+
+class ShuffledRing:
+    """A ring over any files, for ``RingStorage``: carries out what is under way in any order.
+
+    Attributes: calls: what was carried out, as "write", "write synced" or "sync". under_way: most
+        requests at once. results: what the next writes report instead of their success; a positive
+        one is how many bytes they write.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seed: int = 0) -> None:
+        self._loop = loop
+        self._chance = random.Random(seed)
+        self._waiting: list[tuple[str, Callable[[], int], Callable[[int], None]]] = []
+        self.calls: list[str] = []
+        self.under_way = 0
+        self.results: list[int] = []
+        self.is_closed = False
+
+    def write(
+        self, file: Any, data: bytes, offset: int, done: Callable[[int], None], *, synced: bool
+    ) -> None:
+        def write() -> int:
+            result = self.results.pop(0) if self.results else len(data)
+            if result > 0:
+                file.pwritev([data[:result]], offset)
+                if synced:
+                    file.datasync()
+            return result
+
+        self._submit("write synced" if synced else "write", write, done)
+
+    def datasync(self, file: Any, done: Callable[[int], None]) -> None:
+        def sync() -> int:
+            file.datasync()
+            return 0
+
+        self._submit("sync", sync, done)
+
+    def _submit(self, call: str, act: Callable[[], int], done: Callable[[int], None]) -> None:
+        assert not self.is_closed
+        self._waiting.append((call, act, done))
+        self.under_way = max(self.under_way, len(self._waiting))
+        self._loop.call_soon(self._carry_out)
+
+    def _carry_out(self) -> None:
+        call, act, done = self._waiting.pop(self._chance.randrange(len(self._waiting)))
+        self.calls.append(call)
+        try:
+            result = act()
+        except OSError as error:
+            result = -(error.errno or errno.EIO)
+        done(result)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def with_ring(storage: Any, seed: int = 0) -> Any:
+    """*storage*, made able to take requests."""
+
+    def make_ring(loop: asyncio.AbstractEventLoop, _entries: int) -> ShuffledRing:
+        return ShuffledRing(loop, seed)
+
+    storage.make_ring = make_ring
+    return storage
 
 
 # ------------------------------------------------------------------------------- faulty storage

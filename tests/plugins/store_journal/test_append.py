@@ -16,6 +16,7 @@ from journal_kit import (
     write,
 )
 
+from tidegate_store_journal import _append
 from tidegate_store_journal._encode import EncodedBatch, encode_batch
 
 
@@ -96,6 +97,27 @@ def test_every_batch_in_a_reused_file_is_followed_by_the_end_mark(tmp_path: Path
                 behind = storage.open(tail.file.name).pread(64, tail.offset)
                 assert behind == bytes(len(behind))
         assert seen > 50
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [100, 40_000])
+def test_files_are_padded_unless_batches_are_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(_append, "LARGE_BATCH_BYTES", 20_000)
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store, _ = await opened(tmp_path, storage)
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        sequence = 0
+        made = files._next_id  # pyright: ignore[reportPrivateUsage]
+        while files._next_id < made + 4:  # pyright: ignore[reportPrivateUsage]
+            sequence += 1
+            await write(store, add(sequence, size=size))
+        assert files.has_large_batches is (size > 20_000)
         await store.close()
 
     run(scenario())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -283,9 +285,7 @@ def test_confirmations_pass_between_the_steps(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- the bound
 
 
-async def endure(
-    where: Path, messages: int, keep_one_in: int, file_length: int, files_more: int = 4
-) -> JournalStore:
+async def endure(where: Path, messages: int, keep_one_in: int, file_length: int) -> JournalStore:
     """A load in which some messages are never acknowledged; the bound is checked at every batch."""
     store, _ = await opened(where, journal_max_file_length=file_length)
     files = store._files  # pyright: ignore[reportPrivateUsage]
@@ -300,7 +300,7 @@ async def endure(
         live = sum(use.live_bytes for use in uses.values())
         gone = [item for item in sequences if item % keep_one_in]
         await store.write(WriteBatch([ack(*gone)], Durability.WRITTEN))
-        assert files.disk_bytes <= 3 * live + files_more * file_length, (first, live)
+        assert files.disk_bytes <= 3 * live + 4 * file_length, (first, live)
         highest = max(highest, files.disk_bytes / (3 * live + 4 * file_length))
     on_disk = sum(path.stat().st_size for path in (where / "journal").glob("journal-*"))
     assert on_disk <= files.disk_bytes
@@ -320,17 +320,65 @@ async def has_all(store: JournalStore, messages: int, keep_one_in: int) -> None:
 def test_the_disk_never_holds_more_than_three_times_what_lives_and_a_few_files(
     tmp_path: Path, messages: int, keep_one_in: int
 ) -> None:
-    """Here with one file more: these are so small that the current one can fill between two steps
-    of a compaction, which then needs another. The soak test has files of a size one would use.
-    """
-
     async def scenario() -> None:
-        store = await endure(tmp_path, messages, keep_one_in, 512 * KB, files_more=5)
+        store = await endure(tmp_path, messages, keep_one_in, 512 * KB)
         await has_all(store, messages, keep_one_in)
         await store.close()
         store, _ = await opened(tmp_path, journal_max_file_length=512 * KB)
         await has_all(store, messages, keep_one_in)
         await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_writers_leave_the_rest_of_the_last_file_to_the_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    """Compaction that is as slow as can be: before each step the writers fill the current file until
+    the step has just no room there any more, or until they are made to wait. Without that (the
+    negative control) the next step begins yet another file.
+    """
+
+    async def scenario() -> None:
+        if not is_held:
+            monkeypatch.setattr(DataFiles, "holds", lambda *_: False)
+        store, _ = await opened(tmp_path, journal_max_file_length=256 * KB)
+        reclaim = store._maintenance._reclaim  # pyright: ignore[reportPrivateUsage]
+        reader = store._reader  # pyright: ignore[reportPrivateUsage]
+        tail = store._appender.tail  # pyright: ignore[reportPrivateUsage]
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        uses = store._index.files  # pyright: ignore[reportPrivateUsage]
+        read_values = reader.read_values
+        progress = asyncio.Event()
+        is_over = False
+
+        async def read_late(wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+            values = await read_values(wanted)
+            step = sum(map(len, values))  # and some more: it has no room in what is left
+            while tail.file and tail.file.length - tail.offset > step:
+                if is_over or reclaim._waiting:  # pyright: ignore[reportPrivateUsage]
+                    break
+                progress.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await progress.wait()
+            return values
+
+        monkeypatch.setattr(reader, "read_values", read_late)
+        worst = 0
+        for first in range(1, 55_001, 50):
+            sequences = range(first, first + 50)
+            await write_only(store, *[add(item, size=64) for item in sequences])
+            live = sum(use.live_bytes for use in uses.values())
+            await write_only(store, ack(*[item for item in sequences if item % 20]))
+            progress.set()
+            worst = max(worst, files.disk_bytes - 3 * live)
+        is_over = True
+        progress.set()
+        await has_all(store, 55_000, 20)
+        await store.close()
+        assert (worst <= 4 * 256 * KB) is is_held
 
     run(scenario())
 

@@ -13,9 +13,10 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from journal_kit import ANY_SIZE, ack, add, opened, pending, run
+from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_ring
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
 from tidegate.testing.faulty_storage import Faults, FaultyDisk, FaultyStorage
@@ -153,7 +154,7 @@ async def live_and_crash(
     history = History([], lists={list_id: [] for list_id in LISTS})
     history.states.append(history.state())
     for _ in range(4):
-        storage = disk.start(Faults(cut_at_sync=chance.randrange(1, syncs)))
+        storage = with_ring(disk.start(Faults(cut_at_sync=chance.randrange(1, syncs))), seed)
         store = None
         try:
             store, _ = await opened(directory, storage, keep=True, **options)
@@ -187,6 +188,32 @@ def test_after_a_power_cut_the_store_is_in_a_state_that_it_went_through(
     tmp_path: Path, seed: int
 ) -> None:
     assert run(live_and_crash(tmp_path, seed)) == ""
+
+
+#: ASYNCIO as it is, with requests that are pieces of batches, and with batches that gather first.
+ASYNCIO: tuple[dict[str, Any], ...] = (
+    {"journal_type": "ASYNCIO"},
+    {"journal_type": "ASYNCIO", "journal_buffer_size": 4096, "journal_max_io": 3},
+    {"journal_type": "ASYNCIO", "journal_buffer_timeout": 0.001, "journal_buffer_size": 8192},
+    {"journal_buffer_timeout": 0.001},
+)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_after_a_power_cut_amid_requests_the_store_is_in_a_state_that_it_went_through(
+    tmp_path: Path, seed: int
+) -> None:
+    """The requests of a batch are carried out in any order."""
+    problem = live_and_crash(tmp_path, seed, **ASYNCIO[seed % len(ASYNCIO)])
+    assert run(problem) == ""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_power_cut_amid_requests_and_compaction_it_is_as_well(
+    tmp_path: Path, seed: int
+) -> None:
+    changes: dict[str, Any] = {**policy_of(seed), **ASYNCIO[seed // 2 % 3]}
+    assert run(live_and_crash(tmp_path, seed, sparse_load, 150, **changes)) == ""
 
 
 def policy_of(seed: int) -> dict[str, object]:
@@ -259,8 +286,12 @@ def is_reused(storage: FaultyStorage, name: str) -> bool:
 
 def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
     """The negative control: a check that cannot fail proves nothing."""
-    problems = [
-        run(live_and_crash(tmp_path, seed, journal_disk_sync_strategy="never"))
-        for seed in range(10)
-    ]
-    assert any(problems)
+    controls: tuple[dict[str, Any], ...] = (
+        {"journal_disk_sync_strategy": "never"},
+        {"journal_datasync": False},
+        {"journal_sync_non_transactional": False},
+        {"journal_disk_sync_strategy": "never", "journal_type": "ASYNCIO"},
+    )
+    for changes in controls:
+        problems = [run(live_and_crash(tmp_path, seed, **changes)) for seed in range(10)]
+        assert any(problems), changes

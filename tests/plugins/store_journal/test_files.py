@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -277,6 +278,37 @@ def test_a_dead_file_is_kept_and_is_the_next_one_made_ready() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_dead_file_is_not_used_again_while_its_old_name_could_come_back(is_broken: bool) -> None:
+    """Else a power cut could leave the new file's bytes under the old file's name."""
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        async with data_files(storage) as files:
+            made = await used_files(files, 4)
+            counts: list[tuple[int, int]] = []
+            sync_directory = storage.sync_directory
+
+            def sync() -> None:
+                counts.append((files.pool_count, files.disk_bytes))
+                if is_broken and len(counts) == 1:
+                    raise OSError(errno.EIO, "broken")
+                sync_directory()
+
+            storage.sync_directory = sync
+            if is_broken:
+                with pytest.raises(OSError, match="broken"):
+                    await files.dispose(made[:1])
+                assert files.pool_count == 0
+                await files.dispose(made[1:2])
+            else:
+                await files.dispose(made[:2])
+            assert counts == [(0, 4 * LENGTH)] * len(counts)
+            assert files.pool_count == 2
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(("pool_files", "kept"), [(-1, 8), (0, 2), (4, 2), (6, 4), (100, 8)])
 def test_dead_files_are_kept_up_to_the_limit_of_files_in_all(pool_files: int, kept: int) -> None:
     """Two are kept at least: the spares that are needed next."""
@@ -351,6 +383,9 @@ def test_a_file_that_cannot_be_put_away_and_those_behind_it_are_still_there() ->
 class Reclaiming:
     """A reclaimer that gives back a file at each of so many rounds."""
 
+    def holds(self, room_left: int) -> bool:
+        return room_left < 1000
+
     def __init__(self, files: DataFiles, dead: list[DataFile]) -> None:
         self.files = files
         self.dead = dead
@@ -394,5 +429,35 @@ def test_a_spare_for_later_is_not_padded_while_a_file_can_be_reclaimed() -> None
             await reclaiming.until_reclaimed()
             await until_spares(files, 2)
             assert files.disk_bytes == 4 * LENGTH
+
+    run(scenario())
+
+
+def test_room_is_held_for_the_reclaimer_only_when_there_is_no_other_file() -> None:
+    async def scenario() -> None:
+        async with data_files(CrashStorage()) as files:
+            (await taken(files, 100, grows=False)).first_batch = 1
+            (await taken(files, 100, grows=False)).first_batch = 2
+            assert files.spare_count == 0
+            assert not files.holds(0)  # nobody copies anything
+            files.reclaimer = Reclaiming(files, [])
+            assert files.holds(999)
+            assert not files.holds(1000)
+            files.refill(half_used=False)
+            await until_spares(files, 1)
+            assert not files.holds(0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_files_for_large_batches_are_not_padded(is_large: bool) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        async with data_files(storage) as files:
+            files.has_large_batches = is_large
+            (await taken(files, 100, grows=False)).first_batch = 1
+            assert (storage.written < LENGTH) is is_large
+            assert files.disk_bytes == len(files) * LENGTH
 
     run(scenario())

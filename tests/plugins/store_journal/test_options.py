@@ -42,6 +42,14 @@ def test_defaults_are_those_of_the_documents() -> None:
         ("journal_compact_min_files", -1),
         ("archive_data_logs", "yes"),
         ("journal_max_files", 3),
+        ("journal_type", "AIO"),
+        ("journal_max_io", 0),
+        ("journal_max_io", 4097),
+        ("journal_buffer_size", "1kb"),
+        ("journal_buffer_timeout", "11s"),
+        ("journal_buffer_timeout", 3333333),
+        ("journal_datasync", "yes"),
+        ("journal_sync_transactional", 1),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(key: str, value: object) -> None:
@@ -58,6 +66,11 @@ def test_values_that_make_no_sense_are_refused_by_name(key: str, value: object) 
         (JournalOptions(journal_max_file_length=100), "journal_max_file_length"),
         (JournalOptions(archive_data_logs=True, directory_archive=""), "directory_archive"),
         (JournalOptions(checkpoint_interval=60, cleanup_interval=30), "cleanup_interval"),
+        (JournalOptions(journal_type="nio"), "journal_type"),
+        (JournalOptions(journal_max_io=2), "journal_max_io"),
+        (JournalOptions(journal_type="MAPPED", journal_max_io=500), "journal_max_io"),
+        (JournalOptions(journal_buffer_size=490 << 10), "journal_buffer_size"),
+        (JournalOptions(journal_type="MAPPED", journal_buffer_size=8192), "journal_buffer_size"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: JournalOptions, key: str) -> None:
@@ -73,6 +86,50 @@ def test_defaults_of_files_and_compaction_are_those_of_the_artemis_and_amq_docum
     assert defaults.journal_compact_percentage == 30
     assert defaults.archive_data_logs is False
     assert defaults.directory_archive == "archive"
+    assert defaults.journal_type == "NIO"
+    assert defaults.journal_buffer_size == 490 << 10
+    assert defaults.journal_sync_transactional is True
+    assert defaults.journal_sync_non_transactional is True
+    assert defaults.journal_datasync is True
+
+
+@pytest.mark.parametrize(
+    ("table", "max_io"),
+    [
+        ({}, 1),
+        ({"journal_type": "MAPPED"}, 1),
+        ({"journal_max_io": 1}, 1),
+        ({"journal_type": "ASYNCIO"}, 500),
+        ({"journal_type": "ASYNCIO", "journal_max_io": 7}, 7),
+    ],
+)
+def test_how_many_requests_are_under_way_depends_on_the_type(
+    table: dict[str, object], max_io: int
+) -> None:
+    options = parse_options(JournalOptions, table)
+    check(options)
+    assert options.max_io == max_io
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"journal_buffer_size": "8kb", "journal_type": "ASYNCIO"},
+        {"journal_buffer_size": "8kb", "journal_buffer_timeout": "3333us"},
+    ],
+)
+def test_the_size_of_the_buffer_is_accepted_where_it_does_something(
+    table: dict[str, object],
+) -> None:
+    check(parse_options(JournalOptions, table))
+
+
+@pytest.mark.parametrize("strategy", ["always", "periodic", "never"])
+def test_without_datasync_nothing_is_synced_whatever_the_strategy(strategy: str) -> None:
+    table = {"journal_disk_sync_strategy": strategy}
+    assert parse_options(JournalOptions, table).sync_strategy == strategy
+    table_without = {**table, "journal_datasync": False}
+    assert parse_options(JournalOptions, table_without).sync_strategy == "never"
 
 
 @pytest.mark.parametrize(

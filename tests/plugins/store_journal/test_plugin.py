@@ -33,6 +33,30 @@ class TestConformance(StoreConformance):
         return options(disk_free_limit=1 << 20)
 
 
+class TestConformanceWithoutThread(TestConformance):
+    """The same with ``journal_type = "ASYNCIO"``, on this machine's io_uring."""
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        return options(journal_type="ASYNCIO", journal_buffer_size=4096)
+
+
+class TestConformanceMapped(TestConformance):
+    """The same with ``journal_type = "MAPPED"``."""
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        return options(journal_type="MAPPED")
+
+
+class TestConformanceBuffered(TestConformance):
+    """The same with batches that gather for a while."""
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        return options(journal_buffer_timeout=0.001, journal_buffer_size=4096)
+
+
 def test_the_entry_point_names_the_plugin() -> None:
     (point,) = importlib.metadata.entry_points(group="tidegate.plugins", name="store-journal")
     assert point.load() is plugin

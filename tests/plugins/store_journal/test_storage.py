@@ -201,3 +201,16 @@ def test_a_file_that_cannot_be_moved_out_stays(
         storage.rename("a", "old/a")
     assert "a" in storage.list()
     storage.unlock()
+
+
+def test_a_synced_descriptor_writes_the_same_file_whatever_its_name(tmp_path: Path) -> None:
+    directory = DirectoryStorage(tmp_path)
+    file = directory.open("a", create=True)
+    directory.rename("a", "b")
+    fd = file.synced_fileno()
+    assert fd == file.synced_fileno() != file.fileno()
+    os.pwrite(fd, b"data", 0)
+    assert (tmp_path / "b").read_bytes() == b"data"
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

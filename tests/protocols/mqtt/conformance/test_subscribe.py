@@ -112,13 +112,15 @@ def test_replacing_a_subscription_brings_retained_messages_again(dial, name, ver
         client.send(ack(PUBACK, message.packet_id))
 
 
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("published", [0, 1])
-@pytest.mark.parametrize("granted", [(1, 1), (0, 1), (0, 2), (2, 1)], ids=str)
+@pytest.mark.parametrize("granted", [(1, 1), (0, 1), (1, 0), (0, 2), (2, 1)], ids=str)
 @both("3.8.4-3", "3.8.4-4")
 def test_nothing_is_missed_while_a_subscription_is_replaced(
-    dial, name, version, granted, published
+    dial, name, version, granted, published, clean
 ):
-    client = dial(version, connect=name)
+    kept = {"session_expiry": 1000} if version == V5 and not clean else {}
+    client = dial(version, connect=name, clean=clean, **kept)
     client.subscribe(name, granted[0])
     publisher = dial(connect=f"{name}p")
     wanted = [b"%d" % number for number in range(100)]
