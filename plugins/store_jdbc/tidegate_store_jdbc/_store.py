@@ -54,7 +54,7 @@ from tidegate_store_jdbc._lock import FAIL_SECONDS, Lease, make_owner, read_lock
 from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
 from tidegate_store_jdbc._recovery import Counters, Found
 from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
-from tidegate_store_jdbc._secrets import credentials
+from tidegate_store_jdbc._secrets import Credentials, credentials
 from tidegate_store_jdbc._sqlite import SqliteAdapter
 from tidegate_store_jdbc._statements import resolve
 from tidegate_store_jdbc._transactions import Transactions
@@ -96,6 +96,7 @@ class JdbcStore:
         check(options)
         self._context = context
         self._options = options
+        self._credentials = Credentials()
         self._adapter = self._make_adapter()
         known = words(options, self._adapter.dialect)
         self._words = known
@@ -119,9 +120,10 @@ class JdbcStore:
     def _make_adapter(self) -> Adapter:
         options, context = self._options, self._context
         url = parse_url(options.url)
+        self._credentials = credentials(options, url, context.data_directory, os.environ)
         made = AdapterContext(
             url=url,
-            credentials=credentials(options, url, context.data_directory, os.environ),
+            credentials=self._credentials,
             directory=context.data_directory,
             network_timeout=options.network_timeout,
             connections_max=options.connections_max,
@@ -274,6 +276,8 @@ class JdbcStore:
 
     async def _acquire(self) -> None:
         adapter, options, context = self._adapter, self._options, self._context
+        if context.persistent:
+            await asyncio.get_running_loop().run_in_executor(None, self._credentials.ask)
         await self._connect()
         is_ready = await self._are_tables_there()
         if not is_ready:

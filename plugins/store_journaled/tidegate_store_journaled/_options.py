@@ -17,7 +17,7 @@ FAIL: Final = "fail"
 IGNORE: Final = "ignore"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JournaledOptions(JdbcOptions):
     """Options of the journaled SQL store."""
 
