@@ -203,7 +203,7 @@ class Front:
             at += 1
             while at < len(numbers) and numbers[at] <= last:
                 at += 1
-        return found
+        return {number: found[number] for number in numbers if number in found}
 
     async def close(self) -> None:
         """Let go of the journal. Idempotent."""

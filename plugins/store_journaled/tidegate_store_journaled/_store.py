@@ -348,7 +348,7 @@ class JournaledStore:
                 await self._in_task(self._checkpoint())
                 if self._needs_sweep:
                     self._needs_sweep = False
-                    await self._bodies.find_dead(self._position)
+                    await self._in_task(self._sweep())
             except StoreFullError as error:
                 logger.warning("checkpoint=postponed problem=%s", error)
                 self._stuck = error
@@ -358,6 +358,12 @@ class JournaledStore:
             except StoreError as error:
                 await self._give_way(error)
                 return
+
+    async def _sweep(self) -> None:
+        await self._bodies.find_dead(self._position)
+        async with self._writing:
+            self._require_writable()
+            await self._front.discard([], self._bodies.take_dead())
 
     async def _give_way(self, error: StoreError) -> None:
         """Read-only from here on; a standby gets the journal, and carries over what is in it."""
