@@ -157,7 +157,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line; on a mistake, exit with code 2."""
     parser = argparse.ArgumentParser(prog="stores.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--duration", type=float, default=5.0, help="seconds of sending in each run")
+    parser.add_argument(
+        "--duration", type=float, default=5.0, help="seconds of sending in each run"
+    )
     parser.add_argument("--messages", type=int, default=2_000_000, help="most messages of a run")
     parser.add_argument("--only", default="", help="variants, with commas")
     parser.add_argument("--no-classic", action="store_true", help="Tidegate alone")

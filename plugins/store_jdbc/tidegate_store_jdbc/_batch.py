@@ -139,7 +139,7 @@ def _add(made: Plan, sequence: int, message: Message, lists: Sequence[int]) -> N
 def _leave(made: Plan, pending_list: int, sequences: Sequence[int]) -> None:
     if not made.pending:
         made.left.update(sequences)
-        made.removed.update(dict.fromkeys(zip(itertools.repeat(pending_list), sequences)))  # noqa: B905
+        made.removed.update(dict.fromkeys(zip(itertools.repeat(pending_list), sequences)))
         return
     take, left, removed = made.pending.pop, made.left.add, made.removed
     for sequence in sequences:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -128,9 +128,7 @@ def restore(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="What dump wrote.")],
     config: ConfigOption = None,
-    again: Annotated[
-        bool, typer.Option("--recreate", help="Delete what is there first.")
-    ] = False,
+    again: Annotated[bool, typer.Option("--recreate", help="Delete what is there first.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -228,9 +226,11 @@ def _where(store: ConfiguredStore) -> str:
     from tidegate_store_jdbc._url import parse_url
 
     options = jdbc_options(store)
-    names = f" ({options.table_prefix}…{options.brokerid})" if (
-        options.table_prefix or options.brokerid
-    ) else ""
+    names = (
+        f" ({options.table_prefix}…{options.brokerid})"
+        if (options.table_prefix or options.brokerid)
+        else ""
+    )
     return f"{parse_url(options.url)}{names}"
 
 
@@ -262,8 +262,7 @@ def _confirm(question: str, yes: bool) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
-def _show(host: CommandHost, counts: object, as_json: bool) -> None:
-    assert isinstance(counts, dict)
+def _show(host: CommandHost, counts: Mapping[str, int], as_json: bool) -> None:
     if as_json:
         host.print_json(counts)
     else:

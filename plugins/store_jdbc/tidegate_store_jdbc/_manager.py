@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
@@ -131,7 +131,9 @@ class Manager:
         await self._prepare("find_version_statement", "find_journal_statement")
         rows = await self._adapter.control("find_version_statement", (), fetch=True)
         mark = await read_mark(self._adapter)
-        await self._prepare("find_all_destinations_statement", "destination_message_count_statement")
+        await self._prepare(
+            "find_all_destinations_statement", "destination_message_count_statement"
+        )
         counts = {
             int(row[0]): (int(row[1]), int(row[2]))
             for row in await self._adapter.fetch("destination_message_count_statement", ())
@@ -213,7 +215,7 @@ def _is_held(lock: LockRow) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def manager(store: ConfiguredStore) -> AsyncIterator[Manager]:
+async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
     """Connect to the database of *store*; an embedded one that is missing is made.
 
     Raises: ConfigError; StoreIOError for everything that the database refuses.

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from tidegate.spi import (
@@ -193,7 +193,7 @@ class JdbcStore:
             return await self._start(found, clean=self._was_clean)
 
     @contextlib.asynccontextmanager
-    async def _undone_unless_opened(self) -> AsyncIterator[None]:
+    async def _undone_unless_opened(self) -> AsyncGenerator[None]:
         try:
             yield
         except DatabaseError as error:
@@ -480,9 +480,7 @@ class JdbcStore:
 
     def extend(self, made: Plan, operations: Sequence[Operation]) -> None:
         """Carry *operations* out on *made*. Raises: PluginContractError for an unknown one."""
-        plan(
-            operations, self._columns, made, keep_acknowledged=self._context.keep_acknowledged
-        )
+        plan(operations, self._columns, made, keep_acknowledged=self._context.keep_acknowledged)
 
     async def carry_out(self, made: Plan, mark: Mark, *, released: int = 0) -> None:
         """Write a plan and the mark of the journal that it came from, in one synced transaction.
@@ -493,7 +491,9 @@ class JdbcStore:
         async with self._writing:
             counters = self._counters
             before = counters.ack_released
-            counters.ack_released = max(before, min(released, max(counters.ack_last, made.ack_last)))
+            counters.ack_released = max(
+                before, min(released, max(counters.ack_last, made.ack_last))
+            )
             row = (mark.journal, mark.place, mark.position, int(mark.is_open))
             try:
                 await self._carry_out(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from tidegate.spi import (
     Acknowledge,
@@ -12,10 +14,15 @@ from tidegate.spi import (
     Operation,
     PendingCount,
     PendingListId,
-    RemoveDestination,
-    RemoveSubscription,
 )
 from tidegate_store_jdbc import Plan
+
+#: Operations after which a list is gone, those that the contract gains later too.
+_REMOVING: Final = frozenset(
+    kind
+    for kind in typing.get_args(Operation)
+    if kind.__name__.startswith("Remove") and "pending_list" in kind.__struct_fields__
+)
 
 
 class Counts:
@@ -78,10 +85,10 @@ class Counts:
                 self._references -= 1
                 self._unshare((operation.sequence,))
                 self._add(operation.target_sequence, (operation.target_list,))
-            elif kind is RemoveDestination or kind is RemoveSubscription:
-                assert isinstance(operation, RemoveDestination | RemoveSubscription)
-                if operation.pending_list:
-                    self._remove(operation.pending_list)
+            elif kind in _REMOVING:
+                number: int = getattr(operation, "pending_list")  # noqa: B009 - all of them have it
+                if number:
+                    self._remove(number)
 
     def _add(self, sequence: int, numbers: Sequence[int]) -> None:
         for number in numbers:

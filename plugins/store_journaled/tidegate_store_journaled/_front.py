@@ -16,7 +16,6 @@ from typing import Final
 from tidegate.spi import (
     AddDestination,
     AddMessage,
-    CorruptRecordError,
     Discard,
     DiscardReason,
     Durability,

@@ -118,9 +118,7 @@ class Pages:
         return filled
 
 
-def _shown(
-    number: int, stored: StoredMessage, overlays: Sequence[Overlay]
-) -> StoredMessage | None:
+def _shown(number: int, stored: StoredMessage, overlays: Sequence[Overlay]) -> StoredMessage | None:
     """What the overlays, which are younger, say of it: None when it left the list."""
     place = (number, stored.sequence)
     count = stored.delivery_count

@@ -49,9 +49,7 @@ class Bodies:
         count = 0
         async for owners in self._front.body_owners():
             kept = await self._database.kept([sequence for _, sequence in owners])
-            dead = [
-                number for number, owner in owners if owner not in kept and number <= position
-            ]
+            dead = [number for number, owner in owners if owner not in kept and number <= position]
             self._dead.update(dead)
             count += len(dead)
         if count:

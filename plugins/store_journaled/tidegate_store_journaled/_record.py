@@ -8,7 +8,7 @@ a shorter form, and one is this room's own: how far the acknowledged log was rel
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -24,7 +24,9 @@ _RELEASE: Final = "r"
 _Add: TypeAlias = tuple[int, Message, tuple[int, ...]]
 _Ack: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, str, str, str]
 
-_TYPES: Final[dict[str, type]] = {kind.__name__: kind for kind in typing.get_args(Operation)}
+_decoders: Final[dict[str, Callable[[msgspec.Raw], Operation]]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind).decode for kind in typing.get_args(Operation)
+}
 _replace: Final = msgspec.structs.replace
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_record: Final = msgspec.msgpack.Decoder(list[tuple[str, msgspec.Raw]]).decode
@@ -93,7 +95,7 @@ def decode(record: bytes, number: int) -> Record:
             elif kind == _RELEASE:
                 found.released = msgspec.msgpack.decode(value, type=int)
             else:
-                found.operations.append(msgspec.msgpack.decode(value, type=_TYPES[kind]))
+                found.operations.append(_decoders[kind](value))
     except (msgspec.MsgspecError, KeyError) as error:
         raise CorruptRecordError(
             f"not a record of this version: {error}", location=f"journal record {number}"

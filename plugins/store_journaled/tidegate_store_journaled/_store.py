@@ -42,7 +42,12 @@ from tidegate_store_jdbc import JdbcStore
 from tidegate_store_journal import JournalStore
 from tidegate_store_journaled._counts import Counts
 from tidegate_store_journaled._front import Front
-from tidegate_store_journaled._options import IGNORE, JournaledOptions, check_journal, journal_options
+from tidegate_store_journaled._options import (
+    IGNORE,
+    JournaledOptions,
+    check_journal,
+    journal_options,
+)
 from tidegate_store_journaled._overlay import Overlay
 from tidegate_store_journaled._pages import Pages
 from tidegate_store_journaled._quick import Bodies
@@ -99,7 +104,7 @@ class JournaledStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        return StoreCapabilities(durable=self._context.persistent, acknowledged_log=True)
+        return self._database.capabilities
 
     async def open(self) -> RecoveredState:
         """See MessageStore. As a standby it returns when database and journal are its own.
@@ -429,7 +434,9 @@ class JournaledStore:
         try:
             await self._checkpoint()
             closed = self._front.mark(self._position, is_open=False)
-            await self._database.carry_out(self._new_overlay().plan, closed, released=self._released)
+            await self._database.carry_out(
+                self._new_overlay().plan, closed, released=self._released
+            )
         except StoreError as error:
             logger.warning("closing: the next start carries the journal over: %s", error)
 

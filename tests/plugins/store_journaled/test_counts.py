@@ -6,7 +6,7 @@ from jdbc_kit import ack, add
 
 from tidegate.spi import Discard, DiscardReason, Message, Move, PendingCount, RemoveDestination
 from tidegate_store_jdbc import Plan
-from tidegate_store_journaled._counts import Counts
+from tidegate_store_journaled._counts import _REMOVING, Counts
 
 
 def counts() -> Counts:
@@ -44,6 +44,12 @@ def test_a_removed_list_makes_counts_stale_only_when_messages_are_shared() -> No
     assert found.is_stale
     found.know_shared({3: 1})
     assert (found.messages, found.is_stale) == (1, False)
+
+
+def test_every_operation_that_ends_a_list_is_known() -> None:
+    names = {kind.__name__ for kind in _REMOVING}
+    assert names >= {"RemoveDestination", "RemoveSubscription"}
+    assert not names & {"RemoveSession", "RemoveInflight"}
 
 
 def test_what_the_database_has_follows_what_was_carried_over() -> None:
