@@ -52,7 +52,8 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
     assert done.code == 0
     assert done.out.splitlines() == [
         "no plugins installed",
-        "no store plugin: pip install tidegate-store-journal or pip install tidegate-store-jdbc",
+        "no store plugin: pip install tidegate-store-journal or pip install tidegate-store-jdbc"
+        " or pip install tidegate-store-journaled",
         "no cursor plugin: pip install tidegate-cursors",
         "no protocol plugin: pip install tidegate-protocols",
         "no sink plugin: pip install tidegate-sink-spark",
