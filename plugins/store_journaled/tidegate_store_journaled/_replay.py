@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,9 @@ from tidegate_store_journaled._overlay import Overlay
 from tidegate_store_journaled._record import Record
 
 logger = logging.getLogger("tidegate.store.journaled")
+
+#: Records between two words about the progress.
+_PROGRESS_RECORDS: Final = 1000
 
 
 async def check_mark(mark: Mark | None, front: Front, *, gives_up: bool) -> int:
@@ -74,7 +78,8 @@ class Replay:
                     "of the database restored? Restore the journal of the same time, or move it away"
                 )
             await self._merge(number, size, record)
-            progress("carrying the journal into the database", len(self.done), 0)
+            if not len(self.done) % _PROGRESS_RECORDS:
+                progress("merging the journal", len(self.done), self._front.records_found)
 
     async def _merge(self, number: int, size: int, record: Record) -> None:
         overlay = self._overlay
