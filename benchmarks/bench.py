@@ -23,6 +23,7 @@ from benchkit import idle, machine, report, retained
 from benchkit.brokers import (
     BENCHMARKS,
     BROKERS,
+    JOURNAL_TYPES,
     PEERS,
     PEERS_SCRIPT,
     TIDEGATE,
@@ -40,6 +41,7 @@ from rich.markup import escape
 
 ROOT: Final = BENCHMARKS.parent
 LOADGEN: Final = BENCHMARKS / "bin" / "loadgen"
+OURS: Final = (TIDEGATE, *JOURNAL_TYPES)
 FETCHED: Final = frozenset({"artemis", "classic"})
 # Before the first load of each protocol on a broker that has just started, and before each further
 # one. A JVM compiles what it runs often: cold, Artemis does less than half of what it does warm.
@@ -68,6 +70,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--no-fetch", action="store_true", help="with --peers auto, download nothing"
+    )
+    parser.add_argument(
+        "--journal-types",
+        action="store_true",
+        help="measure Tidegate also with journal_type ASYNCIO and MAPPED",
     )
     parser.add_argument("--no-tidegate", action="store_true", help="measure the peers only")
     parser.add_argument("--only", default="", help="scenarios, with commas (--list names them)")
@@ -112,7 +119,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--tidegate-command", type=Path, default=ROOT / ".venv" / "bin" / "tidegate"
     )
-    for name, spec in BROKERS.items():
+    for name in (TIDEGATE, *PEERS):
+        spec = BROKERS[name]
         group = parser.add_argument_group(f"a {name} that is already running")
         for protocol in sorted(spec.protocols):
             group.add_argument(f"--{name}-{protocol}", type=_address, metavar="HOST:PORT")
@@ -180,6 +188,8 @@ def choose_targets(options: argparse.Namespace) -> list[Target]:
             spec = BROKERS[TIDEGATE]
             target = Target(spec, machine.tidegate_version())
         targets.append(target)
+        if options.journal_types and target.ours:
+            targets += [Target(BROKERS[name], target.version) for name in JOURNAL_TYPES]
     automatic = options.peers == "auto"
     asked = [] if options.peers in ("auto", "none") else options.peers.split(",")
     if unknown := [name for name in asked if name not in PEERS]:
@@ -256,12 +266,12 @@ def serving(
     ports: dict[Protocol, int] = {"stomp": stomp, "mqtt": mqtt}
     ports = {protocol: port for protocol, port in ports.items() if target.speaks(protocol)}
     work: Path = options.work
-    if name == TIDEGATE:
+    if name == TIDEGATE or name in JOURNAL_TYPES:
         state = work / "tidegate-state"
         shutil.rmtree(state, ignore_errors=True)
         state.mkdir()
         config = state / "bench.toml"
-        config.write_text(tidegate_config(state / "data", ports))
+        config.write_text(tidegate_config(state / "data", ports, target.spec.store_options))
         command = [str(options.tidegate_command), "run", "--config", str(config)]
     else:
         command = [str(PEERS_SCRIPT), "run", name, str(work)]
@@ -322,17 +332,20 @@ def measure(
             return report.Run(scenario.name, name, turn, error=str(error))
         one_at_a_time = scenario.window == 1
         syncs = [machine.measure_raw_sync(options.work)] if one_at_a_time else []
+        writes = [machine.measure_raw_write(options.work)] if scenario.is_large else []
         before = broker.cpu_seconds() if broker else 0.0
         found = generate(target, scenario, address, options.messages, options.duration)
         used = broker.cpu_seconds() - before if broker else None
         if one_at_a_time:
             syncs.append(machine.measure_raw_sync(options.work))
+        if scenario.is_large:
+            writes.append(machine.measure_raw_write(options.work))
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return report.Run(scenario.name, name, turn, error=str(error))
     run = report.run_from_report(scenario.name, name, turn, found, used)
     # Of the two, the quicker one: the stricter measure, and the less disturbed.
     quicker = min(syncs, key=lambda sync: sync.p50_us, default=None)
-    return dataclasses.replace(run, raw_sync=quicker)
+    return dataclasses.replace(run, raw_sync=quicker, raw_write=max(writes, default=None))
 
 
 def say(run: report.Run) -> None:
@@ -520,12 +533,12 @@ def main(arguments: Sequence[str]) -> int:
         runs = run_idle(targets, options)
         idle.write_json(path, runs, about)
         console.print(f"results: {path}")
-        return EXIT_MISSED if any(run.error for run in runs if run.broker == TIDEGATE) else 0
+        return EXIT_MISSED if any(run.error for run in runs if run.broker in OURS) else 0
     if options.retained is not None:
         timed = run_retained(targets, options)
         retained.write_json(path, timed, about, versions, [sys.argv[0], *arguments])
         console.print(f"results: {path}")
-        return EXIT_MISSED if any(run.error for run in timed if run.broker == TIDEGATE) else 0
+        return EXIT_MISSED if any(run.error for run in timed if run.broker in OURS) else 0
     interrupted = False
     try:
         run_rounds(targets, scenarios, options, results)
@@ -537,7 +550,7 @@ def main(arguments: Sequence[str]) -> int:
     console.print(f"results: {path}")
     if interrupted:
         return 130
-    failed = any(run.error and run.broker == TIDEGATE for run in results.runs)
+    failed = any(run.error and run.broker in OURS for run in results.runs)
     return EXIT_MISSED if failed or (options.check_goals and not reached) else 0
 
 

@@ -1,6 +1,7 @@
 """The brokers that the benchmark can run: Tidegate and its peers, each with its fair settings."""
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -10,6 +11,8 @@ PEERS_SCRIPT: Final = BENCHMARKS / "peers" / "peers.sh"
 
 Protocol = Literal["stomp", "mqtt"]
 TIDEGATE: Final = "tidegate"
+#: Tidegate again, with the other journal types (`--journal-types`).
+JOURNAL_TYPES: Final = ("tidegate-asyncio", "tidegate-mapped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class BrokerSpec:
     Headers are `key:value`, as the load generator's options take them; `queue_*` are for a
     queue's messages, `topic_*` for a topic's. `mqtt5` says whether it speaks MQTT 5.0 beside 3.1.1,
     `retained_wildcards` whether a filter with wildcards is given the retained messages that it matches.
+    `store_options` are lines of Tidegate's `[store]` table.
     """
 
     name: str
@@ -35,6 +39,7 @@ class BrokerSpec:
     topic_subscribe: tuple[str, ...] = ()
     mqtt5: bool = False
     retained_wildcards: bool = True
+    store_options: tuple[str, ...] = ()
 
 
 _BOTH: Final[frozenset[Protocol]] = frozenset({"stomp", "mqtt"})
@@ -49,6 +54,20 @@ BROKERS: Final[dict[str, BrokerSpec]] = {
             "synced (journal, sync = always)",
             durability_transient="QoS 1: synced all the same; STOMP auto: in memory",
             mqtt5=True,
+        ),
+        BrokerSpec(
+            "tidegate-asyncio",
+            _BOTH,
+            "synced (journal_type = ASYNCIO)",
+            mqtt5=True,
+            store_options=('journal_type = "ASYNCIO"',),
+        ),
+        BrokerSpec(
+            "tidegate-mapped",
+            _BOTH,
+            "synced (journal_type = MAPPED)",
+            mqtt5=True,
+            store_options=('journal_type = "MAPPED"',),
         ),
         BrokerSpec(
             "artemis",
@@ -91,7 +110,7 @@ BROKERS: Final[dict[str, BrokerSpec]] = {
     )
 }
 
-PEERS: Final = tuple(name for name in BROKERS if name != TIDEGATE)
+PEERS: Final = tuple(name for name in BROKERS if name not in (TIDEGATE, *JOURNAL_TYPES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +173,16 @@ def peers_script(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def tidegate_config(data_directory: Path, ports: dict[Protocol, int]) -> str:
+def tidegate_config(
+    data_directory: Path, ports: dict[Protocol, int], store_options: Sequence[str] = ()
+) -> str:
     """Return the TOML file of the measured gateway: the default store and its default sync.
 
-    Args: ports: the loopback port of each protocol.
+    Args: ports: the loopback port of each protocol; store_options: see `BrokerSpec`.
     """
     lines = ["[broker]", 'name = "bench"', f"data_directory = {toml_string(str(data_directory))}"]
+    if store_options:
+        lines += ["", "[store]", 'plugin = "journal"', *store_options]
     for protocol, port in ports.items():
         lines += ["", "[[listeners]]", f'protocol = "{protocol}"', f'bind = "127.0.0.1:{port}"']
     return "\n".join(lines) + "\n"

@@ -38,6 +38,22 @@ def measure_raw_sync(directory: Path, count: int = 500) -> RawSync:
     return RawSync(percentile(times, 0.5), percentile(times, 0.99))
 
 
+def measure_raw_write(directory: Path, count: int = 64) -> float:
+    """Return the MiB a second that `dd oflag=dsync bs=1M` writes to a new file of this disk.
+
+    Raises: RuntimeError when dd fails.
+    """
+    path = directory / "raw-write.tmp"
+    command = ["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={count}", "oflag=dsync"]
+    begin = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    taken = time.perf_counter() - begin
+    path.unlink(missing_ok=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"dd failed: {done.stderr.strip()}")
+    return count / taken
+
+
 def facts(work: Path) -> dict[str, str | int | float]:
     """Return the machine facts that go with every result."""
     return {

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchkit.brokers import BROKERS, TIDEGATE
-from benchkit.scenarios import RateGoal, Scenario, SyncGoal
+from benchkit.scenarios import RateGoal, Scenario, SyncGoal, WriteGoal
 
 _FAULTS: Final = (
     ("lost", "lost"),
@@ -66,6 +66,7 @@ class Run:
     broker_cpu_s: float | None = None
     settle_s: float = 0.0
     raw_sync: RawSync | None = None  # beside a run of one message at a time
+    raw_write: float | None = None  # beside a run of large messages: MiB/s of dd oflag=dsync bs=1M
     faults: str = ""  # what arrived wrongly
     error: str = ""  # why there are no figures
 
@@ -135,6 +136,15 @@ class Results:
         ]
         return statistics.median(ratios) if ratios else None
 
+    def write_ratio(self, scenario: str, broker: str) -> float | None:
+        """Return the body bytes a second over those of dd beside it: the median of the rounds."""
+        ratios = [
+            r.bytes_rate / (1 << 20) / r.raw_write
+            for r in self.good(scenario, broker)
+            if r.raw_write is not None
+        ]
+        return statistics.median(ratios) if ratios else None
+
 
 def _median(runs: Iterable[Run], figure: Callable[[Run], float | None], form: str) -> str:
     values = [value for run in runs if (value := figure(run)) is not None]
@@ -159,12 +169,15 @@ def table(results: Results, scenario: Scenario) -> Table:
     one_at_a_time = scenario.window == 1
     if one_at_a_time:
         drawn.add_column("confirm / raw sync", justify="right")
+    if scenario.is_large:
+        drawn.add_column("MiB/s", justify="right")
+        drawn.add_column("this / dd", justify="right")
     drawn.add_column("when confirmed")
     for name in results.brokers(scenario.name):
         runs = results.good(scenario.name, name)
         failed = [run for run in results.all(scenario.name, name) if run.error]
         if not runs:
-            filler = ["-"] * (7 + one_at_a_time + fans_out)
+            filler = ["-"] * (7 + one_at_a_time + fans_out + 2 * scenario.is_large)
             drawn.add_row(name, *filler, f"[red]failed: {escape(failed[-1].error)}[/red]")
             continue
         rates = [run.rate for run in runs]
@@ -185,8 +198,17 @@ def table(results: Results, scenario: Scenario) -> Table:
             _median(runs, lambda run: run.broker_cpu_100k, ".2f"),
             _times(results.ratio(scenario.name, name)),
             *([_times(results.sync_ratio(scenario.name, name))] if one_at_a_time else []),
+            *(_large(results, scenario, name) if scenario.is_large else []),
             "; ".join(notes),
         )
+    writes = [r.raw_write for r in results.runs if r.scenario == scenario.name and r.raw_write]
+    if writes:
+        rate = statistics.median(writes)
+        drawn.add_row(
+            "[dim]dd[/dim]", f"{rate:,.0f}", f"{min(writes):,.0f}..{max(writes):,.0f}",
+            *[""] * (5 + one_at_a_time + fans_out), f"{rate:,.0f}", "1.00x",
+            "[dim]dd oflag=dsync bs=1M[/dim]",
+        )  # fmt: skip
     syncs = [r.raw_sync for r in results.runs if r.scenario == scenario.name and r.raw_sync]
     if syncs:
         p50 = statistics.median(sync.p50_us for sync in syncs)
@@ -199,6 +221,15 @@ def table(results: Results, scenario: Scenario) -> Table:
     return drawn
 
 
+def _large(results: Results, scenario: Scenario, broker: str) -> list[str]:
+    """The cells of a load of large messages."""
+    runs = results.good(scenario.name, broker)
+    return [
+        _median(runs, lambda run: run.bytes_rate / (1 << 20), ",.0f"),
+        _times(results.write_ratio(scenario.name, broker)),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """How one goal stands."""
@@ -207,13 +238,17 @@ class Verdict:
     reached: bool
 
 
-def judge(results: Results, goals: Iterable[RateGoal | SyncGoal]) -> list[Verdict]:
+def judge(results: Results, goals: Iterable[RateGoal | SyncGoal | WriteGoal]) -> list[Verdict]:
     """Return a verdict for each goal that the runs can decide."""
     verdicts: list[Verdict] = []
     for goal in goals:
         if isinstance(goal, RateGoal):
             value = results.ratio(goal.scenario, goal.peer)
             text = f"{goal.scenario}: at least {goal.factor:g} times {goal.peer}"
+            reached = value is not None and value >= goal.factor
+        elif isinstance(goal, WriteGoal):
+            value = results.write_ratio(goal.scenario, TIDEGATE)
+            text = f"{goal.scenario}: at least {goal.factor:g} times dd oflag=dsync bs=1M"
             reached = value is not None and value >= goal.factor
         else:
             value = results.sync_ratio(goal.scenario, TIDEGATE)

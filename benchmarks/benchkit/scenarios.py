@@ -31,6 +31,11 @@ class Scenario:
     default: bool = True
 
     @property
+    def is_large(self) -> bool:
+        """Whether it is the disk's throughput that counts, and not its syncs."""
+        return self.size_bytes >= 1 << 20
+
+    @property
     def copies(self) -> int:
         """How many consumers get each message."""
         fans_out = self.topic or self.protocol == "mqtt"
@@ -153,6 +158,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             size_bytes=16384,
             default=False,
         ),
+        Scenario(
+            "stomp-1x1-1m",
+            "STOMP, 1 producer (window 8) to 1 consumer, 1 MiB bodies",
+            "stomp",
+            size_bytes=1 << 20,
+            window=8,
+            default=False,
+        ),
     )
 }
 
@@ -174,10 +187,19 @@ class SyncGoal:
     factor: float
 
 
-GOALS: Final[tuple[RateGoal | SyncGoal, ...]] = (
+@dataclass(frozen=True, slots=True)
+class WriteGoal:
+    """Tidegate's body bytes a second are at least `factor` times what `dd oflag=dsync` writes."""
+
+    scenario: str
+    factor: float
+
+
+GOALS: Final[tuple[RateGoal | SyncGoal | WriteGoal, ...]] = (
     RateGoal("stomp-1x1", "artemis", 1.3),
     RateGoal("stomp-1x1", "classic", 8.0),
     SyncGoal("stomp-window1", 4.0),
+    WriteGoal("stomp-1x1-1m", 0.5),
     RateGoal("mqtt-qos1-4x1", "artemis", 1.5),
     RateGoal("mqtt-qos1-4x1", "mosquitto", 0.6),  # which does not sync; the next one is to pass it
 )

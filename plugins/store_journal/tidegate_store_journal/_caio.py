@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate_store_journal._ringwriter import Completed
 from tidegate_store_journal._storage import DirectoryFile, File
+from tidegate_store_journal._writer import HAND_OVER_BYTES_MIN
 
 if TYPE_CHECKING:
     from caio.linux_uring import Operation
@@ -58,6 +59,11 @@ class CaioRing:
             self._loop.call_soon(done, -(error.errno or errno.EIO))
             return
         self._submit(self._operation.write(data, fd, offset), done)
+        if len(data) > HAND_OVER_BYTES_MIN:
+            # The loop will go on working, see _writer, and a thread of the kernel has to begin.
+            # Where all processors are busy it would wait for the end of the loop's time slice:
+            # milliseconds, for a call that otherwise costs less than one microsecond.
+            os.sched_yield()
 
     def datasync(self, file: File, done: Completed) -> None:
         """See Ring."""

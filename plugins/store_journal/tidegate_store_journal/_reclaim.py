@@ -72,7 +72,9 @@ class Reclaim:
 
     def holds(self, room_left: int) -> bool:
         """See ``_files.Reclaimer``."""
-        return self.compactor.victim is not None and room_left < self.compactor.room_needed()
+        # Only while a round is under way: else nobody would wake those who wait.
+        is_compacting = self.is_wanted and self.compactor.victim is not None
+        return is_compacting and room_left < self.compactor.room_needed()
 
     async def until_reclaimed(self) -> None:
         """See ``_files.Reclaimer``."""

@@ -156,3 +156,21 @@ def test_rings_of_every_size_that_can_be_configured(tmp_path: Path, entries: int
         file.close()
 
     run(scenario())
+
+
+def test_a_busy_loop_lets_the_kernel_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the writer's hand-over: a batch that is not one client's that waits."""
+    yields: list[int] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
+
+    async def scenario() -> None:
+        ring = open_ring(asyncio.get_running_loop(), 8)
+        file = made(tmp_path)
+        await result_of(ring, file, bytes(400), 0, True)
+        assert len(yields) == 0
+        await result_of(ring, file, bytes(40_000), 0, True)
+        assert len(yields) == 1
+        ring.close()
+        file.close()
+
+    run(scenario())

@@ -253,6 +253,22 @@ def test_many_power_cuts_amid_compaction(tmp_path: Path, block: int) -> None:
     assert {seed: problem for seed, problem in problems.items() if problem} == {}
 
 
+@pytest.mark.crash
+@pytest.mark.parametrize("block", range(8))
+def test_many_power_cuts_amid_requests(tmp_path: Path, block: int) -> None:
+    problems: dict[int, str] = {}
+    for seed in range(5000 + 50 * block, 5050 + 50 * block):
+        changes = ASYNCIO[seed % len(ASYNCIO)]
+        if seed % 2:
+            cut = live_and_crash(tmp_path / str(seed), seed, **changes)
+        else:
+            changes = {**policy_of(seed), **changes}
+            cut = live_and_crash(tmp_path / str(seed), seed, sparse_load, 150, **changes)
+        if problem := run(cut):
+            problems[seed] = problem
+    assert problems == {}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_sparse_load_compacts_and_uses_files_again(tmp_path: Path, seed: int) -> None:
     """Otherwise the crash points would prove nothing about either."""

@@ -209,3 +209,32 @@ def test_compaction_hurries_when_the_current_file_is_nearly_full(tmp_path: Path)
         await store.close()
 
     run(scenario())
+
+
+def test_a_writer_that_waits_for_the_copies_is_let_go_when_the_store_is_closed(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        reclaim = reclaim_of(store)
+        compactor = reclaim.compactor
+        files = store._files  # pyright: ignore[reportPrivateUsage]
+        await write(store, *[add(number, size=1000) for number in range(1, 31)])
+        await until(lambda: files._preparing is None)  # pyright: ignore[reportPrivateUsage]
+        files._spares.clear()  # pyright: ignore[reportPrivateUsage]
+        compactor.victim = files.used()[0]
+        assert compactor.room_needed() > 30 * 1000
+        assert not files.holds(0)  # no round is under way
+        reclaim.is_wanted = True
+        assert files.holds(compactor.room_needed() - 1)
+        assert not files.holds(compactor.room_needed())
+        waiting = asyncio.ensure_future(write(store, add(31, size=10_000)))
+        await until(lambda: bool(reclaim._waiting))  # pyright: ignore[reportPrivateUsage]
+        assert not waiting.done()
+        reclaim.close()
+        await waiting
+        compactor.victim = None
+        assert await pending(store) == list(range(1, 32))
+        await store.close()
+
+    run(scenario())

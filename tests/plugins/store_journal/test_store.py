@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_kit import (
     ANY_SIZE,
+    JOURNAL_TYPES,
     KB,
     CrashStorage,
     ack,
@@ -583,7 +584,7 @@ from tidegate.spi import Durability, WriteBatch
 
 async def main():
     store, state = await opened(Path(sys.argv[1]), keep=True, checkpoint_interval=0.02,
-                                cleanup_interval=0.05)
+                                cleanup_interval=0.05, journal_type=sys.argv[3])
     sequence = state.last_sequence
     while True:
         first = sequence + 1
@@ -597,13 +598,17 @@ asyncio.run(main())
 """
 
 
-def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("journal_type", JOURNAL_TYPES)
+def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(
+    tmp_path: Path, journal_type: str
+) -> None:
+    child = [sys.executable, "-c", CHILD]
     journal = tmp_path / "data"
     journal.mkdir()
     acked: set[int] = set()
     for turn in range(3):
         process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(journal), str(Path(__file__).parent)],
+            [*child, str(journal), str(Path(__file__).parent), journal_type],
             stdout=subprocess.PIPE,
         )
         assert process.stdout is not None
