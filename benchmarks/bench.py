@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Never, TypeVar
 
-from benchkit import idle, machine, report, retained
+from benchkit import backlog, idle, machine, report, retained
 from benchkit.brokers import (
     BENCHMARKS,
     BROKERS,
@@ -96,6 +96,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         help="instead of the scenarios: publish N retained messages, and time a new subscriber to all "
         "of them by a wildcard",
     )
+    parser.add_argument(
+        "--pending",
+        type=int,
+        metavar="N",
+        help="instead of the scenarios: N pending messages in Tidegate, SIGKILL, a new start and the "
+        "drain, in one queue and again over --pending-queues; goals for N = 5000000",
+    )
+    parser.add_argument("--pending-queues", type=int, default=1000, metavar="QUEUES")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--duration", type=float, default=5.0, help="seconds of sending in each run"
@@ -134,8 +142,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--idle from 1 to 1000000")
     if options.retained is not None and not (1 <= options.retained <= 10_000_000):
         parser.error("--retained from 1 to 10000000")
-    if options.retained is not None and options.idle is not None:
-        parser.error("--idle or --retained, not both")
+    if options.pending is not None and not (1000 <= options.pending <= 50_000_000):
+        parser.error("--pending from 1000 to 50000000")
+    if not 1 <= options.pending_queues <= min(2000, options.pending or 2000):
+        parser.error("--pending-queues from 1 to 2000")
+    instead = (options.idle, options.retained, options.pending)
+    if sum(value is not None for value in instead) > 1:
+        parser.error("one of --idle, --retained and --pending at a time")
     if not 1 <= options.idle_hold <= 3600:
         parser.error("--idle-hold from 1 to 3600")
     return options
@@ -442,6 +455,42 @@ def run_retained(
     return run_each(able, options, [("mqtt", "mqtt"), ("mqtt5", "mqtt")], one)
 
 
+def run_pending(
+    options: argparse.Namespace, goals: Callable[[backlog.BacklogRun], None]
+) -> list[backlog.BacklogRun]:
+    """Measure a backlog in Tidegate, in one queue and over many; *goals* is called with each run."""
+    runs: list[backlog.BacklogRun] = []
+    for queues in sorted({1, options.pending_queues}):
+        state = options.work / "tidegate-state"
+        shutil.rmtree(state, ignore_errors=True)
+        state.mkdir()
+        (port,) = free_ports(1)
+        config = state / "bench.toml"
+        config.write_text(tidegate_config(state / "data", {"stomp": port}))
+        run = backlog.measure(
+            TIDEGATE,
+            [str(options.tidegate_command), "run", "--config", str(config)],
+            options.work / "tidegate.log",
+            LOADGEN,
+            Address("127.0.0.1", port),
+            options.pending,
+            queues,
+            live_seconds=options.duration,
+        )
+        shutil.rmtree(state)  # gigabytes
+        runs.append(run)
+        goals(run)
+    return runs
+
+
+def say_goals(run: backlog.BacklogRun) -> None:
+    """Print one run and what became of its goals."""
+    console.print(escape(run.line()))
+    for reached, text in run.goals():
+        mark = "[green]reached[/green]" if reached else "[red]missed[/red]"
+        console.print(f"goal {mark}  {text}")
+
+
 RunT = TypeVar("RunT", idle.IdleRun, retained.RetainedRun)
 
 
@@ -519,6 +568,8 @@ def main(arguments: Sequence[str]) -> int:
         options.work.mkdir(parents=True, exist_ok=True)
         scenarios = choose_scenarios(options.only)
         build_load_generator()
+        if options.pending is not None:
+            options.peers = "none"
         targets = choose_targets(options)
     except SetupError as error:
         Console(stderr=True).print(f"bench: {error}", style="red", highlight=False, soft_wrap=True)
@@ -539,6 +590,13 @@ def main(arguments: Sequence[str]) -> int:
         retained.write_json(path, timed, about, versions, [sys.argv[0], *arguments])
         console.print(f"results: {path}")
         return EXIT_MISSED if any(run.error for run in timed if run.broker in OURS) else 0
+    if options.pending is not None:
+        backlogs = run_pending(options, say_goals)
+        backlog.write_json(path, backlogs, about, versions, [sys.argv[0], *arguments])
+        console.print(f"results: {path}")
+        missed = any(not reached for run in backlogs for reached, _ in run.goals())
+        failed = any(run.error for run in backlogs) or (options.check_goals and missed)
+        return EXIT_MISSED if failed else 0
     interrupted = False
     try:
         run_rounds(targets, scenarios, options, results)

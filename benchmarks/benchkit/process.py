@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,24 @@ def stat_fields(text: str) -> tuple[int, float]:
     return int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident bytes of one process, files that it maps included: now, and the most so far."""
+
+    now: int
+    peak: int
+
+
+def memory_of(status: str) -> Memory:
+    """Read the figures from the text of /proc/PID/status (proc(5): VmRSS and VmHWM)."""
+    found = {"VmRSS": 0, "VmHWM": 0}
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        if name in found:
+            found[name] = int(value.split()[0]) << 10
+    return Memory(found["VmRSS"], found["VmHWM"])
+
+
 def session_processes(session: int) -> dict[int, float]:
     """Return the processes of a session: process id to CPU seconds used so far."""
     found: dict[int, float] = {}
@@ -65,6 +84,20 @@ class BrokerProcess:
     def pids(self) -> list[int]:
         """Return all its processes that run now."""
         return list(session_processes(self._process.pid))
+
+    def memory(self) -> Memory:
+        """Return the resident memory of its first process; zeros when that has ended."""
+        try:
+            return memory_of((Path("/proc") / str(self._process.pid) / "status").read_text())
+        except OSError:
+            return Memory(0, 0)
+
+    def kill(self) -> None:
+        """End it as a power cut of the process would: SIGKILL, nothing is asked."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(_STOP_SECONDS)
 
     def wait_ready(self, addresses: Sequence[Address]) -> None:
         """Wait until every address takes connections.
@@ -109,14 +142,8 @@ def accepts(address: Address) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def running(
-    command: Sequence[str], log: Path, addresses: Sequence[Address]
-) -> Iterator[BrokerProcess]:
-    """Run a broker for the length of a `with` block.
-
-    Raises: BrokerStartError when it does not come up.
-    """
+def start(command: Sequence[str], log: Path) -> BrokerProcess:
+    """Start a broker and return at once; the caller has to `stop` it."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -125,7 +152,18 @@ def running(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    broker = BrokerProcess(process, log)
+    return BrokerProcess(process, log)
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], log: Path, addresses: Sequence[Address]
+) -> Iterator[BrokerProcess]:
+    """Run a broker for the length of a `with` block.
+
+    Raises: BrokerStartError when it does not come up.
+    """
+    broker = start(command, log)
     try:
         broker.wait_ready(addresses)
         yield broker

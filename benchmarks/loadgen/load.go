@@ -49,26 +49,32 @@ func (l *load) dial() (*link, error) {
 	return dialLink(l.options.address, l.deadline, nil, readBufferBytes)
 }
 
+// openConsumer connects one consumer, which sees nothing before its ready is called.
+func (l *load) openConsumer(number int) (*consumer, error) {
+	o := l.options
+	link, err := l.dial()
+	if err != nil {
+		return nil, fmt.Errorf("consumer %d: %w", number, err)
+	}
+	accept := make([]bool, o.producers)
+	for producer := range accept {
+		accept[producer] = o.destination(producer) == o.destination(number)
+	}
+	c := &consumer{load: l, number: number, link: link, view: l.check.newView(number, accept)}
+	l.consumers = append(l.consumers, c)
+	if c.receiver, err = l.protocol.openReceiver(link, number, o.destination(number)); err != nil {
+		return nil, fmt.Errorf("consumer %d: %w", number, err)
+	}
+	c.onMessage, link.ready = c.message, c.ready
+	return c, l.loop.add(link)
+}
+
 // open connects the consumers, then the producers: what is sent to a topic that no one has
 // subscribed to yet is gone.
 func (l *load) open() error {
 	o := l.options
 	for number := range o.consumers {
-		link, err := l.dial()
-		if err != nil {
-			return fmt.Errorf("consumer %d: %w", number, err)
-		}
-		accept := make([]bool, o.producers)
-		for producer := range accept {
-			accept[producer] = o.destination(producer) == o.destination(number)
-		}
-		c := &consumer{load: l, number: number, link: link, view: l.check.newView(number, accept)}
-		l.consumers = append(l.consumers, c)
-		if c.receiver, err = l.protocol.openReceiver(link, number, o.destination(number)); err != nil {
-			return fmt.Errorf("consumer %d: %w", number, err)
-		}
-		c.onMessage, link.ready = c.message, c.ready
-		if err := l.loop.add(link); err != nil {
+		if _, err := l.openConsumer(number); err != nil {
 			return err
 		}
 	}

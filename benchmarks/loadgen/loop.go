@@ -223,24 +223,31 @@ func (o *loop) runUntil(done func() bool, deadline time.Time) error {
 		if left <= 0 {
 			return errTimeout
 		}
-		milliseconds := min(left/time.Millisecond+1, 1000)
-		n, _, errno := syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(o.epoll),
-			uintptr(unsafe.Pointer(&o.events[0])), uintptr(len(o.events)), uintptr(milliseconds), 0, 0)
-		if errno == syscall.EINTR {
-			continue
+		if err := o.turn(min(left/time.Millisecond+1, 1000)); err != nil {
+			return err
 		}
-		if errno != 0 {
-			return fmt.Errorf("epoll_wait: %w", errno)
+	}
+	return nil
+}
+
+// turn waits at most so many milliseconds and serves the links that are ready.
+func (o *loop) turn(milliseconds time.Duration) error {
+	n, _, errno := syscall.Syscall6(syscall.SYS_EPOLL_PWAIT, uintptr(o.epoll),
+		uintptr(unsafe.Pointer(&o.events[0])), uintptr(len(o.events)), uintptr(milliseconds), 0, 0)
+	if errno == syscall.EINTR {
+		return nil
+	}
+	if errno != 0 {
+		return fmt.Errorf("epoll_wait: %w", errno)
+	}
+	for i := range int(n) {
+		event := &o.events[i]
+		l := o.dense[event.Fd]
+		if l == nil {
+			continue // removed earlier in this turn
 		}
-		for i := range int(n) {
-			event := &o.events[i]
-			l := o.dense[event.Fd]
-			if l == nil {
-				continue // removed earlier in this turn
-			}
-			if err := o.serve(l, event.Events); err != nil {
-				return err
-			}
+		if err := o.serve(l, event.Events); err != nil {
+			return err
 		}
 	}
 	return nil

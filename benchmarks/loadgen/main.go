@@ -29,7 +29,9 @@ func main() {
 	runtime.GOMAXPROCS(2)
 	runtime.LockOSThread()
 	debug.SetGCPercent(1000)
-	o.run = uint64(time.Now().UnixNano()) ^ uint64(os.Getpid())<<48
+	if o.run == 0 {
+		o.run = uint64(time.Now().UnixNano()) ^ uint64(os.Getpid())<<48
+	}
 	if o.idle > 0 {
 		r := runIdle(o)
 		if o.json {
@@ -53,6 +55,22 @@ func main() {
 		}
 		if r.Error != "" {
 			os.Exit(exitFailed)
+		}
+		return
+	}
+	if o.drain {
+		r := runDrain(o)
+		if o.json {
+			json.NewEncoder(os.Stdout).Encode(r)
+		} else {
+			fmt.Printf("%d drained in %.3f s (%.0f/s), %d faults %s\n",
+				r.Received, r.Seconds, r.PerS, r.faults(), r.Error)
+		}
+		switch {
+		case r.Error != "":
+			os.Exit(exitFailed)
+		case r.faults() > 0:
+			os.Exit(exitFaults)
 		}
 		return
 	}

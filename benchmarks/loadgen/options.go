@@ -23,6 +23,7 @@ type options struct {
 	retained, subscribes                int
 	hold, heartBeat                     time.Duration
 	run                                 uint64
+	drain                               bool
 }
 
 // headerList takes repeated -flag key:value options.
@@ -70,6 +71,8 @@ func parseOptions(arguments []string, output *flag.FlagSet) (*options, error) {
 	f.IntVar(&o.subscribes, "subscribes", 3, "how many subscriptions -retained times, one after the other")
 	f.DurationVar(&o.hold, "hold", 10*time.Second, "how long -idle holds them")
 	f.DurationVar(&o.heartBeat, "heart-beat", 10*time.Second, "heart-beat or keep-alive of -idle connections")
+	f.BoolVar(&o.drain, "drain", false, "instead of sending: wait until the broker accepts, then receive what a run with the same -run-id, -messages, -producers and -destination and no consumers left behind")
+	f.Uint64Var(&o.run, "run-id", 0, "the number that marks this run's messages (0: draws one)")
 	if err := f.Parse(arguments); err != nil {
 		return nil, err
 	}
@@ -110,6 +113,7 @@ func (o *options) check() error {
 		{o.retained > 0 && o.protocol != "mqtt", "-retained is for mqtt and mqtt5"},
 		{o.retained > 0 && (o.subscribes < 1 || o.subscribes > 1000), "-subscribes must be 1 to 1000"},
 		{o.idle > 0 && (o.heartBeat < time.Second || o.hold <= 0), "-heart-beat must be at least 1s and -hold above 0"},
+		{o.drain && (o.run == 0 || o.consumers == 0 || o.protocol != "stomp"), "-drain is for stomp, and needs -run-id and consumers"},
 		{o.protocol == "mqtt" && o.qos == 0 && o.consumers == 0, "QoS 0 without consumers measures nothing: no one answers"},
 	} {
 		if rule.bad {

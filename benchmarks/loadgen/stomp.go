@@ -35,7 +35,10 @@ func (s stompProtocol) openReceiver(link *link, _ int, destination string) (rece
 		return nil, err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "SUBSCRIBE\nid:0\ndestination:%s\nack:%s\nreceipt:subscribed\n", destination, s.options.ack)
+	fmt.Fprintf(&b, "SUBSCRIBE\nid:0\ndestination:%s\nack:%s\n", destination, s.options.ack)
+	if !s.options.drain { // what waits in the queue may come before the receipt
+		b.WriteString("receipt:subscribed\n")
+	}
 	for _, header := range s.options.subscribeHeaders {
 		b.WriteString(header + "\n")
 	}
@@ -43,8 +46,10 @@ func (s stompProtocol) openReceiver(link *link, _ int, destination string) (rece
 	if err := link.write([]byte(b.String())); err != nil {
 		return nil, err
 	}
-	if err := link.stompAnswer("RECEIPT"); err != nil {
-		return nil, err
+	if !s.options.drain {
+		if err := link.stompAnswer("RECEIPT"); err != nil {
+			return nil, err
+		}
 	}
 	return &stompReceiver{ack: s.options.ack}, nil
 }

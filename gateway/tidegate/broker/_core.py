@@ -564,6 +564,7 @@ class BrokerCore:
                 page_count=policy.page_count,
                 temporary_directory=self._temporary_directory,
                 temporary_limit_bytes=policy.temporary_limit,
+                shared_limit_bytes=self.config.cursor_memory_limit,
             )
         )
 

@@ -68,6 +68,14 @@ class BrokerConfig:
         help="Bytes accepted from clients and not yet durable; above it producers are throttled "
         "until the store catches up. Guards memory when the disk is slow.",
     )
+    cursor_memory_limit: int = option(
+        128 << 20,
+        kind=Kind.SIZE,
+        minimum=1,
+        help="Memory that waiting messages of all `store` cursors may take together; those whose "
+        "consumers have taken nothing for longest go back to where they are anyway, the store. "
+        "Guards the process against many backlogs that are each below `memory_limit`.",
+    )
     retained_limit: int = option(
         256 << 20,
         kind=Kind.SIZE,

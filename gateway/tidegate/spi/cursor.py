@@ -32,6 +32,8 @@ class CursorContext:
         page_count: messages to read from store or file at once.
         temporary_directory: for spooled messages; emptied by the host at start.
         temporary_limit_bytes: what one cursor may spool there.
+        shared_limit_bytes: what all cursors of one kind may hold in memory together, if they can let
+            go of messages that the store has; the same for all of them, 0 for no limit.
     """
 
     destination: str
@@ -41,6 +43,7 @@ class CursorContext:
     page_count: int
     temporary_directory: Path
     temporary_limit_bytes: int
+    shared_limit_bytes: int = 0
 
 
 class PendingCursor(Protocol):

@@ -149,6 +149,23 @@ class OrderedMemory:
             self.body_bytes = sum([len(message.message.body) for message in kept])
         return before - len(kept)
 
+    def drop_behind(self, sequence: int, floor_bytes: int) -> int:
+        """Remove messages behind *sequence* from the end until *floor_bytes* are left.
+
+        One stays, however large: it must be able to pass. So does what was delivered before, and
+        what is in front of it: the store may not know yet how often.
+
+        Returns: how many.
+        """
+        queue = self.messages
+        before = len(queue)
+        while len(queue) > 1 and self.memory_bytes > floor_bytes:
+            last = queue[-1]
+            if last.sequence <= sequence or last.delivery_count:
+                break
+            self.body_bytes -= len(queue.pop().message.body)
+        return before - len(queue)
+
     def clear(self) -> None:
         """Forget everything."""
         self.messages.clear()

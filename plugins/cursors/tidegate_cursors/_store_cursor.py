@@ -1,7 +1,8 @@
 """The store cursor: hybrid of direct dispatch and paging from the message store (the default).
 
 While consumers keep up, an offered message goes to memory and from there to a consumer; the store
-is written but never read. When memory reaches the limit, messages stay in the store only and are
+is written but never read. When memory reaches the limit (of the list, or of all store cursors
+together), messages stay in the store only and are
 paged in as memory drains; once the last of them is in memory, offers go there directly again
 (AMQ message store, "Store-based cursors").
 """
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from tidegate.spi import CursorContext, PendingCursor, StoredMessage
+from tidegate_cursors._budget import MemoryBudget
 from tidegate_cursors._ordered_memory import OrderedMemory
 from tidegate_cursors._stored_tail import StoredTail
 
@@ -22,9 +24,22 @@ _NOTHING: Final[Sequence[StoredMessage]] = ()
 class StoreCursor:
     """A :class:`tidegate.spi.PendingCursor`; all calls on the event loop."""
 
-    __slots__ = ("_limit_bytes", "_memory", "_tail")
+    __slots__ = (
+        "_accounted",
+        "_budget",
+        "_limit_bytes",
+        "_memory",
+        "_out_to",
+        "_tail",
+        "taken_at",
+    )
 
-    def __init__(self, context: CursorContext) -> None:
+    def __init__(self, context: CursorContext, budget: MemoryBudget | None = None) -> None:
+        self._budget = budget or MemoryBudget(0)
+        self._budget.join(self)
+        self._accounted = 0  # what the budget was told
+        self._out_to = 0  # nothing behind this sequence was ever taken out of memory
+        self.taken_at = 0  # see Holder
         self._limit_bytes = context.memory_limit_bytes
         self._memory = OrderedMemory()
         self._tail = StoredTail(context.read_page, context.recovered_count, context.page_count)
@@ -55,16 +70,25 @@ class StoreCursor:
         if tail.count:
             tail.add(len(messages))
             return _NOTHING
-        kept = self._memory.append_within(messages, self._limit_bytes)
+        budget = self._budget
+        kept = self._memory.append_within(messages, budget.allowed(self._limit_bytes))
         if kept:
             tail.position = messages[kept - 1].sequence
         if kept != len(messages):
             tail.add(len(messages) - kept)
+        self._account()
+        budget.make_room(self)
         return _NOTHING
 
     def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
         """Take the first messages in memory."""
-        return self._memory.take(limit, bytes_max)
+        taken = self._memory.take(limit, bytes_max)
+        if taken:
+            self._out_to = max(self._out_to, taken[-1].sequence)
+            budget = self._budget
+            self.taken_at = budget.clock = budget.clock + 1
+            self._account()
+        return taken
 
     async def page_in(self) -> None:
         """Read the next page from the store, as far as there is room in memory.
@@ -72,37 +96,78 @@ class StoreCursor:
         Raises: StoreError. Cancellation: safe.
         """
         memory = self._memory
-        room_bytes = self._limit_bytes - memory.memory_bytes
+        room_bytes = self._budget.allowed(self._limit_bytes) - memory.memory_bytes
         if room_bytes <= 0 and memory.messages:
             return
         page = await self._tail.read(room_bytes)
         if page:
             memory.append(page)
+            self._account()
+            self._budget.make_room(self)
 
     def claim(self, sequences: Sequence[int]) -> Sequence[int]:
         """Take these messages, in memory or only in the store. Returns the untaken ones."""
         wanted = set(sequences)
         found = self._memory.claim(wanted)
+        if found:
+            self._out_to = max(self._out_to, max(found))
+            self._account()
         return sorted(found | self._tail.claim(wanted - found))
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Taken messages return to their place: in memory, or where they were claimed."""
-        self._memory.put_back(self._tail.put_back(messages))
+        back = self._tail.put_back(messages)
+        if back:
+            self._memory.put_back(back)
+            self._out_to = max(self._out_to, max([message.sequence for message in back]))
+            self._account()
 
     def remove(self, sequences: Sequence[int]) -> int:
         """Forget untaken messages. Returns how many were known."""
         gone = set(sequences)
-        return self._memory.remove(gone) + self._tail.remove(gone)
+        removed = self._memory.remove(gone) + self._tail.remove(gone)
+        self._account()
+        return removed
+
+    def let_go(self, floor_bytes: int) -> None:
+        """See :class:`~tidegate_cursors._budget.Holder`.
+
+        Only of what was never out: the store does not know yet that the rest was delivered, and a
+        page from there must not bring what is in flight.
+        """
+        tail = self._tail
+        if tail.is_reading:
+            return  # the page begins behind the position as it is now
+        dropped = self._memory.drop_behind(self._out_to, floor_bytes)
+        if dropped:
+            messages = self._memory.messages
+            last = messages[-1].sequence if messages else 0
+            tail.position = max(last, self._out_to)
+            tail.add(dropped)
+            self._account()
+
+    def _account(self) -> None:
+        now = self._memory.memory_bytes
+        self._budget.used += now - self._accounted
+        self._accounted = now
 
     async def close(self) -> None:
         """Free the memory. Idempotent."""
         self._memory.clear()
         self._tail.forget()
+        self._account()
+        self._budget.leave(self)
 
 
 @final
 class StoreCursorFactory:
-    """Makes store cursors; they cannot serve a list that is not in the store."""
+    """Makes store cursors; they cannot serve a list that is not in the store.
+
+    All that one factory makes share the memory that the first one's context allows.
+    """
+
+    def __init__(self) -> None:
+        self._budget: MemoryBudget | None = None
 
     @property
     def needs_store(self) -> bool:
@@ -116,4 +181,6 @@ class StoreCursorFactory:
         """
         if context.read_page is None:
             raise ValueError(f"{context.destination}: a store cursor needs a stored list")
-        return StoreCursor(context)
+        if self._budget is None:
+            self._budget = MemoryBudget(context.shared_limit_bytes)
+        return StoreCursor(context, self._budget)

@@ -59,6 +59,11 @@ class StoredTail:
         """True when the list is in the store at all."""
         return self._read_page is not None
 
+    @property
+    def is_reading(self) -> bool:
+        """A page is being read."""
+        return self._removed is not None
+
     def add(self, count: int) -> None:
         """*count* more messages at the end are only in the store."""
         self.count += count

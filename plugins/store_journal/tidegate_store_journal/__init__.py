@@ -6,6 +6,7 @@ the crash tests put faults under the engine.
 
 from __future__ import annotations
 
+from tidegate_store_journal._metadata import MetadataCounters, read_counters
 from tidegate_store_journal._options import JournalOptions
 from tidegate_store_journal._storage import DirectoryStorage, File, MemoryStorage, Storage
 from tidegate_store_journal._store import JournalStore
@@ -19,8 +20,10 @@ __all__ = [
     "JournalOptions",
     "JournalStore",
     "MemoryStorage",
+    "MetadataCounters",
     "Storage",
     "describe",
     "inspect",
+    "read_counters",
     "why",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 
 from tidegate.spi import InflightDirection, InflightRecord, Message, Session, Subscription
 from tidegate_store_journal._acklog import AckBlock
+from tidegate_store_journal._pieces import Piece
 
 InflightKey = tuple[InflightDirection, int]
 
@@ -16,10 +16,10 @@ class Changes:
     """Everything a checkpoint writes: the difference to the checkpoint before.
 
     Attributes:
-        added: list and arrays of :meth:`PendingList.since`; a list may come several times.
-        moved: per list, new locations of entries that the metadata store has.
-        removed: per list, sequences that the metadata store has and must forget (last of the three).
-        dropped_lists: lists to forget as a whole.
+        dropped_lists: lists to forget as a whole, before anything else.
+        pieces: per list, pieces to put, new or changed; pieces_gone: keys of those to forget.
+        added_after: references above this sequence were in no checkpoint before.
+        removed: how many references that the metadata store has were removed.
         deliveries: delivery count by (list, sequence); 0 forgets it.
         destinations … retained: new value by key, None when it is gone.
         acknowledged: blocks to put; acknowledged_gone: first rows of blocks to delete.
@@ -27,10 +27,11 @@ class Changes:
         last_sequence … ack_released: counters.
     """
 
-    added: list[tuple[int, array[int], array[int]]]
-    moved: dict[int, dict[int, int]]
-    removed: dict[int, list[int]]
     dropped_lists: list[int]
+    pieces: dict[int, list[Piece]]
+    pieces_gone: dict[int, list[int]]
+    added_after: int
+    removed: int
     deliveries: dict[tuple[int, int], int]
     destinations: dict[str, int | None]
     subscriptions: dict[int, Subscription | None]
@@ -63,8 +64,7 @@ class Changes:
 class Dirty:
     """Keys changed since the last checkpoint."""
 
-    moved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
-    removed: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    removed: int = 0
     dropped_lists: list[int] = field(default_factory=list[int])
     deliveries: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     destinations: set[str] = field(default_factory=set[str])

@@ -361,7 +361,8 @@ class DataFiles:
                     break
                 is_needed, waits = False, True
                 if self._spares and not self._pool and not await self._has_room():
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    where = self._storage.describe("")
+                    raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {where}")
                 self._spares.append(await self._prepare(self._policy.length))
                 self._is_failing = False
         except OSError as error:

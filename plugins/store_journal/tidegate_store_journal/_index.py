@@ -9,7 +9,8 @@ that was added and acknowledged between two checkpoints is in none of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
 from tidegate_store_journal._acklog import AckBlock
@@ -17,8 +18,11 @@ from tidegate_store_journal._changes import Changes, Dirty
 from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._format import MASK_32
 from tidegate_store_journal._pending import SEAL_ENTRIES, PendingList
+from tidegate_store_journal._pieces import Piece
 from tidegate_store_journal._references import HELD_SHIFT, References
 from tidegate_store_journal._smallstate import SmallState
+
+_NEVER: Final = 1 << 62
 
 
 class Index(References, SmallState):
@@ -38,6 +42,9 @@ class Index(References, SmallState):
         #: come out of order, so they are put into the list at the end.
         self._loose: dict[int, dict[int, int]] = {}
         self._is_settled = False
+        self._growth_max: int = 0
+        self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
+        self._on_growth: Callable[[], None] | None = None
         self._apply_one |= {
             Discard: self._discard,
             Move: self._move,
@@ -80,6 +87,18 @@ class Index(References, SmallState):
         self.last_list = effects.last_list
         # The log's own counter moves with its blocks; this covers rows that were never kept.
         self.log.last = max(self.log.last, effects.last_ack)
+        if self.pending_messages >= self._grown_at and self._on_growth is not None:
+            self._grown_at = _NEVER
+            self._on_growth()
+
+    def watch_growth(self, count: int, on_growth: Callable[[], None]) -> None:
+        """Call *on_growth* when *count* messages more are pending than at the last checkpoint.
+
+        Once for each checkpoint; 0 for never.
+        """
+        self._growth_max = count
+        self._on_growth = on_growth
+        self._grown_at = self.pending_messages + count if count else _NEVER
 
     # --------------------------------------------------------------------- leaving a list
 
@@ -91,12 +110,13 @@ class Index(References, SmallState):
         pop = pending.fresh.pop
         found: list[int | None] = [pop(sequence, None) for sequence in sequences]
         if None in found:
-            for index, sequence in enumerate(sequences):
-                if found[index] is None:
-                    value = found[index] = pending.pop_sealed(sequence)
-                    if value is not None and sequence <= self.watermark:
-                        removed = self._dirty.removed
-                        removed.setdefault(list_id, []).append(sequence)
+            if sequences[-1] <= pending.last_sealed and not any(found):
+                found = pending.pop_all(sequences)
+            else:
+                for index, sequence in enumerate(sequences):
+                    if found[index] is None:
+                        found[index] = pending.pop_sealed(sequence)
+            self._count_removed(sequences, found)
             if None in found and list_id in self._loose:
                 loose = self._loose[list_id]
                 for index, sequence in enumerate(sequences):
@@ -108,6 +128,17 @@ class Index(References, SmallState):
         if pending.deliveries:
             self._forget_deliveries(list_id, pending, sequences)
         return sequences, [value for value in found if value is not None]
+
+    def _count_removed(self, sequences: Sequence[int], found: Sequence[int | None]) -> None:
+        """Count those that the metadata store has."""
+        watermark = self.watermark
+        if max(sequences) <= watermark:
+            self._dirty.removed += len(found) - found.count(None)
+        elif min(sequences) <= watermark:
+            pairs = zip(sequences, found, strict=True)
+            self._dirty.removed += sum(
+                sequence <= watermark and value is not None for sequence, value in pairs
+            )
 
     def _forget_deliveries(
         self, list_id: int, pending: PendingList, sequences: Iterable[int]
@@ -164,8 +195,6 @@ class Index(References, SmallState):
             loose = self._loose.setdefault(list_id, {})
             loose[sequence] = place
             return 0
-        if sequence <= self.watermark:
-            self._dirty.moved.setdefault(list_id, {})[sequence] = place
         return old
 
     def forget_loose(self, known: Sequence[int]) -> None:
@@ -184,6 +213,7 @@ class Index(References, SmallState):
             merged = self.lists[list_id] = PendingList()
             merged.restore(sequences, locations)
             merged.deliveries = pending.deliveries
+            merged.replace(pending)
         self._loose.clear()
         self._is_settled = True
 
@@ -286,21 +316,26 @@ class Index(References, SmallState):
         for sequence in pending.deliveries:
             self._dirty.deliveries.pop((list_id, sequence), None)
         self._loose.pop(list_id, None)
-        self._dirty.moved.pop(list_id, None)
-        self._dirty.removed.pop(list_id, None)
         self._dirty.dropped_lists.append(list_id)
 
     # ------------------------------------------------------------------------- checkpoints
 
     def take_changes(self) -> Changes:
         """What changed since the last call; the caller must get it into the metadata store."""
-        added: list[tuple[int, array[int], array[int]]] = []
+        pieces: dict[int, list[Piece]] = {}
+        pieces_gone: dict[int, list[int]] = {}
         for list_id, pending in self.lists.items():
             if pending.fresh:
                 pending.seal()
-            if pending.last_sealed > self.watermark:
-                added += [(list_id, *arrays) for arrays in pending.since(self.watermark)]
-        self.watermark = self.last_sequence
+            if pending.has_changes:
+                changed, gone_keys = pending.take_changes()
+                if changed:
+                    pieces[list_id] = changed
+                if gone_keys:
+                    pieces_gone[list_id] = gone_keys
+        added_after, self.watermark = self.watermark, self.last_sequence
+        if self._growth_max:
+            self._grown_at = self.pending_messages + self._growth_max
         dirty, self._dirty = self._dirty, Dirty()
         files_gone, self.files_gone = self.files_gone, []
         put, gone = self.log.take_unstored()
@@ -310,10 +345,11 @@ class Index(References, SmallState):
                 use.speaks_of_stored = len(use.speaks_of)
                 speaks_of[file_id] = sorted(use.speaks_of)
         return Changes(
-            added=added,
-            moved=dirty.moved,
-            removed=dirty.removed,
             dropped_lists=dirty.dropped_lists,
+            pieces=pieces,
+            pieces_gone=pieces_gone,
+            added_after=added_after,
+            removed=dirty.removed,
             deliveries=dirty.deliveries,
             destinations={key: self.destinations.get(key) for key in dirty.destinations},
             subscriptions={key: self.subscriptions.get(key) for key in dirty.subscriptions},
@@ -355,6 +391,7 @@ class Index(References, SmallState):
         self._mark_small_state_changed()
         dirty = self._dirty
         for list_id, pending in self.lists.items():
+            pending.mark_everything_changed()
             for sequence, count in pending.deliveries.items():
                 dirty.deliveries[list_id, sequence] = count
         for use in self.files.values():

@@ -84,11 +84,17 @@ class Maintenance:
         self._executor = executor
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._is_wanted = False
 
     @property
     def compactor(self) -> Compactor:
         """What copies messages forward."""
         return self._reclaim.compactor
+
+    def want_checkpoint(self) -> None:
+        """Write a checkpoint soon: so much was added that replaying it would take its time."""
+        self._is_wanted = True
+        self._room.event.set()
 
     def start(self) -> None:
         """Begin."""
@@ -131,7 +137,7 @@ class Maintenance:
                 reclaim.reclaim()
                 cleanup_at = now() + options.cleanup_interval
                 checkpoint_at = now() + options.checkpoint_interval
-            elif now() >= checkpoint_at:
+            elif self._is_wanted or now() >= checkpoint_at:
                 await self._checkpoint(cleanup=False)
                 checkpoint_at = now() + options.checkpoint_interval
             if reclaim.is_wanted:
@@ -141,6 +147,7 @@ class Maintenance:
                 await asyncio.sleep(_URGENT_PAUSE_SECONDS)
 
     async def _checkpoint(self, *, cleanup: bool) -> None:
+        self._is_wanted = False
         await self._guard(self._checkpointer.run(cleanup=cleanup))
         if not self._room.is_short:
             await self._guard(self.make_reserve())

@@ -10,9 +10,9 @@ import errno
 import hashlib
 import shutil
 import struct
-from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast
 
@@ -24,25 +24,28 @@ from tidegate.spi import InflightRecord, Message, Session, Subscription
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
-from tidegate_store_journal._pending import iterate_arrays
+from tidegate_store_journal._pieces import Piece, decode_piece, encode_piece, without_removed
 
 T = TypeVar("T")
 
-METADATA_VERSION: Final = 1
+#: 2: pending lists in pieces; 1 had a key for each reference.
+METADATA_VERSION: Final = 2
 #: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
 #: pages, and a damaged one can end the process instead of raising an error.
 _VERIFY_BYTES_MAX: Final = 8 << 20
+#: Above this size the file is unmapped after use: a page that was touched counts as resident memory of
+#: the gateway, and the kernel maps 15 more around it. Opening it again takes a millisecond.
+_UNMAP_BYTES: Final = 16 << 20
 #: Address space, not disk: LMDB maps this much, and it is doubled when it is not enough.
 _MAP_BYTES: Final = 4 << 30
 _MAP_BYTES_MAX: Final = 1 << 44
-#: Entries put by one call into LMDB; each call holds the GIL for part of its time.
-_PUT_ENTRIES: Final = 512
 
 _PENDING_KEY: Final = struct.Struct(">QQ")
 _U64_KEY: Final = struct.Struct(">Q")
 _COUNT: Final = struct.Struct("<I")
 _INFLIGHT_KEY: Final = struct.Struct(">BH")
 _STATE_KEY: Final = b"state"
+_COUNTERS_KEY: Final = b"counters"
 
 
 class MetadataError(Exception):
@@ -69,7 +72,7 @@ class Loaded:
     """A whole checkpoint, read back."""
 
     state: MetadataState
-    lists: dict[int, tuple[array[int], array[int]]]
+    lists: dict[int, list[Piece]]
     deliveries: dict[tuple[int, int], int]
     destinations: dict[str, int]
     subscriptions: list[Subscription]
@@ -82,17 +85,30 @@ class Loaded:
 
 @dataclass(slots=True)
 class MetadataCounters:
-    """What was ever written: the proof that short-lived messages never get here.
+    """What was ever written, also in earlier runs: the proof that short-lived messages never get here.
 
-    Attributes: checkpoints; pending_put, pending_deleted: message references; acknowledged_put,
-    acknowledged_deleted: blocks of the acknowledged log.
+    Attributes: checkpoints; pending_put, pending_deleted: message references, each when it first came
+    in and when it went; pieces_put, pieces_deleted: values with them, also those that only changed;
+    acknowledged_put, acknowledged_deleted: blocks of the acknowledged log.
     """
 
     checkpoints: int = 0
     pending_put: int = 0
     pending_deleted: int = 0
+    pieces_put: int = 0
+    pieces_deleted: int = 0
     acknowledged_put: int = 0
     acknowledged_deleted: int = 0
+
+    def add(self, other: MetadataCounters) -> None:
+        """Count what *other* counts, too."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def become(self, other: MetadataCounters) -> None:
+        """Take the values of *other*."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
 
 class Metadata(Protocol):
@@ -121,14 +137,21 @@ class Metadata(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
 class NoMetadata:
     """No metadata store: every start replays all there is."""
 
-    counters: MetadataCounters = field(default_factory=MetadataCounters)
+    def __init__(self, unused: Metadata | None = None) -> None:
+        """*unused*: one that may be there from another time, and is removed.
+
+        Left where it is, it would describe the journal as it once was to whoever believes it later.
+        """
+        self.counters = MetadataCounters()
+        self._unused = unused
 
     def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
         """See :class:`Metadata`."""
+        if self._unused is not None:
+            self._unused.reset()
         return None
 
     def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
@@ -202,7 +225,9 @@ class LmdbMetadata:
             self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
-                return self._load(transaction, progress)
+                loaded = self._load(transaction, progress)
+            self._unmap_if_large()
+            return loaded
         except (lmdb.Error, msgspec.DecodeError, struct.error, FormatError, ValueError) as error:
             raise MetadataError(f"{self._directory}: {error}") from error
 
@@ -230,6 +255,10 @@ class LmdbMetadata:
         state = msgspec.msgpack.decode(encoded, type=MetadataState)
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
+
+        counters = transaction.get(_COUNTERS_KEY, db=database["meta"])
+        if counters is not None:
+            self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
 
         def values(name: str) -> list[bytes]:
             cursor = transaction.cursor(db=database[name])
@@ -261,35 +290,30 @@ class LmdbMetadata:
 
     def _load_pending(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
-    ) -> dict[int, tuple[array[int], array[int]]]:
-        lists: dict[int, tuple[array[int], array[int]]] = {}
+    ) -> dict[int, list[Piece]]:
+        lists: dict[int, list[Piece]] = {}
         total = transaction.stat(self._open["pending"])["entries"]
-        current = -1
-        sequences = locations = array("Q")
         unpack = _PENDING_KEY.unpack
         for done, (key, value) in enumerate(transaction.cursor(db=self._open["pending"])):
             list_id, sequence = unpack(key)
-            if list_id != current:
-                current = list_id
-                sequences, locations = lists[list_id] = array("Q"), array("Q")
-            if len(value) != 16:
-                raise MetadataError(f"{self._directory}: a location is {len(value)} bytes long")
-            sequences.append(sequence)
-            locations.frombytes(value)
-            if done % 100_000 == 0:
+            lists.setdefault(list_id, []).append(decode_piece(bytes(key), sequence, bytes(value)))
+            if done % 1000 == 0:
                 progress("loading the checkpoint", done, total)
         return lists
 
     def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
         """See :class:`Metadata`."""
         while True:
-            counters = MetadataCounters()
+            counters = MetadataCounters(checkpoints=1)
             try:
                 with self._env().begin(write=True) as transaction:
                     for change in changes:
                         self._save_messages(transaction, change, counters)
                         self._save_small_state(transaction, change)
                     transaction.put(_STATE_KEY, encode(state), db=self._open["meta"])
+                    total = replace(self.counters)
+                    total.add(counters)
+                    transaction.put(_COUNTERS_KEY, encode(total), db=self._open["meta"])
                 break
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
@@ -300,12 +324,8 @@ class LmdbMetadata:
                 raise OSError(errno.ENOSPC, f"metadata store: {error}") from error
             except lmdb.Error as error:
                 raise OSError(errno.EIO, f"metadata store: {error}") from error
-        total = self.counters
-        total.checkpoints += 1
-        total.pending_put += counters.pending_put
-        total.pending_deleted += counters.pending_deleted
-        total.acknowledged_put += counters.acknowledged_put
-        total.acknowledged_deleted += counters.acknowledged_deleted
+        self._unmap_if_large()
+        self.counters.add(counters)
 
     def _save_messages(
         self, transaction: lmdb.Transaction, change: Changes, counters: MetadataCounters
@@ -314,24 +334,18 @@ class LmdbMetadata:
         key_of = _PENDING_KEY.pack
         for list_id in change.dropped_lists:
             self._drop_list(transaction, list_id)
-        for list_id, places in change.moved.items():
-            for sequence, place in places.items():
-                transaction.put(key_of(list_id, sequence), place.to_bytes(16, "little"), db=pending)
-        for list_id, sequences in change.removed.items():
-            for sequence in sequences:
-                counters.pending_deleted += transaction.delete(
-                    key_of(list_id, sequence), db=pending
-                )
-        cursor = transaction.cursor(db=pending)
-        for list_id, sequences, locations in change.added:
-            items: list[tuple[bytes, bytes]] = []
-            for sequence, low, high in iterate_arrays(sequences, locations):
-                items.append((key_of(list_id, sequence), struct.pack("<QQ", low, high)))
-                if len(items) >= _PUT_ENTRIES:
-                    counters.pending_put += cursor.putmulti(items)[1]
-                    items = []
-            if items:
-                counters.pending_put += cursor.putmulti(items)[1]
+        counters.pending_deleted += change.removed
+        for list_id, keys in change.pieces_gone.items():
+            for key in keys:
+                counters.pieces_deleted += transaction.delete(key_of(list_id, key), db=pending)
+        for list_id, pieces in change.pieces.items():
+            for changed in pieces:
+                key = key_of(list_id, changed.key)
+                piece = without_removed(changed)
+                transaction.put(key, encode_piece(key, piece), db=pending)
+                counters.pieces_put += 1
+                before = bisect_right(piece.sequences, change.added_after)
+                counters.pending_put += len(piece.sequences) - before
         deliveries = self._open["deliveries"]
         for (list_id, sequence), count in change.deliveries.items():
             key = key_of(list_id, sequence)
@@ -380,6 +394,10 @@ class LmdbMetadata:
         for file_id in change.files_gone:
             store("files", _U64_KEY.pack(file_id), None)
 
+    def _unmap_if_large(self) -> None:
+        if self.disk_bytes > _UNMAP_BYTES:
+            self.close()
+
     def reset(self) -> None:
         """See :class:`Metadata`."""
         self.close()
@@ -399,6 +417,20 @@ class LmdbMetadata:
         if self._environment is not None:
             self._environment.close()
             self._environment = None
+
+
+def read_counters(directory: Path) -> MetadataCounters:
+    """What was ever written into the metadata store of the journal in *directory*.
+
+    Works beside a running gateway; zeros where there is no metadata store.
+    Raises: MetadataError.
+    """
+    metadata = LmdbMetadata(directory / "metadata", read_only=True)
+    try:
+        metadata.load(lambda _what, _done, _total: None)
+    finally:
+        metadata.close()
+    return metadata.counters
 
 
 #: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.

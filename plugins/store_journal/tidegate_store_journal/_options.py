@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import ConfigError, Kind, option
+from tidegate.spi import ConfigError, Kind, format_size, option
 from tidegate_store_journal._format import DATA_OFFSET
 
 #: When written batches are forced to stable storage.
@@ -21,6 +21,10 @@ MAPPED: Final = "MAPPED"
 TYPES: Final = (NIO, ASYNCIO, MAPPED)
 #: ``journal_max_io`` of ASYNCIO; the others have one request under way.
 ASYNCIO_MAX_IO: Final = 500
+
+
+#: One that fills, one that is ready, one that is compacted, and one for acknowledgements at the limit.
+_MEMORY_FILES_MIN: Final = 4
 
 
 class _Default(int):
@@ -160,6 +164,28 @@ class JournalOptions:
         minimum=0.01,
         maximum=3600,
     )
+    max_checkpoint_message_add_size: int = option(
+        100_000,
+        help="Messages added and not consumed since the last checkpoint, in number, at which the "
+        "next one begins early: bounds what a start after a crash replays while a backlog builds "
+        "up.",
+        minimum=4096,
+        maximum=100_000_000,
+        zero="checkpoints by the clock only",
+    )
+    persistent_index: bool = option(
+        True,
+        help="Keep the index in the metadata store. false: keep it in memory only; every start "
+        "then reads all data files (some 20 seconds for 5 million small messages).",
+    )
+    memory_limit: int = option(
+        512 << 20,
+        help="Only with broker.persistent = false: memory that the data files may take, as if it "
+        "were the disk. At the limit new messages are refused (store full); acknowledging makes "
+        "room. At least 4 files.",
+        kind=Kind.SIZE,
+        minimum=256 << 10,
+    )
     cleanup_interval: float = option(
         30.0,
         help="Time between deletions of data files in which nothing lives any more.",
@@ -215,7 +241,7 @@ class JournalOptions:
         return self.journal_max_io or ASYNCIO_MAX_IO
 
 
-def check(options: JournalOptions) -> None:
+def check(options: JournalOptions, *, persistent: bool = True) -> None:
     """Refuse values that cannot work together. Raises: ConfigError."""
     if not options.directory.strip():
         raise ConfigError("is empty; name a directory such as 'journal'", key="directory")
@@ -246,6 +272,13 @@ def check(options: JournalOptions) -> None:
         raise ConfigError("is too small", key="journal_max_file_length")
     if options.archive_data_logs and not options.directory_archive.strip():
         raise ConfigError("is empty; name a directory such as 'archive'", key="directory_archive")
+    if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:
+        raise ConfigError(
+            f"{format_size(options.memory_limit)} is less than {_MEMORY_FILES_MIN} times "
+            f"journal_max_file_length ({format_size(options.file_length)}): make the files smaller, "
+            "or give more memory",
+            key="memory_limit",
+        )
     if options.cleanup_interval < options.checkpoint_interval:
         raise ConfigError(
             f"{options.cleanup_interval:g} s is shorter than checkpoint_interval "

@@ -5,6 +5,9 @@ consumed soon after it was stored never leaves it. What stays is *sealed* into c
 arrays: 24 bytes an entry instead of about 130, and a position can be found by bisection, which a
 dict cannot do. Sequences of one list only ever grow, so everything fresh is behind everything
 sealed.
+
+A chunk is also what the metadata store holds of a list, as one value: a checkpoint writes the chunks
+that changed, and a backlog that is consumed in order costs it one deletion for each chunk.
 """
 
 from __future__ import annotations
@@ -16,9 +19,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tidegate_store_journal._format import FILE_SHIFT
+from tidegate_store_journal._pieces import Piece, Usage, usage_of
 
-#: Entries in a chunk. One live entry keeps its chunk (96 KiB); bisection inside takes 12 steps.
-CHUNK_ENTRIES: Final = 4096
+#: Entries in a chunk: 24 KiB, which a checkpoint writes as a whole when one entry is removed from its
+#: middle; bisection inside takes 10 steps.
+CHUNK_ENTRIES: Final = 1024
+#: A chunk of at least so many entries is made smaller when only a quarter of them is left, so that one
+#: message that nobody acknowledges does not keep a whole chunk.
+_SHRINK_ENTRIES: Final = 64
 #: A list with more fresh entries than this is falling behind: they are sealed, about 1 ms at a time,
 #: instead of all at once at the next checkpoint.
 SEAL_ENTRIES: Final = 8192
@@ -30,16 +38,39 @@ _HIGH_FILE_SHIFT: Final = FILE_SHIFT - 64  # in the upper word of a location
 
 
 class _Chunk:
-    """Up to CHUNK_ENTRIES entries. A removed entry has two zero words as its location."""
+    """Up to CHUNK_ENTRIES entries. A removed entry has two zero words as its location.
 
-    __slots__ = ("file_first", "file_last", "head", "live", "locations", "sequences")
+    Attributes:
+        key: first sequence it ever had; the metadata store has it under this one.
+        live: entries that are not removed; head: everything before it is removed.
+        file_first, file_last: range of files of the locations; 0: not looked at.
+        stored: the metadata store has it, in this or an older state (or is about to).
+        changed: it has another state than the metadata store was told.
+        usage: of all its entries, when nothing changed since it was loaded.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "changed",
+        "file_first",
+        "file_last",
+        "head",
+        "key",
+        "live",
+        "locations",
+        "sequences",
+        "stored",
+        "usage",
+    )
+
+    def __init__(self, key: int) -> None:
+        self.key = key
         self.sequences = array("Q")
         self.locations = array("Q")  # two words an entry: bits 0-63, bits 64-127
         self.live = 0
-        self.head = 0  # everything before it is removed
-        self.file_first = self.file_last = 0  # of the locations; 0: not looked at
+        self.head = 0
+        self.file_first = self.file_last = 0
+        self.stored = self.changed = False
+        self.usage: Usage | None = None
 
     def pieces_in(self, file_id: int) -> list[tuple[int, int]]:
         """The entries whose message is in the data file."""
@@ -58,19 +89,39 @@ class _Chunk:
             if begin <= high < end
         ]
 
+    def shrink(self) -> None:
+        """Leave the removed entries out. Whoever iterates over the old arrays keeps them."""
+        old = self.locations
+        highs = old[1::2]
+        living = [at for at in range(self.head, len(highs)) if highs[at]]
+        self.sequences = array("Q", [self.sequences[at] for at in living])
+        self.locations = array("Q", [old[word] for at in living for word in (2 * at, 2 * at + 1)])
+        self.head = 0
+
 
 class PendingList:
     """See the module. Not thread-safe."""
 
-    __slots__ = ("_chunks", "_firsts", "_sealed_live", "deliveries", "fresh", "last_sealed")
+    __slots__ = (
+        "_changed",
+        "_chunks",
+        "_firsts",
+        "_gone",
+        "_sealed_live",
+        "deliveries",
+        "fresh",
+        "last_sealed",
+    )
 
     def __init__(self) -> None:
         self.fresh: dict[int, int] = {}
         self.deliveries: dict[int, int] = {}  # only counts above 0
         self.last_sealed = 0
         self._sealed_live = 0
-        self._firsts: list[int] = []  # first sequence of each chunk
+        self._firsts: list[int] = []  # key of each chunk
         self._chunks: list[_Chunk] = []
+        self._changed: dict[int, _Chunk] = {}  # by key: what the next checkpoint writes
+        self._gone: list[int] = []  # keys that it takes out of the metadata store
 
     def __len__(self) -> int:
         return len(self.fresh) + self._sealed_live
@@ -90,9 +141,8 @@ class PendingList:
         while done < len(sequences):
             chunk = self._chunks[-1] if self._chunks else None
             if chunk is None or len(chunk.sequences) >= CHUNK_ENTRIES:
-                chunk = _Chunk()
-                self._chunks.append(chunk)
-                self._firsts.append(sequences[done])
+                chunk = _Chunk(sequences[done])
+                self._append(chunk)
             step = min(CHUNK_ENTRIES - len(chunk.sequences), len(sequences) - done)
             chunk.sequences.extend(sequences[done : done + step])
             chunk.locations.frombytes(
@@ -100,19 +150,45 @@ class PendingList:
             )
             chunk.live += step
             chunk.file_first = 0
+            self._change(chunk)
             done += step
 
     def restore(self, sequences: array[int], locations: array[int]) -> None:
-        """Append sealed entries, arrays like those of :meth:`since` (at start, in order)."""
+        """Append sealed entries (at start, in order), which the metadata store does not have."""
         for begin in range(0, len(sequences), CHUNK_ENTRIES):
-            chunk = _Chunk()
+            chunk = _Chunk(sequences[begin])
             chunk.sequences = sequences[begin : begin + CHUNK_ENTRIES]
             chunk.locations = locations[2 * begin : 2 * (begin + CHUNK_ENTRIES)]
             chunk.live = len(chunk.sequences)
-            self._chunks.append(chunk)
-            self._firsts.append(chunk.sequences[0])
+            self._append(chunk)
+            self._change(chunk)
             self._sealed_live += chunk.live
             self.last_sealed = chunk.sequences[-1]
+
+    def restore_piece(self, piece: Piece) -> None:
+        """Append what the metadata store has (at start, in order)."""
+        chunk = _Chunk(piece.key)
+        chunk.sequences, chunk.locations = piece.sequences, piece.locations
+        chunk.live = len(chunk.sequences)
+        chunk.usage = piece.usage
+        chunk.stored = True
+        self._append(chunk)
+        self._sealed_live += chunk.live
+        self.last_sealed = chunk.sequences[-1]
+
+    def replace(self, old: PendingList) -> None:
+        """The metadata store has chunks of *old*, which this list stands for from now on."""
+        self._gone = [*old._gone, *[chunk.key for chunk in old._chunks if chunk.stored]]
+
+    def _append(self, chunk: _Chunk) -> None:
+        self._chunks.append(chunk)
+        self._firsts.append(chunk.key)
+
+    def _change(self, chunk: _Chunk) -> None:
+        if not chunk.changed:
+            chunk.changed = True
+            chunk.usage = None
+            self._changed[chunk.key] = chunk
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self.fresh or self._find(sequence) is not None
@@ -133,17 +209,52 @@ class PendingList:
         at = 2 * index
         value = locations[at] | locations[at + 1] << 64
         locations[at] = locations[at + 1] = 0
-        self._sealed_live -= 1
-        chunk.live -= 1
+        self._removed(number, chunk, index, index + 1, 1)
+        return value
+
+    def pop_all(self, sequences: Sequence[int]) -> list[int | None]:
+        """As :meth:`pop_sealed` for each of *sequences*, at a fraction of the cost for runs."""
+        result: list[int | None] = []
+        at, count = 0, len(sequences)
+        while at < count:
+            found = self._find(sequences[at])
+            if found is None:
+                result.append(None)
+                at += 1
+                continue
+            number, index = found
+            chunk = self._chunks[number]
+            run = _run_length(chunk.sequences, index, sequences, at)
+            words = chunk.locations[2 * index : 2 * (index + run)]
+            values = [
+                (low | high << 64) or None
+                for low, high in zip(words[::2], words[1::2], strict=True)
+            ]
+            chunk.locations[2 * index : 2 * (index + run)] = array("Q", bytes(16 * run))
+            result += values
+            self._removed(number, chunk, index, index + run, run - values.count(None))
+            at += run
+        return result
+
+    def _removed(self, number: int, chunk: _Chunk, begin: int, end: int, count: int) -> None:
+        """*count* entries of a chunk from *begin* to *end* were removed."""
+        self._sealed_live -= count
+        chunk.live -= count
         if chunk.live == 0:
             del self._chunks[number]
             del self._firsts[number]
-        elif index == chunk.head:
-            head = index + 1
-            while locations[2 * head + 1] == 0:
-                head += 1
-            chunk.head = head
-        return value
+            self._changed.pop(chunk.key, None)
+            if chunk.stored:
+                self._gone.append(chunk.key)
+            return
+        self._change(chunk)
+        if begin == chunk.head:
+            locations = chunk.locations
+            while locations[2 * end + 1] == 0:
+                end += 1
+            chunk.head = end
+        if chunk.live * 4 < len(chunk.sequences) >= _SHRINK_ENTRIES:
+            chunk.shrink()
 
     def get(self, sequence: int) -> int | None:
         """The location of an entry; None when it is not there."""
@@ -171,6 +282,7 @@ class PendingList:
         value = locations[at] | locations[at + 1] << 64
         locations[at] = location & _MASK_64
         locations[at + 1] = location >> 64
+        self._change(chunk)
         if chunk.file_first:
             file_id = location >> FILE_SHIFT
             chunk.file_first = min(chunk.file_first, file_id)
@@ -178,7 +290,7 @@ class PendingList:
         return value
 
     def pieces_in(self, file_id: int) -> Iterator[list[tuple[int, int]]]:
-        """(sequence, location) of the entries whose message is in the data file, piece by piece.
+        """(sequence, location) of the entries whose message is in the data file, chunk by chunk.
 
         The list may change between two pieces; nothing is missing that was there at the first and
         still is, but what was sealed meanwhile can come twice.
@@ -248,33 +360,57 @@ class PendingList:
             lambda entry: entry[0] <= last, self._entries_after(max(0, first - 1))
         )
 
-    def since(self, watermark: int) -> list[tuple[array[int], array[int]]]:
-        """Copies of what is sealed behind *watermark*, a chunk each.
+    def take_changes(self) -> tuple[list[Piece], list[int]]:
+        """What the metadata store is to be told: copies of pieces, and keys of those that are gone.
 
         Removed entries are still in them as zero locations.
         """
-        number = max(0, bisect_right(self._firsts, watermark) - 1)
-        copies: list[tuple[array[int], array[int]]] = []
-        for chunk in self._chunks[number:]:
-            index = bisect_right(chunk.sequences, watermark)
-            if index < len(chunk.sequences):
-                copies.append((chunk.sequences[index:], chunk.locations[2 * index :]))
-        return copies
+        changed, self._changed = self._changed, {}
+        gone, self._gone = self._gone, []
+        pieces: list[Piece] = []
+        for chunk in changed.values():
+            chunk.stored, chunk.changed = True, False
+            head = chunk.head
+            pieces.append(Piece(chunk.key, chunk.sequences[head:], chunk.locations[2 * head :]))
+        return pieces, gone
+
+    @property
+    def has_changes(self) -> bool:
+        """There is something sealed for :meth:`take_changes`."""
+        return bool(self._changed or self._gone)
+
+    def mark_everything_changed(self) -> None:
+        """The metadata store is empty."""
+        self._gone = []
+        for chunk in self._chunks:
+            chunk.stored = False
+            self._change(chunk)
+
+    def usages(self) -> Iterator[Usage]:
+        """What all entries use, a part at a time; cheap for what was just loaded."""
+        self.seal()
+        for chunk in self._chunks:
+            yield chunk.usage or usage_of(chunk.sequences, chunk.locations)
 
     def body_bytes(self) -> int:
         """Bytes of all bodies."""
         total = sum(value & _MASK_32 for value in self.fresh.values())
         for chunk in self._chunks:
-            total += sum([word & _MASK_32 for word in chunk.locations[::2]])
+            if chunk.usage is not None:
+                total += chunk.usage.body_bytes
+            else:
+                total += sum([word & _MASK_32 for word in chunk.locations[::2]])
         return total
 
 
-def iterate_arrays(
-    sequences: Sequence[int], locations: Sequence[int]
-) -> Iterator[tuple[int, int, int]]:
-    """(sequence, low word, high word) of the live entries in arrays from :meth:`since`."""
-    return (
-        (sequence, low, high)
-        for sequence, low, high in zip(sequences, locations[::2], locations[1::2], strict=True)
-        if high
-    )
+def _run_length(chunk: array[int], index: int, sequences: Sequence[int], at: int) -> int:
+    """How many of *sequences* from *at* on stand in *chunk* from *index* on; the first does."""
+    most = min(len(sequences) - at, len(chunk) - index)
+    if chunk[index + most - 1] == sequences[at + most - 1] and chunk[
+        index : index + most
+    ].tolist() == list(sequences[at : at + most]):
+        return most
+    run = 1
+    while run < most and chunk[index + run] == sequences[at + run]:
+        run += 1
+    return run

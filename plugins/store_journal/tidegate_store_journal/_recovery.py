@@ -22,7 +22,8 @@ from tidegate_store_journal._format import (
     FormatError,
 )
 from tidegate_store_journal._index import Index
-from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError
+from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError, NoMetadata
+from tidegate_store_journal._pieces import files_of
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
 from tidegate_store_journal._storage import Storage
@@ -159,7 +160,7 @@ def _load_metadata(replay: Replay, metadata: Metadata, store_id: str) -> Loaded 
     except MetadataError as error:
         replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
     else:
-        if replay.files and replay.storage.metadata_directory is not None:
+        if replay.files and not isinstance(metadata, NoMetadata):
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
     return None
@@ -174,8 +175,9 @@ def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
     if state.batch and state.file_id not in there:
         raise _missing(replay, state.file_id, "the journal continues in it")
     named: set[int] = set()
-    for _, locations in loaded.lists.values():
-        named |= {high >> _format.FILE_SHIFT - 64 for high in locations[1::2]}
+    for pieces in loaded.lists.values():
+        for piece in pieces:
+            named |= files_of(piece)
     for block in loaded.acknowledged:
         begin = max(0, state.ack_released + 1 - block.first)
         named |= {place >> _format.FILE_SHIFT for place in block.locations[begin:]}
@@ -195,8 +197,10 @@ def _missing(replay: Replay, file_id: int, why: str) -> CorruptRecordError:
 def restore(replay: Replay, loaded: Loaded) -> None:
     """Fill the index with the checkpoint."""
     index, state = replay.index, loaded.state
-    for list_id, (sequences, locations) in loaded.lists.items():
-        index.list_of(list_id).restore(sequences, locations)
+    for list_id, pieces in loaded.lists.items():
+        pending = index.list_of(list_id)
+        for piece in pieces:
+            pending.restore_piece(piece)
     for (list_id, sequence), count in loaded.deliveries.items():
         index.list_of(list_id).deliveries[sequence] = count
     index.restore_small_state(

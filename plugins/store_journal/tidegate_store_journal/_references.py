@@ -95,15 +95,16 @@ class References:
         places: dict[int, int] = {}
         self.pending_messages = self.acknowledged_bytes = 0
         for pending in self.lists.values():
-            for sequence, location in pending.entries():
-                use = self.file_use(location >> FILE_SHIFT)
-                use.references += 1
-                if location & SHARED_BIT:
+            for usage in pending.usages():
+                for file_id, (references, record_bytes) in usage.files.items():
+                    use = self.file_use(file_id)
+                    use.references += references
+                    use.live_bytes += record_bytes
+                    self.pending_messages += references
+                for sequence, location in usage.shared:
+                    self.file_use(location >> FILE_SHIFT).references += 1
                     shared[sequence] = shared.get(sequence, 0) + (1 << HELD_SHIFT | 1)
                     places[sequence] = location
-                else:
-                    use.live_bytes += location >> 32 & MASK_32
-                    self.pending_messages += 1
         missing = self.log.restore(blocks, last, released)
         for block in self.log.blocks():
             begin = max(0, self.log.released + 1 - block.first)

@@ -5,6 +5,7 @@ docs/journal-format.md sections 5 and 6.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +16,12 @@ from tidegate_store_journal import _format
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._storage import Storage, write_atomically
 
+logger = logging.getLogger("tidegate.store.journal")
+
 BINDINGS_NAME: Final = "bindings.snapshot"
+#: The same bytes once more: without metadata and with the snapshot damaged, destinations and durable
+#: subscriptions whose data files are gone would be nowhere else.
+BINDINGS_COPY_NAME: Final = "bindings.copy"
 
 
 class Bindings(msgspec.Struct, frozen=True, array_like=True):
@@ -54,16 +60,44 @@ _decode_live: Final = msgspec.msgpack.Decoder(LiveList).decode
 
 
 def write_bindings(storage: Storage, bindings: Bindings) -> None:
-    """Replace the snapshot. Blocks. Raises: OSError."""
+    """Replace the snapshot, then its copy. Blocks. Raises: OSError.
+
+    Crash story: the copy is written in place, so it may be torn, but only while the snapshot is whole.
+    """
     data = _format.encode_side_file(_format.BINDINGS_MAGIC, _format.encode(bindings))
     write_atomically(storage, BINDINGS_NAME, data)
+    file = storage.open(BINDINGS_COPY_NAME, create=True)
+    try:
+        file.pwritev([data], 0)
+        file.datasync()
+    finally:
+        file.close()
+    storage.sync_directory()
 
 
 def read_bindings(storage: Storage) -> Bindings | None:
-    """The snapshot; None when there is none. Raises: FormatError, OSError."""
+    """The snapshot, or its copy when it is damaged; None when there is none.
+
+    Raises: FormatError when both are damaged; OSError.
+    """
     data = _read(storage, BINDINGS_NAME)
     if data is None:
         return None
+    try:
+        return _bindings(data)
+    except _format.FormatError as error:
+        copy = _read(storage, BINDINGS_COPY_NAME)
+        if copy is None:
+            raise
+        try:
+            bindings = _bindings(copy)
+        except _format.FormatError:
+            raise error from None
+        logger.warning("%s is damaged, its copy is used error=%s", BINDINGS_NAME, error)
+        return bindings
+
+
+def _bindings(data: bytes) -> Bindings:
     try:
         return _decode_bindings(_format.decode_side_file(_format.BINDINGS_MAGIC, data))
     except msgspec.DecodeError as error:

@@ -46,6 +46,7 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._journaltypes import make_writer, open_directory
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
+from tidegate_store_journal._memory import LimitedMemoryStorage
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
     Metadata,
@@ -57,7 +58,7 @@ from tidegate_store_journal._opening import recovered_state, usable_pool, usable
 from tidegate_store_journal._options import ALWAYS, JournalOptions, check
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
-from tidegate_store_journal._storage import MemoryStorage, Storage
+from tidegate_store_journal._storage import Storage
 from tidegate_store_journal._writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -78,17 +79,27 @@ class JournalStore:
 
         Raises: ConfigError.
         """
-        check(options)
+        check(options, persistent=context.persistent)
         self._context = context
         self._options = options
+        self._warning = ""  # for the operator, at the start
         directory = context.data_directory / Path(options.directory)
         if storage is None:
-            storage = open_directory(options, directory) if context.persistent else MemoryStorage()
+            if context.persistent:
+                storage = open_directory(options, directory)
+            else:
+                storage = LimitedMemoryStorage(options.memory_limit)
+                self._warning = (
+                    "persistent=false: nothing survives the end of this gateway memory_limit="
+                    + storage.limit
+                )
         self._storage = storage
         metadata_directory = storage.metadata_directory
-        self._metadata: Metadata = (
-            NoMetadata() if metadata_directory is None else LmdbMetadata(metadata_directory)
-        )
+        self._metadata: Metadata = NoMetadata()
+        if metadata_directory is not None:
+            self._metadata = LmdbMetadata(metadata_directory)
+            if not options.persistent_index:
+                self._metadata = NoMetadata(self._metadata)
         self._synced_origins = _synced_origins(options)
         self._buffer: TimedBuffer | None = None
         self._resources = AsyncExitStack()
@@ -259,6 +270,7 @@ class JournalStore:
                 await self._checkpointer.run(cleanup=True, clean=True)
             except (OSError, StoreError) as error:
                 logger.warning("the last checkpoint failed; the next start replays error=%s", error)
+        logger.info("closed; in the metadata store so far: %s", self._metadata.counters)
         await self._resources.aclose()
 
     # ------------------------------------------------------------------------------- opening
@@ -285,7 +297,9 @@ class JournalStore:
             ),
         )
         self._index: Index = found.index
-        room = RoomWatch(self._storage, self._workers, options.disk_free_limit)
+        # In memory there is nobody else to leave room for; its limit is hard enough.
+        free_limit = options.disk_free_limit if self._storage.durable else 0
+        room = RoomWatch(self._storage, self._workers, free_limit)
         files = self._files = DataFiles(
             self._storage,
             self._workers,
@@ -294,7 +308,7 @@ class JournalStore:
                 files_min=options.journal_min_files,
                 pool_files=options.journal_pool_files,
                 archive=options.directory_archive if options.archive_data_logs else "",
-                free_limit_bytes=options.disk_free_limit,
+                free_limit_bytes=free_limit,
             ),
             store_id=found.store_id,
         )
@@ -347,6 +361,9 @@ class JournalStore:
             wake=room.event.set,
         )
         self._maintenance = Maintenance(options, room, self._checkpointer, reclaim, self._workers)
+        self._index.watch_growth(
+            options.max_checkpoint_message_add_size, self._maintenance.want_checkpoint
+        )
         if options.journal_buffer_timeout:
             self._buffer = TimedBuffer(
                 self._write,
@@ -355,6 +372,8 @@ class JournalStore:
                 bytes_max=min(options.journal_buffer_size, options.file_length // 4),
             )
         self._is_open = True
+        if self._warning:
+            logger.warning(self._warning)
         await self._remove_temporary_subscriptions()
         await room.look()
         if not room.is_short:

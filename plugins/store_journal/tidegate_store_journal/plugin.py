@@ -24,7 +24,7 @@ class JournalStoreFactory:
         """See MessageStoreFactory."""
         if not isinstance(options, JournalOptions):
             raise TypeError(f"expected JournalOptions, got {type(options).__name__}")
-        check(options)
+        check(options, persistent=context.persistent)
         return JournalStore(context, options)
 
 

@@ -83,3 +83,22 @@ def test_what_is_taken_and_put_back_in_any_order_is_in_order_again(data: st.Data
         assert sequences(memory) == sorted(sequences(memory))
         assert sorted([*sequences(memory), *(m.sequence for m in out)]) == list(range(1, 31))
         assert is_accounted(memory)
+
+
+def test_only_the_end_that_was_never_out_is_dropped() -> None:
+    memory = OrderedMemory()
+    memory.append([stored(sequence, 100) for sequence in range(1, 9)])
+    assert memory.drop_behind(6, 0) == 2
+    assert sequences(memory) == [1, 2, 3, 4, 5, 6]
+    assert memory.drop_behind(0, 3 * 700) == 3
+    assert sequences(memory) == [1, 2, 3]
+    assert memory.drop_behind(0, 0) == 2, "one stays"
+    assert is_accounted(memory)
+
+
+def test_what_was_delivered_before_is_not_dropped() -> None:
+    memory = OrderedMemory()
+    delivered = StoredMessage(2, stored(2, 100).message, 1)
+    memory.append([stored(1, 100), delivered, stored(3, 100)])
+    assert memory.drop_behind(0, 0) == 1
+    assert sequences(memory) == [1, 2]

@@ -58,6 +58,7 @@ def test_what_comes_and_goes_between_two_checkpoints_never_reaches_the_metadata(
             await checkpointer_of(store).run()
         assert counters.checkpoints == before + 5
         assert counters.pending_put == counters.pending_deleted == 0
+        assert counters.pieces_put == counters.pieces_deleted == 0
         assert counters.acknowledged_put == counters.acknowledged_deleted == 0
         # One that stays is put once and deleted once.
         await write(store, add(sequence + 1))

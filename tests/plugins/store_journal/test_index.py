@@ -22,11 +22,13 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
+from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._format import location
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._pending import SEAL_ENTRIES
+from tidegate_store_journal._pieces import without_removed
 
 
 class Loaded:
@@ -41,6 +43,14 @@ class Loaded:
         self.offset += len(encoded.payload)
         encoded.effects.batch = self.index.batch + 1
         self.index.apply(encoded.effects)
+
+
+def told(changes: Changes) -> dict[int, list[int]]:
+    """The sequences in the pieces that the metadata store is told, by list."""
+    return {
+        list_id: [item for piece in pieces for item in without_removed(piece).sequences]
+        for list_id, pieces in changes.pieces.items()
+    }
 
 
 def test_what_lives_in_a_file_is_named_by_list() -> None:
@@ -99,12 +109,13 @@ def test_a_copied_message_of_the_last_checkpoint_is_moved_in_the_next() -> None:
     index.apply(effects)
     loaded.write(ack(2), file_id=3)
     changes = index.take_changes()
-    assert changes.moved == {1: {1: places[1], 2: places[2]}}
-    assert changes.removed == {1: [2]}  # after the move, so it is gone in the end
-    ((_, sequences, locations),) = changes.added
-    assert list(sequences) == [4]  # was not in the metadata store: it goes there once
-    assert locations[0] | locations[1] << 64 == places[4]
-    assert index.take_changes().moved == {}
+    (piece,) = changes.pieces[1]
+    (first, second) = places[1], places[4]
+    assert list(without_removed(piece).sequences) == [1, 3, 4]
+    words = without_removed(piece).locations
+    assert (words[0] | words[1] << 64, words[4] | words[5] << 64) == (first, second)
+    assert (changes.removed, changes.added_after) == (1, 3)
+    assert index.take_changes().pieces == {}
 
 
 def test_a_message_that_came_and_went_between_checkpoints_is_in_no_change() -> None:
@@ -115,8 +126,8 @@ def test_a_message_that_came_and_went_between_checkpoints_is_in_no_change() -> N
     loaded.write(ack(1, 2))
     index.release(2)
     changes = index.take_changes()
-    assert [item for item in changes.added if any(item[2])] == []
-    assert (changes.removed, changes.deliveries) == ({}, {})
+    assert (changes.pieces, changes.pieces_gone) == ({}, {})
+    assert (changes.removed, changes.deliveries) == (0, {})
     assert (changes.acknowledged, changes.acknowledged_gone) == ([], [])
     assert (changes.last_sequence, changes.ack_last, changes.ack_released) == (2, 2, 2)
 
@@ -126,13 +137,13 @@ def test_a_message_of_the_last_checkpoint_that_went_is_removed_by_the_next() -> 
     index = loaded.index
     loaded.write(add(1), add(2), RecordDelivery(1, (1, 2), (1, 3)))
     first = index.take_changes()
-    assert [(list_id, list(sequences)) for list_id, sequences, _ in first.added] == [(1, [1, 2])]
+    assert told(first) == {1: [1, 2]}
     assert first.deliveries == {(1, 1): 1, (1, 2): 3}
     loaded.write(ack(1))
     second = index.take_changes()
-    assert second.removed == {1: [1]}
+    assert second.removed == 1
     assert second.deliveries == {(1, 1): 0}
-    assert second.added == []
+    assert told(second) == {1: [2]}
 
 
 def test_a_dropped_list_is_named_once_and_its_messages_are_gone() -> None:
@@ -148,7 +159,7 @@ def test_a_dropped_list_is_named_once_and_its_messages_are_gone() -> None:
     loaded.write(ack(2, pending_list=2), RemoveSubscription(2), RemoveDestination("queue://q", 1))
     changes = index.take_changes()
     assert sorted(changes.dropped_lists) == [1, 2]
-    assert not changes.removed
+    assert changes.removed == 1  # acknowledged before its list went
     assert changes.destinations == {"queue://q": None}
     assert changes.subscriptions == {2: None}
     assert index.pending_messages == 0
@@ -186,7 +197,7 @@ def test_after_marking_everything_changed_the_changes_are_everything() -> None:
     index.take_changes()
     index.mark_everything_changed()
     changes = index.take_changes()
-    assert [(list_id, list(found)) for list_id, found, _ in changes.added] == [(1, [1, 2])]
+    assert told(changes) == {1: [1, 2]}
     assert changes.destinations == {"queue://q": 1}
     assert list(changes.subscriptions) == [2]
     assert list(changes.sessions) == ["c"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from journal_kit import (
+    KB,
     CrashStorage,
     ack,
     add,
@@ -48,6 +49,30 @@ def test_a_checkpoint_happens_at_its_interval(tmp_path: Path) -> None:
         await write(store, add(1))
         await until(lambda: store.metadata_counters.checkpoints > count)
         assert store.metadata_counters.pending_put == 1
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_checkpoint_happens_early_when_many_messages_stay(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(
+            tmp_path, max_checkpoint_message_add_size=4096, journal_max_file_length=8192 * KB
+        )
+        counters = store.metadata_counters
+        before = counters.checkpoints
+        sequence = 0
+        for _ in range(100):  # what is consumed does not count
+            batch = range(sequence + 1, sequence + 101)
+            await write(store, *[add(item, size=1) for item in batch])
+            await write(store, ack(*batch))
+            sequence += 100
+        assert counters.checkpoints == before
+        for number in (1, 2):
+            await write(store, *[add(sequence + item, size=1) for item in range(1, 4097)])
+            sequence += 4096
+            await until(lambda number=number: counters.checkpoints == before + number)
+        assert counters.pending_put == 2 * 4096
         await store.close()
 
     run(scenario())

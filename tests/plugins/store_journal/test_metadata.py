@@ -34,9 +34,11 @@ from tidegate_store_journal._metadata import (
     METADATA_VERSION,
     LmdbMetadata,
     Loaded,
+    MetadataCounters,
     MetadataError,
     MetadataState,
     NoMetadata,
+    read_counters,
 )
 
 STORE_ID = "0" * 32
@@ -64,7 +66,18 @@ def load(metadata: LmdbMetadata) -> Loaded:
 
 
 def pending_in(loaded: Loaded) -> dict[int, list[int]]:
-    return {list_id: list(sequences) for list_id, (sequences, _) in loaded.lists.items()}
+    return {
+        list_id: [sequence for piece in pieces for sequence in piece.sequences]
+        for list_id, pieces in loaded.lists.items()
+    }
+
+
+def places_in(loaded: Loaded, list_id: int) -> list[int]:
+    return [
+        low | high << 64
+        for piece in loaded.lists[list_id]
+        for low, high in zip(piece.locations[::2], piece.locations[1::2], strict=True)
+    ]
 
 
 def test_there_is_nothing_before_the_first_checkpoint(tmp_path: Path) -> None:
@@ -102,9 +115,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
         1: [item for item in range(2, 1500, 2) if item not in (2, 10)],
         2: list(range(1, 1500, 2)),
     }
-    sequences, locations = loaded.lists[1]
-    for number, sequence in enumerate(sequences):
-        assert locations[2 * number] | locations[2 * number + 1] << 64 == places[sequence]
+    assert places_in(loaded, 1) == list(places.values())
     assert loaded.deliveries == {(1, 4): 1, (1, 6): 7}
     assert loaded.destinations == {long_name: 1}
     assert loaded.subscriptions == [SUBSCRIPTION]
@@ -261,6 +272,44 @@ def test_without_a_directory_nothing_is_kept_but_the_count() -> None:
     assert metadata.disk_bytes == 0
 
 
+def test_counters_go_on_where_an_earlier_run_ended_and_can_be_read_beside_it(
+    tmp_path: Path,
+) -> None:
+    index = Index(keep_acknowledged=False)
+    assert read_counters(tmp_path) == MetadataCounters()
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    write(index, *[add(sequence) for sequence in range(1, 2050)])
+    metadata.save([index.take_changes()], state())
+    metadata.close()
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    load(metadata)
+    write(index, ack(*range(1, 1030)), add(2050))
+    metadata.save([index.take_changes()], state(2))
+    expected = MetadataCounters(
+        checkpoints=2, pending_put=2050, pending_deleted=1029, pieces_put=5, pieces_deleted=1
+    )
+    assert metadata.counters == expected
+    metadata.close()
+    assert read_counters(tmp_path) == expected
+
+
+def test_a_large_store_is_not_left_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_mapped() -> bool:
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    index = Index(keep_acknowledged=False)
+    metadata = LmdbMetadata(tmp_path / "metadata")
+    write(index, add(1))
+    metadata.save([index.take_changes()], state())
+    assert is_mapped()
+    monkeypatch.setattr(_metadata, "_UNMAP_BYTES", 0)
+    write(index, add(2))
+    metadata.save([index.take_changes()], state(2))
+    assert not is_mapped()
+    assert pending_in(load(metadata)) == {1: [1, 2]}
+    assert not is_mapped()
+
+
 def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     tmp_path: Path,
 ) -> None:
@@ -283,8 +332,7 @@ def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     loaded = load(metadata)
     metadata.close()
     assert pending_in(loaded) == {1: [1], 2: [4]}
-    (_, places) = loaded.lists[1]
-    assert places[0] | places[1] << 64 == index.lists[1].get(1)
+    assert places_in(loaded, 1) == [index.lists[1].get(1)]
     assert [list(block.locations) for block in loaded.acknowledged] == [
         [index.log.location_of(1)],
         [index.log.location_of(2)],

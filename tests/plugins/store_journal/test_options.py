@@ -21,6 +21,9 @@ def test_defaults_are_those_of_the_documents() -> None:
     assert defaults.cleanup_interval == 30.0
     assert defaults.disk_free_limit == 50 << 20
     assert defaults.slow_sync_threshold == 0.5
+    assert defaults.persistent_index is True
+    assert defaults.max_checkpoint_message_add_size == 100_000
+    assert defaults.memory_limit == 512 << 20
     check(defaults)
 
 
@@ -42,6 +45,9 @@ def test_defaults_are_those_of_the_documents() -> None:
         ("journal_compact_min_files", -1),
         ("archive_data_logs", "yes"),
         ("journal_max_files", 3),
+        ("max_checkpoint_message_add_size", 4095),
+        ("persistent_index", 1),
+        ("memory_limit", "100kb"),
         ("journal_type", "AIO"),
         ("journal_max_io", 0),
         ("journal_max_io", 4097),

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tidegate_store_journal import _pending
 from tidegate_store_journal._format import location
-from tidegate_store_journal._pending import PendingList, iterate_arrays
+from tidegate_store_journal._pending import PendingList
+from tidegate_store_journal._pieces import Piece, usage_of, without_removed
 
 STEPS = st.lists(
     st.one_of(
@@ -17,7 +18,8 @@ STEPS = st.lists(
         st.tuples(st.just("seal"), st.just(0)),
         st.tuples(st.just("pop"), st.integers(0, 200)),
         st.tuples(st.just("page"), st.integers(0, 200)),
-        st.tuples(st.just("since"), st.integers(0, 200)),
+        st.tuples(st.just("pop all"), st.integers(0, 200)),
+        st.tuples(st.just("checkpoint"), st.just(0)),
         st.tuples(st.just("relocate"), st.integers(0, 200)),
         st.tuples(st.just("in file"), st.integers(1, 9)),
     ),
@@ -42,13 +44,36 @@ def check_page(pending: PendingList, model: dict[int, int], after: int) -> None:
     assert pending.page(after, 1000, 90) == behind[:expected]
 
 
+def check_stored(pending: PendingList, stored: dict[int, Piece], model: dict[int, int]) -> None:
+    """A checkpoint: after it the pieces in the metadata store are the list."""
+    pending.seal()
+    pieces, gone = pending.take_changes()
+    for key in gone:
+        del stored[key]  # it was there
+    for piece in pieces:
+        stored[piece.key] = without_removed(piece)
+    assert not pending.has_changes
+    loaded = PendingList()
+    for key in sorted(stored):
+        piece = stored[key]
+        loaded.restore_piece(
+            Piece(key, piece.sequences, piece.locations, usage_of(piece.sequences, piece.locations))
+        )
+    assert list(loaded.entries()) == list(model.items())
+    assert loaded.body_bytes() == sum(model)
+    assert sum(references for u in loaded.usages() for references, _ in u.files.values()) == len(
+        model
+    )
+
+
 @settings(deadline=None)
 @given(STEPS)
 def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> None:
-    small = _pending.CHUNK_ENTRIES
-    _pending.CHUNK_ENTRIES = 4  # type: ignore[misc]  # so that a few entries fill many chunks
+    small = _pending.CHUNK_ENTRIES, _pending._SHRINK_ENTRIES
+    # So that a few entries fill many chunks, and shrink them.
+    _pending.CHUNK_ENTRIES, _pending._SHRINK_ENTRIES = 6, 5  # type: ignore[misc]
     try:
-        pending, model = PendingList(), dict[int, int]()
+        pending, model, stored = PendingList(), dict[int, int](), dict[int, Piece]()
         last = 0
         for step, value in steps:
             if step == "add":
@@ -71,14 +96,12 @@ def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> N
                 assert inside == [item for item in model.items() if item[1] >> 100 == value]
             elif step == "page":
                 check_page(pending, model, value)
-            else:
+            elif step == "pop all":
                 pending.seal()
-                found = [
-                    (sequence, low | high << 64)
-                    for arrays in pending.since(value)
-                    for sequence, low, high in iterate_arrays(*arrays)
-                ]
-                assert found == [item for item in model.items() if item[0] > value]
+                wanted = [*range(value, value + 9, 2), *range(value, value + 3)]
+                assert pending.pop_all(wanted) == [model.pop(item, None) for item in wanted]
+            else:
+                check_stored(pending, stored, model)
             assert len(pending) == len(model)
         assert list(pending.entries()) == list(model.items())
         assert list(pending.entries(5, 30)) == [
@@ -86,7 +109,7 @@ def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> N
         ]
         assert pending.body_bytes() == sum(model)
     finally:
-        _pending.CHUNK_ENTRIES = small  # type: ignore[misc]
+        _pending.CHUNK_ENTRIES, _pending._SHRINK_ENTRIES = small  # type: ignore[misc]
 
 
 def test_a_large_fresh_part_is_sealed_by_a_page_behind_the_beginning() -> None:
@@ -110,9 +133,69 @@ def test_restored_arrays_are_the_list_again() -> None:
     assert pending.pop(5) is None
 
 
-def test_an_entry_takes_less_than_thirty_bytes_once_sealed() -> None:
+def sealed(count: int) -> PendingList:
     pending = PendingList()
-    pending.fresh = {sequence: place(sequence) for sequence in range(1, 8193)}
+    pending.fresh = {sequence: place(sequence) for sequence in range(1, count + 1)}
     pending.seal()
-    held = sum(part.itemsize * len(part) for arrays in pending.since(0) for part in arrays)
-    assert held / len(pending) < 30
+    return pending
+
+
+def held_bytes(pending: PendingList) -> int:
+    return sum(
+        part.itemsize * len(part)
+        for chunk in pending._chunks
+        for part in (chunk.sequences, chunk.locations)
+    )
+
+
+def test_an_entry_takes_less_than_thirty_bytes_once_sealed() -> None:
+    pending = sealed(8192)
+    assert held_bytes(pending) / len(pending) < 30
+
+
+def test_one_message_that_stays_does_not_keep_the_arrays_of_its_neighbours() -> None:
+    pending = sealed(10_240)
+    stay = list(range(500, 10_240, 1000))
+    gone = [sequence for sequence in range(1, 10_241) if sequence not in stay]
+    assert None not in pending.pop_all(gone)
+    assert [sequence for sequence, _ in pending.entries()] == stay
+    assert held_bytes(pending) < 10 * 100 * 24
+
+
+def test_consuming_in_order_costs_a_checkpoint_one_piece_and_the_keys_of_those_that_are_gone() -> (
+    None
+):
+    pending = sealed(10_240)
+    pieces, gone = pending.take_changes()
+    assert ([piece.key for piece in pieces], gone) == ([*range(1, 10_240, 1024)], [])
+    pending.pop_all(range(1, 5001))
+    (piece,), gone = pending.take_changes()
+    assert (piece.key, piece.sequences[0]) == (4097, 5001)
+    assert gone == [1, 1025, 2049, 3073]
+    assert pending.take_changes() == ([], [])
+
+
+def test_what_was_never_stored_is_not_taken_out_of_the_metadata_store() -> None:
+    pending = sealed(3000)
+    pending.pop_all(range(1, 3001))
+    assert pending.take_changes() == ([], [])
+
+
+def test_with_an_empty_metadata_store_everything_is_told_again() -> None:
+    pending = sealed(3000)
+    pending.take_changes()
+    pending.pop_all(range(1, 1500))
+    pending.mark_everything_changed()
+    pieces, gone = pending.take_changes()
+    assert ([piece.sequences[0] for piece in pieces], gone) == ([1500, 2049], [])
+
+
+def test_a_list_that_replaces_another_takes_its_pieces_out_of_the_metadata_store() -> None:
+    old = sealed(3000)
+    old.take_changes()
+    old.pop_all(range(1, 1025))
+    new = PendingList()
+    new.restore(array("Q", [7, 9]), array("Q", [1, 1, 2, 2]))
+    new.replace(old)
+    pieces, gone = new.take_changes()
+    assert ([piece.key for piece in pieces], gone) == ([7], [1, 1025, 2049])

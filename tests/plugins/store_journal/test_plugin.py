@@ -33,6 +33,14 @@ class TestConformance(StoreConformance):
         return options(disk_free_limit=1 << 20)
 
 
+class TestConformanceWithoutIndex(TestConformance):
+    """Every start reads all data files."""
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        return options(disk_free_limit=1 << 20, persistent_index=False)
+
+
 class TestConformanceWithoutThread(TestConformance):
     """The same with ``journal_type = "ASYNCIO"``, on this machine's io_uring."""
 

@@ -205,6 +205,7 @@ def test_without_bindings_and_metadata_the_messages_are_still_there(tmp_path: Pa
             other = storage.crash()
             if damage:
                 other.flip("bindings.snapshot", 30)
+                other.flip("bindings.copy", 30)
             else:
                 other.unlink("bindings.snapshot")
             store, state = await opened(tmp_path, other)

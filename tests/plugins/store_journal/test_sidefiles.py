@@ -75,12 +75,34 @@ def test_a_live_list_survives_a_power_cut_with_its_rows() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 8, 12, 16, 40])
-def test_damage_is_noticed(offset: int) -> None:
+def test_a_damaged_snapshot_is_replaced_by_its_copy(
+    offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
     storage = CrashStorage()
     write_bindings(storage, BINDINGS)
     storage.flip(_sidefiles.BINDINGS_NAME, offset)
+    assert read_bindings(storage.crash()) == BINDINGS
+    assert "its copy is used" in caplog.text
+
+
+@pytest.mark.parametrize("offset", [0, 8, 12, 16, 40])
+def test_damage_of_both_is_noticed(offset: int) -> None:
+    storage = CrashStorage()
+    write_bindings(storage, BINDINGS)
+    storage.flip(_sidefiles.BINDINGS_NAME, offset)
+    storage.flip(_sidefiles.BINDINGS_COPY_NAME, offset)
     with pytest.raises(FormatError):
         read_bindings(storage)
+    storage.unlink(_sidefiles.BINDINGS_COPY_NAME)  # as an older version left it
+    with pytest.raises(FormatError):
+        read_bindings(storage)
+
+
+def test_a_copy_that_was_torn_does_no_harm_while_the_snapshot_is_whole() -> None:
+    storage = CrashStorage()
+    write_bindings(storage, BINDINGS)
+    storage.flip(_sidefiles.BINDINGS_COPY_NAME, 12)
+    assert read_bindings(storage) == BINDINGS
 
 
 def test_rows_are_given_to_the_file_that_holds_their_message() -> None:

@@ -34,6 +34,7 @@ from journal_kit import (
 )
 
 from tidegate.spi import (
+    AddDestination,
     AddMessage,
     CorruptRecordError,
     Message,
@@ -532,6 +533,33 @@ def test_zero_persistence_is_the_same_engine_without_files(tmp_path: Path) -> No
         assert await pending(store) == list(range(21, 30))
         await store.close()
         assert list(tmp_path.iterdir()) == []
+
+    run(scenario())
+
+
+def test_without_a_persistent_index_there_is_no_metadata_store_and_none_is_left(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        metadata = tmp_path / "journal" / "metadata"
+        store, _ = await opened(tmp_path)
+        await write(store, AddDestination("queue://q", 1), *[add(item) for item in range(1, 9)])
+        await store.close()
+        assert metadata.is_dir()
+        store, state = await opened(tmp_path, persistent_index=False)
+        assert not metadata.exists()  # it would describe the journal as it once was
+        assert state.report.notes == ()
+        await write(store, ack(1, 2), add(9))
+        await store.close()
+        assert not metadata.exists()
+        store, state = await opened(tmp_path, persistent_index=False)
+        assert state.report.replayed > 8
+        assert [item.destination for item in state.destinations] == ["queue://q"]
+        assert await pending(store) == list(range(3, 10))
+        await store.close()
+        store, _ = await opened(tmp_path)
+        assert await pending(store) == list(range(3, 10))
+        await store.close()
 
     run(scenario())
 

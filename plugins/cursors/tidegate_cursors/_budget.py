@@ -1,0 +1,69 @@
+"""What all store cursors of a gateway may hold in memory together, and who lets go of it first.
+
+A message that a store cursor holds is in the store as well, so letting go of it costs no more than
+reading it again. Whose consumers have taken nothing for the longest time lets go first; a small part
+is left to everyone, so that a consumer that keeps up is fed from memory however many others do not.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+#: What each cursor may hold in any case: some hundred small messages.
+FLOOR_BYTES: Final = 64 << 10
+#: Room is made for this part of the limit at once, so that looking for it is rare.
+_STEP: Final = 16
+
+
+class Holder(Protocol):
+    """A cursor. *taken_at*: the budget's clock when something was last taken from it."""
+
+    taken_at: int
+
+    def let_go(self, floor_bytes: int) -> None:
+        """Hold no more than *floor_bytes*, as far as possible; tells the budget."""
+        ...
+
+
+class MemoryBudget:
+    """Memory held and its limit. All calls on the event loop.
+
+    Attributes:
+        used: bytes held now. Cursors change it themselves.
+        clock: counts up with whatever is taken. Cursors count themselves.
+    """
+
+    __slots__ = ("_holders", "_look_at", "clock", "limit_bytes", "used")
+
+    def __init__(self, limit_bytes: int) -> None:
+        """*limit_bytes*: 0 for no limit."""
+        self.limit_bytes = limit_bytes or 1 << 62
+        self.used = 0
+        self.clock = 0
+        self._look_at = self.limit_bytes
+        self._holders: set[Holder] = set()
+
+    def join(self, holder: Holder) -> None:
+        """A new cursor."""
+        self._holders.add(holder)
+
+    def leave(self, holder: Holder) -> None:
+        """A cursor was closed; it holds nothing any more."""
+        self._holders.discard(holder)
+
+    def allowed(self, limit_bytes: int) -> int:
+        """What a cursor with this limit of its own may hold now."""
+        return limit_bytes if self.used < self.limit_bytes else min(limit_bytes, FLOOR_BYTES)
+
+    def make_room(self, asking: Holder) -> None:
+        """Below the limit again, if the cursors can; cheap while they need not."""
+        if self.used <= self._look_at:
+            return
+        wanted = self.limit_bytes - self.limit_bytes // _STEP
+        order = sorted(self._holders, key=lambda holder: (holder.taken_at, holder is asking))
+        for holder in order:
+            if self.used <= wanted:
+                break
+            holder.let_go(FLOOR_BYTES)
+        # When nobody can let go, looking again with each message would cost more than it brings.
+        self._look_at = max(self.limit_bytes, self.used + self.limit_bytes // _STEP)

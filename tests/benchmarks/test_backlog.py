@@ -1,0 +1,127 @@
+"""The benchmark of pending messages: its goals, and one small measurement from end to end."""
+
+import importlib
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
+
+backlog = importlib.import_module("benchkit.backlog")
+brokers = importlib.import_module("benchkit.brokers")
+process = importlib.import_module("benchkit.process")
+bench = importlib.import_module("bench")
+
+RUN = backlog.BacklogRun(
+    "tidegate",
+    5_000_000,
+    1,
+    live_rate=50_000.0,
+    publish_rate=60_000.0,
+    published_now=300_000_000,
+    published_peak=310_000_000,
+    empty_s=0.9,
+    accept_s=2.5,
+    first_s=2.6,
+    drain_rate=75_000.0,
+    drained_peak=400_000_000,
+    cpu={"start": 1.94},
+)
+
+
+def test_the_line_has_every_figure() -> None:
+    line = RUN.line()
+    for part in (
+        "tidegate 5,000,000 pending in 1 queues",
+        "published at 60,000/s",
+        "memory 300 MB then, at most 310 MB, and 400 MB after the start",
+        "accepts after 2.50 s (1.9 s CPU; an empty one 0.90 s), first message after 2.60 s",
+        "drained at 75,000/s, 1.50 of the live 50,000/s; 0 faults",
+    ):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("change", "missed"),
+    [
+        ({}, []),
+        ({"published_peak": 500_000_000}, ["memory 500 MB < 500 MB"]),
+        ({"drained_peak": 501_000_000}, ["memory 501 MB < 500 MB"]),
+        ({"accept_s": 3.01}, ["accepts 3.01 s <= 3 s"]),
+        ({"first_s": 4.5}, ["first message 4.50 s <= 4 s"]),
+        ({"drain_rate": 34_000.0}, ["drain 0.68 >= 0.7 of live"]),
+        ({"faults": 2}, ["2 faults"]),
+    ],
+)
+def test_each_goal_can_be_missed(change: dict[str, object], missed: list[str]) -> None:
+    goals = replace(RUN, **change).goals()
+    assert len(goals) == 5
+    assert [text for reached, text in goals if not reached] == missed
+
+
+def test_a_failure_has_its_reason_and_neither_figures_nor_goals() -> None:
+    run = backlog.BacklogRun("tidegate", 1000, 7, error="no message came")
+    assert run.line() == "tidegate 1,000 pending in 7 queues: failed: no message came"
+    assert run.goals() == []
+
+
+def test_the_result_file_has_command_machine_versions_runs_and_goals(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "r.json"
+    backlog.write_json(path, [RUN], {"cpu": "x"}, {"tidegate": "1"}, ["bench.py"])
+    document = json.loads(path.read_text())
+    assert (document["command"], document["machine"]) == (["bench.py"], {"cpu": "x"})
+    assert document["pending"][0]["first_s"] == 2.6
+    assert all(reached for reached, _ in document["pending"][0]["goals"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pending", "999"],
+        ["--pending", "5000", "--idle", "5"],
+        ["--pending", "5000", "--pending-queues", "0"],
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bench.parse_arguments(arguments)
+    assert caught.value.code == 2
+
+
+def test_memory_is_read_from_the_status_file() -> None:
+    status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t1\n"
+    assert process.memory_of(status) == process.Memory(1 << 20, 2 << 20)
+    assert process.memory_of("Name:\tzombie\n") == process.Memory(0, 0)
+
+
+@pytest.fixture(scope="module")
+def loadgen() -> Path:
+    if shutil.which("go") is None:
+        pytest.fail("the load generator needs Go")
+    bench.build_load_generator()
+    return bench.LOADGEN
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+def test_a_killed_gateway_gives_every_message_of_its_backlog_once(
+    tmp_path: Path, loadgen: Path, queues: int
+) -> None:
+    (port,) = process.free_ports(1)
+    config = tmp_path / "bench.toml"
+    config.write_text(brokers.tidegate_config(tmp_path / "data", {"stomp": port}))
+    command = [sys.executable, "-m", "tidegate", "run", "--config", str(config)]
+    address = brokers.Address("127.0.0.1", port)
+    run = backlog.measure(
+        "tidegate", command, tmp_path / "log", loadgen, address, 3000, queues, live_seconds=0.4
+    )
+    assert (run.error, run.faults) == ("", 0)
+    assert run.live_rate > 0
+    assert run.drain_rate > 0
+    assert 0 < run.accept_s <= run.first_s
+    assert run.empty_s > 0
+    assert run.memory_peak > 10_000_000

@@ -1,0 +1,139 @@
+"""Many store cursors stay within one limit, and lose nothing and repeat nothing by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from tidegate.spi import CursorContext, CursorFactory, PendingCursor
+from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine
+from tidegate.testing._harness import scenario
+from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
+from tidegate_cursors import StoreCursorFactory, _budget
+from tidegate_cursors._budget import MemoryBudget
+
+
+class Sharing:
+    """Makes store cursors that may hold a few messages together."""
+
+    needs_store = True
+
+    def __init__(self, shared_bytes: int) -> None:
+        self._factory = StoreCursorFactory()
+        self._shared_bytes = shared_bytes
+
+    def create(self, context: CursorContext) -> PendingCursor:
+        return self._factory.create(replace(context, shared_limit_bytes=self._shared_bytes))
+
+
+@pytest.fixture(autouse=True)
+def small_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_budget, "FLOOR_BYTES", 2000)
+
+
+class LettingGoMachine(CursorMachine):
+    """Always more than the shared memory of 3000 bytes allows, so that it lets go all the time."""
+
+    memory_limits = (20_000, 1 << 30)
+
+
+class TestStoreCursorThatHasToLetGo(CursorConformance):
+    """The contract holds when memory is taken away."""
+
+    @pytest.fixture
+    def cursor_factory(self) -> CursorFactory:
+        return Sharing(20_000)
+
+    def test_it_loses_repeats_and_reorders_nothing(self, tmp_path: Path) -> None:
+        run: Callable[..., Any] = run_state_machine_as_test
+        run(lambda: LettingGoMachine(Sharing(3000), tmp_path), settings=CURSOR_MACHINE_SETTINGS)
+
+
+class Lists:
+    """Lists of one gateway, each with its cursor."""
+
+    def __init__(self, directory: Path, count: int, shared_bytes: int) -> None:
+        factory = Sharing(shared_bytes)
+        self.boxes = [CursorBox(factory, directory) for _ in range(count)]
+        self.cursors = [box.make(memory_limit_bytes=1 << 20) for box in self.boxes]
+
+    def offer(self, number: int, first: int, last: int) -> None:
+        self.boxes[number].offer(self.cursors[number], messages_of(first, last, size=400))
+
+    @property
+    def used(self) -> int:
+        return sum(cursor.memory_bytes for cursor in self.cursors)
+
+
+class TestLists:
+    @scenario
+    async def test_all_lists_together_stay_at_the_limit_and_every_message_comes(
+        self, tmp_path: Path
+    ) -> None:
+        lists = Lists(tmp_path, 5, 50_000)
+        for first in range(1, 200, 20):
+            for number in range(5):
+                lists.offer(number, first, first + 19)
+                assert lists.used <= 50_000
+        for box, cursor in zip(lists.boxes, lists.cursors, strict=True):
+            assert cursor.size == 200
+            assert await box.drain(cursor, 7) == list(range(1, 201))
+        assert lists.used == 0
+
+    @scenario
+    async def test_who_takes_nothing_lets_go_first(self, tmp_path: Path) -> None:
+        idle, busy = 0, 1
+        lists = Lists(tmp_path, 2, 50_000)
+        lists.offer(idle, 1, 45)
+        for first in range(1, 400, 10):
+            lists.offer(busy, first, first + 9)
+            assert len(lists.cursors[busy].take(10, ANY_SIZE)) == 10, "fed from memory"
+        assert lists.boxes[busy].store.pages == []
+        lists.offer(busy, 401, 440)
+        assert lists.cursors[idle].memory_bytes <= 2000
+        assert lists.cursors[busy].memory_bytes == 40_000
+
+    @scenario
+    async def test_what_is_in_flight_is_not_read_again(self, tmp_path: Path) -> None:
+        lists = Lists(tmp_path, 2, 50_000)
+        lists.offer(0, 1, 40)
+        out = lists.cursors[0].take(15, ANY_SIZE)
+        claimed = lists.cursors[0].claim([20])
+        assert list(claimed) == [20]
+        lists.offer(1, 1, 5)
+        lists.cursors[1].take(1, ANY_SIZE)
+        lists.offer(1, 6, 45)
+        assert lists.cursors[0].memory_bytes < 10_000
+        assert await lists.boxes[0].drain(lists.cursors[0]) == [*range(16, 20), *range(21, 41)]
+        lists.cursors[0].put_back(out[:2])
+        assert [item.sequence for item in lists.cursors[0].take(9, ANY_SIZE)] == [1, 2]
+
+    @scenario
+    async def test_a_closed_list_gives_back_what_it_held(self, tmp_path: Path) -> None:
+        lists = Lists(tmp_path, 2, 50_000)
+        lists.offer(0, 1, 40)
+        await lists.cursors[0].close()
+        lists.offer(1, 1, 45)
+        assert lists.cursors[1].memory_bytes == 45_000
+
+
+def test_when_nobody_can_let_go_it_is_not_tried_with_each_message() -> None:
+    class Stubborn:
+        taken_at = 0
+        asked = 0
+
+        def let_go(self, floor_bytes: int) -> None:
+            self.asked += 1
+
+    budget, holder = MemoryBudget(16_000), Stubborn()
+    budget.join(holder)
+    for used in range(15_000, 20_001):
+        budget.used = used
+        budget.make_room(holder)
+    assert holder.asked == 4
+    assert (budget.allowed(9000), MemoryBudget(0).allowed(9000)) == (2000, 9000)
