@@ -88,6 +88,11 @@ def check_journal(options: JournaledOptions) -> None:
 def journal_options(options: JournaledOptions) -> JournalOptions:
     """The options of the journal that stands in front."""
     return JournalOptions(
+        # Without files (`persistent = false`) it has room for twice what may wait.
+        memory_limit=max(
+            JournalOptions().memory_limit,
+            2 * (options.journal_log_files + 2) * options.journal_log_file_size,
+        ),
         directory=options.journal_directory,
         journal_max_file_length=options.journal_log_file_size,
         journal_min_files=options.journal_log_files,
