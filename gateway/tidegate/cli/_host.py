@@ -73,7 +73,10 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Ta
     for number, heading in enumerate(headings):
         values = [row[number] for row in rows]
         right = bool(values) and all(isinstance(value, (int, float)) for value in values)
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+        # What a row is about stays whole: it is what people copy.
+        table.add_column(
+            heading, justify="right" if right else "left", overflow="fold", no_wrap=number == 0
+        )
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     return table

@@ -24,6 +24,7 @@ from tidegate.spi import (
     Message,
     MessageStore,
     Operation,
+    Origin,
     Progress,
     PutInflight,
     PutSession,
@@ -46,6 +47,8 @@ BATCH_OPERATIONS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 #: Every so many batches are made durable, so that no store gathers too much.
 _SYNC_EVERY: Final = 16
+#: A store may be configured to sync less for one of the two; here SYNCED is meant in any case.
+_ORIGIN: Final = Origin.PLAIN | Origin.TRANSACTION
 
 
 def read_source(source: Path) -> Manifest:
@@ -240,7 +243,7 @@ class _Import:
 
     async def _flush(self, durability: Durability) -> None:
         operations, self._operations, self._bytes = self._operations, [], 0
-        await self._store.write(WriteBatch(operations, durability))
+        await self._store.write(WriteBatch(operations, durability, _ORIGIN))
 
 
 def _who(row: Mapping[str, Any]) -> tuple[object, ...]:

@@ -26,6 +26,8 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._storage import File, Storage
 
 _READ_BYTES: Final = 4 << 20
+#: The bit above them says where the body of a message is, not what the record is.
+_KIND_BITS: Final = 0x7F
 #: Records that hold a message.
 _WITH_MESSAGE: Final = frozenset({_format.ADD, _format.MOVE, _format.COPY})
 
@@ -120,10 +122,13 @@ def take_census(file: DataFile, *, checks: bool = False) -> Census:
                         census.problems.append((at + record.offset, problem))
         except FormatError as error:
             census.problems.append((at, str(error)))
-    census.types = {
-        RECORD_NAMES.get(number, f"type {number}"): count for number, count in sorted(types.items())
-    }
+    census.types = {_name_of(number): count for number, count in sorted(types.items())}
     return census
+
+
+def _name_of(number: int) -> str:
+    name = RECORD_NAMES.get(number & _KIND_BITS, f"type {number}")
+    return name if number <= _KIND_BITS else f"large {name}"
 
 
 def _problem(payload: bytes, record: Record) -> str:
@@ -132,9 +137,9 @@ def _problem(payload: bytes, record: Record) -> str:
     header = payload[begin : begin + RECORD_HEADER_BYTES]
     stored = _format.RECORD_HEADER.unpack(header)[1]
     if _format.crc32c(record.sequence & MASK_32, record.payload) != stored:
-        return f"the CRC of a record ({RECORD_NAMES.get(record.type, record.type)}) does not match"
+        return f"the CRC of a record ({_name_of(record.type)}) does not match"
     try:
-        if record.type in _WITH_MESSAGE:
+        if record.type & _KIND_BITS in _WITH_MESSAGE:
             _format.read_message(header + record.payload, record.sequence)
         elif record.type == _format.ACKNOWLEDGE:
             _format.decode_acknowledge(record)

@@ -251,20 +251,31 @@ def _print_inspect(host: CommandHost, found: JournalReport) -> None:
         f"last batch {found.batch}, last sequence {found.last_sequence}, {rows} rows in the "
         f"acknowledged log, {found.sessions} sessions, {found.retained} retained messages\n"
     )
-    headings = ["data file", "id", "state", "bytes", "live bytes", "live %", "references"]
-    headings += ["batches", "records"] if found.records else []
-    lines: list[tuple[object, ...]] = []
-    for file in found.files:
-        line: list[object] = [file.name, file.file_id, file.state, file.length, file.live_bytes]
-        line += [f"{100 * file.live_share:.1f}", file.references]
-        if found.records:
-            first, last = found.batches.get(file.name, (0, 0))
-            line.append(f"{first}-{last}" if first else "")
-            types = found.records.get(file.name, {})
-            line.append(", ".join(f"{count} {name}" for name, count in types.items()))
-        lines.append(tuple(line))
-    host.print_table(headings, lines)
+    files = [
+        (
+            file.name,
+            file.file_id,
+            file.state,
+            file.length,
+            file.live_bytes,
+            f"{100 * file.live_share:.1f}",
+            file.references,
+        )
+        for file in found.files
+    ]
+    host.print_table(("data file", "id", "state", "bytes", "live", "live %", "held"), files)
     typer.echo()
+    if found.records:
+        records = [
+            (
+                name,
+                "{}-{}".format(*found.batches[name]),
+                ", ".join(f"{count} {kind}" for kind, count in types.items()),
+            )
+            for name, types in found.records.items()
+        ]
+        host.print_table(("data file", "batches", "records"), records)
+        typer.echo()
     if not found.lists:
         typer.echo("no pending lists")
         return

@@ -12,7 +12,7 @@ from tidegate.spi import Progress, StoreIOError
 from tidegate_store_journal._census import open_file, take_census
 from tidegate_store_journal._format import FormatError
 from tidegate_store_journal._lookon import Look, ReadOnlyStorage, look
-from tidegate_store_journal._why import NOBODY, FileReport, file_reports, owners
+from tidegate_store_journal._why import FileReport, file_reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,19 @@ def report(directory: Path, progress: Progress, *, records: bool = True) -> Jour
 
 
 def _lists(seen: Look) -> list[ListReport]:
-    known = owners(seen)
-    lists = seen.replay.index.lists
+    index = seen.replay.index
+    queues = {list_id: name for name, list_id in index.destinations.items() if list_id}
     found: list[ListReport] = []
-    for list_id in sorted({*known, *lists}):
-        owner = known.get(list_id, NOBODY)
-        pending = lists.get(list_id)
+    for list_id in sorted({*queues, *index.subscriptions, *index.lists}):
+        kind, destination, client_id, name = "unknown list", "", "", ""
+        subscription = index.subscriptions.get(list_id)
+        if subscription is not None:
+            kind = "durable subscription" if subscription.durable else "subscription"
+            destination, client_id = subscription.filter, subscription.client_id
+            name = subscription.name
+        elif list_id in queues:
+            kind, destination = "queue", queues[list_id]
+        pending = index.lists.get(list_id)
         messages = body_bytes = first = delivered = 0
         if pending is not None:
             messages, body_bytes = len(pending), pending.body_bytes()
@@ -119,10 +126,10 @@ def _lists(seen: Look) -> list[ListReport]:
         found.append(
             ListReport(
                 list_id,
-                owner.kind,
-                owner.destination,
-                owner.client_id,
-                owner.subscription,
+                kind,
+                destination,
+                client_id,
+                name,
                 messages,
                 body_bytes,
                 first,

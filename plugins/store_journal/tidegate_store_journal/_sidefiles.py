@@ -97,6 +97,13 @@ def read_bindings(storage: Storage) -> Bindings | None:
         return bindings
 
 
+def check_bindings(storage: Storage, name: str) -> None:
+    """Check one of the two by itself, if it is there. Raises: FormatError, OSError."""
+    data = _read(storage, name)
+    if data is not None:
+        _bindings(data)
+
+
 def _bindings(data: bytes) -> Bindings:
     try:
         return _decode_bindings(_format.decode_side_file(_format.BINDINGS_MAGIC, data))

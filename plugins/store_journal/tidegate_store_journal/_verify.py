@@ -33,7 +33,12 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._located import data_names
 from tidegate_store_journal._lookon import Look, ReadOnlyStorage, look
 from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
-from tidegate_store_journal._sidefiles import BINDINGS_NAME, read_bindings, read_live_list
+from tidegate_store_journal._sidefiles import (
+    BINDINGS_COPY_NAME,
+    BINDINGS_NAME,
+    check_bindings,
+    read_live_list,
+)
 from tidegate_store_journal._storage import LOCK_NAME
 from tidegate_store_journal._tail import scan
 
@@ -257,13 +262,14 @@ class _Verifier:
     # --------------------------------------------------------------------------- side files
 
     def _side_files(self) -> None:
-        try:
-            read_bindings(self._storage)
-        except FormatError as error:
-            text = (
-                f"{error}. It is written again at the next checkpoint; the metadata says the same"
-            )
-            self._report.add(Damage(BINDINGS_NAME, 0, text))
+        for name in (BINDINGS_NAME, BINDINGS_COPY_NAME):
+            if name == BINDINGS_COPY_NAME and self._is_running():
+                continue  # it is written in place
+            try:
+                check_bindings(self._storage, name)
+            except FormatError as error:
+                text = f"{error}. It is written again at the next checkpoint; the metadata and"
+                self._report.add(Damage(name, 0, f"{text} the other copy say the same"))
         for name in data_names(self._directory):
             file_id = int(name[8:18])
             try:

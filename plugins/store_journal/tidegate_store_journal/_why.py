@@ -78,7 +78,7 @@ def inspect(directory: Path) -> list[FileReport]:
         CorruptRecordError.
     """
     with look(directory) as seen:
-        return file_reports(seen)
+        return _reports(seen)
 
 
 def why(directory: Path, name: str) -> FileReport:
@@ -88,7 +88,7 @@ def why(directory: Path, name: str) -> FileReport:
     """
     wanted = Path(name).name
     with look(directory) as seen:
-        reports = file_reports(seen)
+        reports = _reports(seen)
         found = next((report for report in reports if report.name == wanted), None)
         if found is None:
             known = ", ".join(report.name for report in reports)
@@ -106,6 +106,10 @@ def why(directory: Path, name: str) -> FileReport:
 
 def file_reports(seen: Look) -> list[FileReport]:
     """All data files of a journal that is being looked at, without what keeps them."""
+    return _reports(seen)
+
+
+def _reports(seen: Look) -> list[FileReport]:
     replay = seen.replay
     reports: list[FileReport] = []
     for file in replay.files:
@@ -128,48 +132,28 @@ def file_reports(seen: Look) -> list[FileReport]:
     return reports
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose a pending list is. Attributes: as in :class:`Holder`."""
-
-    kind: str
-    destination: str
-    client_id: str
-    subscription: str
-
-
-def owners(seen: Look) -> dict[int, Owner]:
-    """The owner of every list that a destination or a subscription has."""
-    index = seen.replay.index
-    found = {
-        list_id: Owner("queue", name, "", "")
-        for name, list_id in index.destinations.items()
-        if list_id
-    }
-    for list_id, subscription in index.subscriptions.items():
-        kind = "durable subscription" if subscription.durable else "subscription"
-        found[list_id] = Owner(kind, subscription.filter, subscription.client_id, subscription.name)
-    return found
-
-
-#: Of a list that nobody has any more.
-NOBODY: Final = Owner("unknown list", "", "", "")
-
-
 def _list_holders(seen: Look, file_id: int) -> list[Holder]:
-    known = owners(seen)
+    index = seen.replay.index
+    destinations = {list_id: name for name, list_id in index.destinations.items()}
     holders: list[Holder] = []
-    for list_id, pending in sorted(seen.replay.index.lists.items()):
+    for list_id, pending in sorted(index.lists.items()):
         found = sorted(entry for piece in pending.pieces_in(file_id) for entry in piece)
         if not found:
             continue
-        owner = known.get(list_id, NOBODY)
+        kind, destination, client_id, name = "unknown list", "", "", ""
+        subscription = index.subscriptions.get(list_id)
+        if subscription is not None:
+            kind = "durable subscription" if subscription.durable else "subscription"
+            destination, client_id = subscription.filter, subscription.client_id
+            name = subscription.name
+        elif list_id in destinations:
+            kind, destination = "queue", destinations[list_id]
         holders.append(
             Holder(
-                owner.kind,
-                owner.destination,
-                owner.client_id,
-                owner.subscription,
+                kind,
+                destination,
+                client_id,
+                name,
                 list_id,
                 len(found),
                 sum(place >> 32 & 0xFFFF_FFFF for _, place in found),

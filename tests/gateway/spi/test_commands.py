@@ -1,6 +1,7 @@
 """A configured store makes stores that keep what a sink still waits for."""
 
 from pathlib import Path
+from typing import Any, cast
 
 from tidegate.spi import ConfiguredStore
 from tidegate.testing.memory_store import MemoryStoreOptions
@@ -17,9 +18,12 @@ def test_a_store_is_made_with_what_the_gateway_would_give_it(tmp_path: Path) -> 
             return "the store"
 
     options = MemoryStoreOptions()
-    configured = ConfiguredStore("toy", Factory(), options, tmp_path, "name", persistent=False)
+    configured = ConfiguredStore(
+        "toy", cast(Any, Factory()), options, tmp_path, "name", persistent=False
+    )
     told = []
-    assert configured.create(progress=lambda *one: told.append(one)) == "the store"
+    made: Any = configured.create(progress=lambda *one: told.append(one))
+    assert made == "the store"
     configured.create()
     (context, given), (silent, _) = seen
     assert given is options

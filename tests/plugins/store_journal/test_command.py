@@ -66,9 +66,10 @@ def test_inspect_shows_files_and_lists(call: Call, journal: Path) -> None:
     assert code == 0
     assert out.startswith(f"{journal}: store ")
     lines = out.splitlines()
-    first = next(line for line in lines if line.startswith("journal-0000000001.data"))
-    assert columns(first)[1:4] == ["1", "used", "65536"]
-    assert "add destination" in first
+    file, records = [line for line in lines if line.startswith("journal-0000000001.data")]
+    assert columns(file)[1:4] == ["1", "used", "65536"]
+    assert columns(records)[1].startswith("1-")
+    assert "1 add destination" in records
     orders = next(line for line in lines if "queue://orders" in line)
     assert columns(orders) == ["1", "queue", "queue://orders", "2", "10000", "1", "0"]
     assert "durable subscription" in out

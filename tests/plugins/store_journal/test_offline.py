@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import KB, ack, add, data_files, new_store, opened, options, pending, run, write
@@ -21,7 +22,7 @@ from tidegate_store_journal._format import DATA_OFFSET
 from tidegate_store_journal._offline import compact, rebuild_index, space_of
 from tidegate_store_journal.plugin import JournalStoreFactory
 
-NEVER = {"journal_compact_min_files": 0, "journal_max_file_length": 64 * KB}
+NEVER: dict[str, Any] = {"journal_compact_min_files": 0, "journal_max_file_length": 64 * KB}
 
 
 def silent(_what: str, _done: int, _total: int) -> None: ...

@@ -234,7 +234,7 @@ def test_metadata_that_says_something_else_than_the_data_files_is_damage(journal
         ]
 
 
-@pytest.mark.parametrize("suffix", ["bindings.snapshot", ".live"])
+@pytest.mark.parametrize("suffix", ["bindings.snapshot", "bindings.copy", ".live"])
 def test_a_damaged_side_file_is_named(tmp_path: Path, suffix: str) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path, **OPTIONS)
