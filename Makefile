@@ -35,7 +35,7 @@ demo: setup  ## real input to a real table; KILL=1 also kills the gateway on the
 bench: setup  ## messages a second beside the peers that are found
 	@exec $(BIN)/python benchmarks/bench.py $(ARGS)
 
-crash: setup  ## kill real gateways under load, by seed
+crash: setup  ## power cuts, wrong bits and killed gateways, by seed; reports in build/
 	@exec $(BIN)/pytest -m crash --timeout 900 $(ARGS)
 
 soak: setup  ## minutes of sustained load

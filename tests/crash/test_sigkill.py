@@ -333,3 +333,30 @@ def test_nothing_confirmed_is_lost_over_many_kills(tmp_path: Path, seed: int) ->
     oracle = asyncio.run(run_kills(tmp_path, seed=seed, kills=40, load_s=(0.02, 1.2)))
     check(oracle, f"seed {seed}")
     assert len(oracle.confirmed) > 2_000, "the load was too small to prove anything"
+
+
+#: The journal at its busiest: small files, compaction, checkpoints and cleanups all the time.
+BUSY_JOURNAL = """
+[store]
+plugin = "journal"
+journal_max_file_length = "64kb"
+journal_compact_min_files = 3
+journal_compact_percentage = 50
+journal_pool_files = 6
+checkpoint_interval = "100ms"
+cleanup_interval = "150ms"
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(600)
+def test_nothing_confirmed_is_lost_over_kills_of_a_journal_that_compacts(tmp_path: Path) -> None:
+    oracle = asyncio.run(
+        run_kills(tmp_path, seed=77, kills=15, load_s=(0.05, 1.0), extra=BUSY_JOURNAL)
+    )
+    check(oracle, "seed 77")
+    assert len(oracle.confirmed) > 2_000, "the load was too small to prove anything"
+    journal = tmp_path / "data" / "journal"
+    used = [int(path.name[8:18]) for path in journal.glob("journal-*.data")]
+    assert max(used) > 20, "no file was used again, so nothing was compacted"
+    assert not list(journal.glob("damage-*.report"))

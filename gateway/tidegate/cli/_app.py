@@ -18,6 +18,7 @@ from tidegate.cli import _mqtt, _reference, _show, _stomp, _store
 from tidegate.cli._commands import Commands
 from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._host import Host
+from tidegate.cli._progress import RecoveryProgress
 from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
 from tidegate.config import ResolvedConfig, check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
@@ -117,14 +118,19 @@ def run(
     # Not before the configuration is known to be good: the broker is the bulk of the imports.
     from tidegate.gateway import Gateway
 
+    progress = RecoveryProgress()
+
     def started(gateway: Gateway) -> None:
+        progress.close()
         write_lines(_show.start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
         sys.stdout.flush()
 
     try:
-        run_until_signal(lambda: Gateway(resolved, plugins), started)
+        run_until_signal(lambda: Gateway(resolved, plugins, progress=progress), started)
     except Exception as error:
         raise _Failed(error, resolved) from error
+    finally:
+        progress.close()
 
 
 @app.command()

@@ -4,8 +4,9 @@ A :class:`FaultyDisk` holds a flat directory of files in memory, twice: as runni
 them, and as they are on the platters. Writes are unsynced until ``datasync``; names are unsynced
 until ``sync_directory``. :meth:`FaultyDisk.cut_power` decides by seed what becomes of everything
 unsynced, which is what a real disk may do (and some do): each write is kept, lost, torn at sector
-borders or garbled, whatever became of those before it; of the changes to the directory the first few
-are kept.
+borders, garbled, or kept but for one bit, whatever became of those before it; of the changes to the
+directory the first few are kept. ``crash_schedules`` beside this module cuts the power at every
+change of a recorded run.
 
 :class:`FaultyStorage` is what one running program sees. It has the methods of the journal's
 ``Storage`` protocol (``tidegate_store_journal``), and anything else that can be written against the
@@ -25,10 +26,11 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.spi import StoreLockedError
 
@@ -58,10 +60,32 @@ class Faults:
         errors: (call, which one of its kind, counted from 1) → errno that it fails with. A failed
             write may have written a part; a failed sync leaves what it should have synced visible
             but never durable, as Linux does.
+        slow_syncs: which ``datasync``, counted from 1 → seconds that it takes longer. Meanwhile other
+            calls go on; what is written during the sync is not covered by it.
     """
 
     cut_at_sync: int = 0
     errors: Mapping[tuple[Call, int], int] = field(default_factory=dict[tuple[Call, int], int])
+    slow_syncs: Mapping[int, float] = field(default_factory=dict[int, float])
+
+
+class Change(NamedTuple):
+    """One thing that happened to the disk, for :attr:`FaultyDisk.observer`.
+
+    Attributes:
+        kind: ``create``, ``rename`` (from *name* to *other*), ``unlink``, ``names`` (the directory was
+            synced), ``write`` (*data* at *offset*; data None: only *length*), ``sync`` (of *length*
+            writes, the oldest first) or ``lose`` (a sync failed).
+        file: number of the file that it is about; 0 for the directory.
+    """
+
+    kind: str
+    file: int = 0
+    name: str = ""
+    other: str = ""
+    offset: int = 0
+    data: bytes | None = None
+    length: int = 0
 
 
 @dataclass(slots=True)
@@ -111,9 +135,10 @@ class _Image:
 class _Inode:
     """A file on the disk: as it is seen, as it is durable, and what lies between."""
 
-    __slots__ = ("durable", "lost", "seen", "unsynced")
+    __slots__ = ("durable", "lost", "number", "seen", "unsynced")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.seen = _Image()
         self.durable = _Image()
         self.unsynced: list[_Write] = []
@@ -123,12 +148,13 @@ class _Inode:
         self.seen.apply(write)
         self.unsynced.append(write)
 
-    def sync(self) -> None:
-        for write in self.unsynced:
+    def sync(self, count: int) -> None:
+        """Make the oldest *count* writes durable."""
+        for write in self.unsynced[:count]:
             self.durable.apply(write)
             # What is newer took its place, so a write that was lost here cannot come back.
             self.lost = [old for old in self.lost if not old.overlaps(write)]
-        self.unsynced.clear()
+        del self.unsynced[:count]
 
     def fail_sync(self) -> None:
         self.lost += self.unsynced
@@ -142,14 +168,30 @@ class _Inode:
         self.lost.clear()
         self.seen = self.durable.copy()
 
+    def copy(self) -> _Inode:
+        inode = _Inode(self.number)
+        inode.seen = self.seen.copy()
+        inode.durable = self.durable.copy()
+        inode.unsynced = self.unsynced.copy()
+        inode.lost = self.lost.copy()
+        return inode
+
+
+#: What may become of an unsynced write when the power goes.
+FATES: Final = ("lost", "kept", "prefix", "sectors", "garbled", "flipped")
+
 
 def _fate(write: _Write, choose: random.Random) -> Sequence[_Write]:
     """What of *write* reaches the platters when the power goes."""
-    fate = choose.choice(("lost", "kept", "prefix", "sectors", "garbled"))
+    fate = choose.choice(FATES)
     if fate == "lost":
         return ()
     if fate == "kept" or write.data is None:
         return (write,)
+    if fate == "flipped" and write.data:
+        flipped = bytearray(write.data)
+        flipped[choose.randrange(len(flipped))] ^= 1 << choose.randrange(8)
+        return (_Write(write.offset, bytes(flipped), write.length),)
     sectors = list(_sectors(write))
     if fate == "prefix":
         return sectors[: choose.randint(0, len(sectors))]
@@ -210,6 +252,9 @@ class FaultyDisk:
         self._durable: dict[str, _Inode] = {}
         self._unsynced: list[_NameChange] = []
         self._running: FaultyStorage | None = None
+        self._last_number = 0
+        #: Called with every change, while the disk is locked.
+        self.observer: Callable[[Change], None] | None = None
 
     def start(self, faults: Faults | None = None) -> FaultyStorage:
         """The disk as a program sees it that is started now; one started before sees EIO."""
@@ -237,6 +282,43 @@ class FaultyDisk:
         """Bytes of all files by their lengths."""
         return sum(inode.seen.length for inode in self._seen.values())
 
+    def fork(self, seed: int, *, metadata_directory: Path | None = None) -> FaultyDisk:
+        """Another disk as this one is now, whose *seed* decides what its next power cut leaves."""
+        with self.mutex:
+            other = FaultyDisk(
+                seed,
+                capacity_bytes=self.capacity_bytes,
+                metadata_directory=metadata_directory,
+            )
+            inodes = [*self._seen.values(), *self._durable.values()]
+            inodes += [
+                inode
+                for change in self._unsynced
+                for _, inode in change.changes
+                if inode is not None
+            ]
+            copies = {id(inode): inode.copy() for inode in {id(i): i for i in inodes}.values()}
+            other._seen = {name: copies[id(inode)] for name, inode in self._seen.items()}
+            other._durable = {name: copies[id(inode)] for name, inode in self._durable.items()}
+            other._unsynced = [
+                _NameChange(
+                    tuple(
+                        (name, None if inode is None else copies[id(inode)])
+                        for name, inode in change.changes
+                    )
+                )
+                for change in self._unsynced
+            ]
+            other._last_number = self._last_number
+            return other
+
+    def read_all(self) -> dict[str, bytes]:
+        """Every file by name, as running programs see it."""
+        with self.mutex:
+            return {
+                name: inode.seen.read(inode.seen.length, 0) for name, inode in self._seen.items()
+            }
+
     # What follows is for FaultyStorage, which holds the mutex.
 
     def lookup(self, name: str) -> _Inode:
@@ -248,18 +330,24 @@ class FaultyDisk:
 
     def create(self, name: str) -> _Inode:
         """An empty file called *name*, in place of any old one."""
-        inode = _Inode()
+        self._last_number += 1
+        inode = _Inode(self._last_number)
         self._change(_NameChange(((name, inode),)))
+        self.observe(Change("create", inode.number, name))
         return inode
 
     def rename(self, old: str, new: str) -> None:
         """Atomic: after a power cut both names are as before, or both as after."""
-        self._change(_NameChange(((old, None), (new, self.lookup(old)))))
+        inode = self.lookup(old)
+        self._change(_NameChange(((old, None), (new, inode))))
+        self.observe(Change("rename", inode.number, old, new))
 
     def unlink(self, name: str) -> None:
         """The name is gone; open files live on."""
         if name in self._seen:
+            number = self._seen[name].number
             self._change(_NameChange(((name, None),)))
+            self.observe(Change("unlink", number, name))
 
     def names(self) -> list[str]:
         """All names."""
@@ -269,6 +357,51 @@ class FaultyDisk:
         """Names are durable as they are."""
         self._durable = dict(self._seen)
         self._unsynced.clear()
+        self.observe(Change("names"))
+
+    def observe(self, change: Change) -> None:
+        """Tell the observer, when there is one."""
+        if self.observer is not None:
+            self.observer(change)
+
+    def write(self, inode: _Inode, write: _Write) -> None:
+        """Unsynced bytes, or an unsynced length."""
+        inode.write(write)
+        self.observe(Change("write", inode.number, "", "", write.offset, write.data, write.length))
+
+    def sync(self, inode: _Inode, count: int) -> None:
+        """The oldest *count* unsynced writes of the file are durable now."""
+        inode.sync(count)
+        self.observe(Change("sync", inode.number, length=count))
+
+    def fail_sync(self, inode: _Inode) -> None:
+        """What the file has unsynced will never be durable."""
+        inode.fail_sync()
+        self.observe(Change("lose", inode.number))
+
+    def repeat(self, change: Change, inodes: dict[int, _Inode]) -> None:
+        """Apply a change that an observer of another disk was told.
+
+        Args: inodes: the files so far by number; kept up by this method.
+        """
+        match change.kind:
+            case "create":
+                inodes[change.file] = self.create(change.name)
+            case "rename":
+                self.rename(change.name, change.other)
+            case "unlink":
+                self.unlink(change.name)
+            case "names":
+                self.sync_directory()
+            case "write":
+                write = _Write(change.offset, change.data, change.length)
+                self.write(inodes[change.file], write)
+            case "sync":
+                self.sync(inodes[change.file], change.length)
+            case "lose":
+                self.fail_sync(inodes[change.file])
+            case _:
+                raise ValueError(f"no change of a disk: {change.kind}")
 
     def _change(self, change: _NameChange) -> None:
         self._rename(self._seen, change)
@@ -371,13 +504,18 @@ class FaultyStorage:
         if self.is_off:
             raise OSError(errno.EIO, "the power is off")
 
-    def check(self, call: Call) -> None:
-        """Count the call. Raises: OSError when it is to fail."""
+    def check(self, call: Call) -> float:
+        """Count the call. Returns: seconds that it takes. Raises: OSError when it is to fail."""
         self.check_power()
         self._counts[call] += 1
         number = self._faults.errors.get((call, self._counts[call]))
         if number is not None:
             raise OSError(number, os.strerror(number), call.value)
+        return self._faults.slow_syncs.get(self._counts[call], 0.0) if call is Call.SYNC else 0.0
+
+    def count_of(self, call: Call) -> int:
+        """How many calls of this kind there were."""
+        return self._counts[call]
 
     def count_sync(self) -> None:
         """Count a sync. Raises: OSError when the power goes at this one."""
@@ -415,9 +553,10 @@ class FaultyFile:
                 if not self._storage.is_off:
                     room = max(0, self._inode.seen.length - offset)  # needs no new room
                     half = data[: min(len(data) // 2, room)]
-                    self._inode.write(_Write(offset, half, offset + len(half) if half else 0))
+                    end = offset + len(half) if half else 0
+                    self._storage.disk.write(self._inode, _Write(offset, half, end))
                 raise
-            self._inode.write(_Write(offset, data, offset + len(data)))
+            self._storage.disk.write(self._inode, _Write(offset, data, offset + len(data)))
 
     def pread(self, length: int, offset: int) -> bytes:
         """Read up to *length* bytes. Raises: OSError."""
@@ -428,15 +567,26 @@ class FaultyFile:
 
     def datasync(self) -> None:
         """Make everything written durable. Raises: OSError."""
-        with self._storage.disk.mutex:
+        storage = self._storage
+        with storage.disk.mutex:
             self._check_open()
-            self._storage.count_sync()
+            storage.count_sync()
             try:
-                self._storage.check(Call.SYNC)
+                slow_s = storage.check(Call.SYNC)
             except OSError:
-                self._inode.fail_sync()
+                storage.disk.fail_sync(self._inode)
                 raise
-            self._inode.sync()
+            covered = list(self._inode.unsynced)
+            if not slow_s:
+                storage.disk.sync(self._inode, len(covered))
+                return
+        time.sleep(slow_s)
+        with storage.disk.mutex:
+            storage.check_power()  # when it went meanwhile, nothing of this is durable
+            # Another sync may have been faster with some of them.
+            known = set(map(id, covered))
+            still = sum(id(write) in known for write in self._inode.unsynced)
+            storage.disk.sync(self._inode, still)
 
     def preallocate(self, length: int) -> None:
         """Make the file *length* bytes long. Raises: OSError (ENOSPC when there is no room)."""
@@ -444,7 +594,7 @@ class FaultyFile:
             self._check_open()
             self._storage.check(Call.PREALLOCATE)
             self._storage.check_room(length - self._inode.seen.length)
-            self._inode.write(_Write(0, None, length))
+            self._storage.disk.write(self._inode, _Write(0, None, length))
 
     @property
     def length(self) -> int:

@@ -172,6 +172,32 @@ class Checkpointer:
             work.live_lists = self._live_lists(dead)
         return work
 
+    async def write_down_all_that_lives(self) -> None:
+        """A live list for every file: acknowledgements are lost, and only the index knows of them.
+
+        Else a rebuild would bring back messages that were consumed. Raises: OSError, StoreError.
+        """
+        await self._sync()
+        index = self._index
+        used = frozenset(file.file_id for file in self._files.used())
+        rows = split_blocks(index.log.blocks(), index.log.released, used)
+        lists = [
+            LiveList(
+                self._store_id,
+                file_id,
+                index.batch,
+                index.living_in(file_id),
+                [block.encode() for block in rows[file_id]],
+            )
+            for file_id in sorted(used)
+        ]
+
+        def write() -> None:
+            for live in lists:
+                write_live_list(self._storage, live)
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, write)
+
     def has_dead(self) -> bool:
         """A cleanup would put a file away, unless somebody reads from it."""
         return any(file.readers == 0 for file in self._find_dead()[:1])

@@ -411,7 +411,7 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             operation, first = _format.decode_acknowledge(record)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
-        elif kind not in (ADD, _format.COPY, _format.COPIED_ROWS):
+        elif kind not in (ADD, _format.COPY, _format.COPIED_ROWS, _format.VOID):
             effects.others.append(_format.decode_operation(record))
     if effects.copies:
         mark_shared(effects)

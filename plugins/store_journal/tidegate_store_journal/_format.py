@@ -6,6 +6,7 @@ of the document), so that an index entry is one object and the sums of many can 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, cast
@@ -87,6 +88,8 @@ PUT_INFLIGHT: Final = 14
 REMOVE_INFLIGHT: Final = 15
 COPY: Final = 16
 COPIED_ROWS: Final = 17
+#: In place of batches that were damaged: zeros up to where the next one begins.
+VOID: Final = 250
 
 #: Records that hold a message.
 _MESSAGE_TYPES: Final = frozenset({ADD, MOVE, COPY})
@@ -141,6 +144,15 @@ class FileHeader(NamedTuple):
     length: int
     seed: int
     reused: bool = False
+
+
+#: Names of data files.
+DATA_NAME: Final = re.compile(r"journal-(\d{10})\.data")
+
+
+def file_id_of(name: str) -> int:
+    """The id in the name of a data file, or of what was made of one."""
+    return int(name[8:18])
 
 
 def file_name(file_id: int) -> str:

@@ -23,6 +23,11 @@ TYPES: Final = (NIO, ASYNCIO, MAPPED)
 ASYNCIO_MAX_IO: Final = 500
 
 
+#: What damage in the middle of the journal leads to.
+REFUSE: Final = "refuse"
+QUARANTINE: Final = "quarantine"
+DAMAGE_POLICIES: Final = (REFUSE, QUARANTINE)
+
 #: One that fills, one that is ready, one that is compacted, and one for acknowledgements at the limit.
 _MEMORY_FILES_MIN: Final = 4
 
@@ -96,6 +101,28 @@ class JournalOptions:
         "archive",
         help="Where archive_data_logs moves files to, below the journal's directory unless "
         "absolute. On another file system each file is copied.",
+    )
+    damaged_journal_policy: str = option(
+        REFUSE,
+        help="Damage in the middle of a data file: 'refuse' to start, naming file, offset and "
+        "length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
+        "and list what was lost in damage-NNNN.report. A torn tail is repaired either way.",
+        choices=DAMAGE_POLICIES,
+    )
+    ignore_missing_journalfiles: bool = option(
+        False,
+        help="Start although data files are missing that held pending messages, and list those "
+        "messages in damage-NNNN.report. Otherwise the start is refused and names the files.",
+    )
+    check_for_corrupt_journal_files: bool = option(
+        False,
+        help="Read and check every data file at each start, not only what is newer than the last "
+        "checkpoint: the start then takes as long as reading all of them.",
+    )
+    archive_corrupted_index: bool = option(
+        False,
+        help="Keep a damaged metadata store as metadata.corrupt-N when it is rebuilt, instead of "
+        "removing it.",
     )
     journal_disk_sync_strategy: str = option(
         ALWAYS,
@@ -249,6 +276,11 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
         raise ConfigError(
             f"{options.journal_disk_sync_strategy!r} is not one of {', '.join(STRATEGIES)}",
             key="journal_disk_sync_strategy",
+        )
+    if options.damaged_journal_policy not in DAMAGE_POLICIES:
+        raise ConfigError(
+            f"{options.damaged_journal_policy!r} is not one of {', '.join(DAMAGE_POLICIES)}",
+            key="damaged_journal_policy",
         )
     if options.journal_type not in TYPES:
         raise ConfigError(

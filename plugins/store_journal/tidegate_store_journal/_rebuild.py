@@ -77,7 +77,8 @@ def rebuild(replay: Replay, store_id: str) -> int:
         if file is not replay.files[-1]:
             _require_end(replay, file)
     index.loose_blocks = None
-    if replay.expected <= known_batch:
+    replay.known_batch = known_batch
+    if replay.expected <= known_batch and not replay.may_skip:
         _refuse_early_end(replay, known_batch)
     if bindings is not None and not are_known_lists_applied:
         _drop_lists_not_in(replay, bindings)
@@ -163,7 +164,7 @@ def _refuse_early_end(replay: Replay, known_batch: int) -> None:
         BINDINGS_NAME,
         0,
         f"the data files are missing that hold everything up to batch {known_batch}. Restore "
-        "them, or remove this file as well to start with an empty store",
+        "them; or set ignore_missing_journalfiles = true in [store] to start without them",
     )
 
 

@@ -6,10 +6,12 @@ its own while nothing else touches the store.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
@@ -22,17 +24,38 @@ from tidegate_store_journal._format import (
     FormatError,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._losses import Lost, find_lost, missing_files
+from tidegate_store_journal._lossreport import LossReport
+from tidegate_store_journal._marker import MARKER_NAME, take_marker
 from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError, NoMetadata
-from tidegate_store_journal._pieces import files_of
+from tidegate_store_journal._quarantine import Quarantine
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._replay import Progress, Replay
+from tidegate_store_journal._sidefiles import Bindings, read_bindings
 from tidegate_store_journal._storage import Storage
 from tidegate_store_journal._tail import examine_tail
 
-_DATA_NAME: Final = re.compile(r"journal-(\d{10})\.data")
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 _LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
-_TEMPORARY_NAME: Final = re.compile(r"(journal-\d{10}\.(data|live)|bindings\.snapshot)\.tmp")
+_TEMPORARY_NAME: Final = re.compile(
+    r"(journal-\d{10}\.(data|live)(\.\d+\.damaged)?|bindings\.snapshot|index-store-state"
+    r"|damage-\d+\.report)\.tmp"
+)
+#: Progress is told at most so often; a batch takes microseconds.
+_PROGRESS_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPolicy:
+    """What recovery may do besides reading, see the options of the same purpose."""
+
+    quarantines: bool = False
+    ignores_missing: bool = False
+    checks_files: bool = False
+    archives_index: bool = False
+
+
+STRICT: Final = RecoveryPolicy()
 
 
 @dataclass(slots=True)
@@ -45,6 +68,8 @@ class Recovered:
         clean: the store had been closed properly (or did not exist).
         rebuilt: the metadata store was not used and holds nothing.
         replayed: operations; repaired_bytes, notes: see RecoveryReport.
+        lost: what is pending although its bytes are gone: to be dropped by the next batch.
+        report: what was lost, written already as far as it is known.
     """
 
     store_id: str
@@ -60,47 +85,119 @@ class Recovered:
     replayed: int
     repaired_bytes: int
     notes: list[str]
+    report: LossReport
+    lost: Lost = field(default_factory=Lost)
 
 
 def recover(
-    storage: Storage, metadata: Metadata, *, keep_acknowledged: bool, progress: Progress
+    storage: Storage,
+    metadata: Metadata,
+    *,
+    keep_acknowledged: bool,
+    progress: Progress,
+    policy: RecoveryPolicy = STRICT,
 ) -> Recovered:
-    """Read a store and repair a torn tail. Raises: CorruptRecordError, OSError."""
-    replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
+    """Read a store, repair a torn tail, and do about damage what *policy* says.
+
+    Raises: CorruptRecordError (nothing was changed), OSError.
+    """
+    progress = _Seldom(progress)
+    report = LossReport(storage)
+    quarantine = Quarantine(storage, report)
+    _remove_leftovers(storage)
+
+    def attempt() -> Recovered:
+        replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
+        replay.may_skip = policy.ignores_missing or bool(quarantine.gone)
+        try:
+            return _recover(replay, metadata, policy, quarantine, report)
+        except BaseException:
+            replay.close()
+            raise
+
+    if policy.checks_files:
+        damages = quarantine.look(_known_batch(storage, metadata))
+        if damages and not policy.quarantines:
+            raise CorruptRecordError(
+                "damaged: "
+                + "; ".join(f"{d.file.name}, {d.length} bytes at offset {d.begin}" for d in damages)
+                + f". Nothing was changed. {_ADVICE}",
+                location=storage.describe(""),
+            )
+        if damages:
+            quarantine.run(_known_batch(storage, metadata))
     try:
-        return _recover(replay, metadata)
-    except BaseException:
-        replay.close()
-        raise
+        return attempt()
+    except CorruptRecordError:
+        if not policy.quarantines or not quarantine.run(_known_batch(storage, metadata)):
+            raise
+    return attempt()
 
 
-def _recover(replay: Replay, metadata: Metadata) -> Recovered:
-    names = replay.storage.list()
+class _Seldom:
+    """Progress that is told a few times a second, however often it is made."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._next = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_SECONDS
+            self._progress(what, done, total)
+
+
+def _remove_leftovers(storage: Storage) -> None:
+    """Of work that a crash cut off. Raises: OSError."""
+    names = storage.list()
     for name in names:
         if _TEMPORARY_NAME.fullmatch(name):
-            replay.storage.unlink(name)
+            storage.unlink(name)
         elif (match := _LIVE_NAME.fullmatch(name)) and f"{match[1]}.data" not in names:
-            replay.storage.unlink(name)  # its data file was deleted just before a crash
+            storage.unlink(name)  # its data file was deleted just before a crash
+
+
+def _known_batch(storage: Storage, metadata: Metadata) -> int:
+    """The highest batch that is known to have been synced; 0 when nothing says so."""
+    known = 0
+    with contextlib.suppress(FormatError):
+        bindings = read_bindings(storage)
+        known = bindings.batch if bindings is not None else 0
+    with contextlib.suppress(MetadataError):
+        loaded = metadata.load(lambda _what, _done, _total: None)
+        known = max(known, loaded.state.batch if loaded is not None else 0)
+    return known
+
+
+def _recover(
+    replay: Replay,
+    metadata: Metadata,
+    policy: RecoveryPolicy,
+    quarantine: Quarantine,
+    report: LossReport,
+) -> Recovered:
+    names = replay.storage.list()
     store_id = open_files(replay, names)
-    loaded = _load_metadata(replay, metadata, store_id)
+    loaded = _load_metadata(replay, metadata, store_id, policy)
+    lost = Lost()
     if loaded is not None:
         store_id = store_id or loaded.state.store_id
+        missing = _missing_files(replay, loaded, policy, quarantine.gone)
         restore(replay, loaded)
         replayed = replay.replay()
         replay.index.settle()
-        clean = loaded.state.clean and replayed == 0
+        lost = find_lost(replay.index, missing, quarantine.damages)
+        clean = loaded.state.clean and replayed == 0 and not lost
     else:
         clean = not replay.files and not replay.spares
         replayed = rebuild(replay, store_id)
     repaired = examine_tail(replay, trusted=clean)
-    if repaired:
-        replay.notes.append(
-            f"A torn tail of {repaired} bytes was cut off; a copy is kept in *.torn. Nothing "
-            "in it had been confirmed as synced."
-        )
+    replay.go_on_behind_the_missing()
     pool = sorted(filter(FREE_NAME.fullmatch, names))
     known = [file.file_id for file in (*replay.files, *replay.spares)]
-    known += [int(name[8:18]) for name in pool]
+    known += [_format.file_id_of(name) for name in pool]
+    known += quarantine.gone
     return Recovered(
         store_id=store_id or uuid.uuid4().hex,
         index=replay.index,
@@ -115,13 +212,22 @@ def _recover(replay: Replay, metadata: Metadata) -> Recovered:
         replayed=replayed,
         repaired_bytes=repaired,
         notes=replay.notes,
+        report=report,
+        lost=lost,
     )
+
+
+#: What an operator can do about damage, for every error that names some.
+_ADVICE: Final = (
+    "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
+    "a copy of the damaged part, take it out, and serve the rest"
+)
 
 
 def open_files(replay: Replay, names: Sequence[str]) -> str:
     """Read all headers; returns the store id they share, "" when there is no file."""
     store_id = ""
-    for name in sorted(filter(_DATA_NAME.fullmatch, names)):
+    for name in sorted(filter(_format.DATA_NAME.fullmatch, names)):
         handle = replay.storage.open(name)
         try:
             header = _format.decode_file_header(handle.pread(FILE_HEADER_BYTES, 0))
@@ -130,8 +236,7 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
             raise replay.corrupt(
                 name,
                 0,
-                f"{error}. Restore the file from a copy, or move it away together with "
-                "metadata/ to start without the messages in it",
+                f"{error}. {_ADVICE}",
             ) from error
         file = DataFile(header.file_id, header.length, header.seed, handle, reused=header.reused)
         first = _format.decode_batch_header(
@@ -151,47 +256,103 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
     return store_id
 
 
-def _load_metadata(replay: Replay, metadata: Metadata, store_id: str) -> Loaded | None:
+def _load_metadata(
+    replay: Replay, metadata: Metadata, store_id: str, policy: RecoveryPolicy
+) -> Loaded | None:
+    storage = replay.storage
+    directory = storage.metadata_directory
+    is_told = False
     try:
+        if directory is not None:
+            is_told = not take_marker(storage, directory)
+            if is_told:
+                replay.notes.append(
+                    f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from "
+                    "the data files."
+                )
+                metadata.reset()
         loaded = metadata.load(replay.progress)
         if loaded is not None:
-            check(replay, loaded, store_id)
+            _check_owner(loaded, store_id)
+            _check_small_state(storage, loaded)
             return loaded
     except MetadataError as error:
         replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
+        if policy.archives_index and directory is not None and directory.exists():
+            metadata.close()
+            number = 1
+            while (target := directory.with_name(f"{directory.name}.corrupt-{number}")).exists():
+                number += 1
+            directory.rename(target)
+            replay.notes.append(f"The damaged one is kept in {target}.")
     else:
-        if replay.files and not isinstance(metadata, NoMetadata):
+        is_kept = not isinstance(metadata, NoMetadata)
+        if replay.files and directory is not None and is_kept and not is_told:
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
     return None
 
 
+def _check_owner(loaded: Loaded, store_id: str) -> None:
+    if store_id and loaded.state.store_id != store_id:
+        raise MetadataError(f"it belongs to another store ({loaded.state.store_id})")
+
+
+def _check_small_state(storage: Storage, loaded: Loaded) -> None:
+    """The checkpoint and the bindings snapshot, which has a CRC, say the same twice.
+
+    LMDB would not notice a wrong bit in a value. A snapshot that is newer than the checkpoint (a
+    crash came between the two) cannot be compared; a damaged one neither.
+    """
+    try:
+        bindings = read_bindings(storage)
+    except FormatError:
+        return
+    if bindings is None or bindings.batch > loaded.state.batch:
+        return
+
+    def by_key(state: Loaded | Bindings) -> tuple[object, ...]:
+        return (
+            dict(state.destinations),
+            {item.pending_list: item for item in state.subscriptions},
+            {item.client_id: item for item in state.sessions},
+            {(item.client_id, item.direction, item.packet_id): item for item in state.inflight},
+            {item.destination: item for item in state.retained},
+        )
+
+    if by_key(loaded) != by_key(bindings):
+        raise MetadataError("it does not agree with bindings.snapshot")
+
+
 def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
-    """Refuse a checkpoint that does not belong to these data files."""
-    state = loaded.state
-    if store_id and state.store_id != store_id:
-        raise MetadataError(f"it belongs to another store ({state.store_id})")
+    """Refuse a checkpoint that does not belong to these data files.
+
+    Raises: MetadataError, CorruptRecordError.
+    """
+    _check_owner(loaded, store_id)
+    _missing_files(replay, loaded, STRICT, set())
+
+
+def _missing_files(
+    replay: Replay, loaded: Loaded, policy: RecoveryPolicy, gone: set[int]
+) -> set[int]:
+    """Data files that the checkpoint names and that are not there.
+
+    Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
+    """
     there = {file.file_id for file in (*replay.files, *replay.spares)}
-    if state.batch and state.file_id not in there:
-        raise _missing(replay, state.file_id, "the journal continues in it")
-    named: set[int] = set()
-    for pieces in loaded.lists.values():
-        for piece in pieces:
-            named |= files_of(piece)
-    for block in loaded.acknowledged:
-        begin = max(0, state.ack_released + 1 - block.first)
-        named |= {place >> _format.FILE_SHIFT for place in block.locations[begin:]}
-    for file_id in named - there:
-        raise _missing(replay, file_id, "messages in it are pending")
-
-
-def _missing(replay: Replay, file_id: int, why: str) -> CorruptRecordError:
-    return replay.corrupt(
-        _format.file_name(file_id),
-        0,
-        f"the data file is missing, and {why}. Restore it, or delete metadata/ to start "
-        "without the messages in it",
-    )
+    missing = missing_files(loaded, there)
+    refused = sorted(missing.keys() - gone)
+    if refused and not policy.ignores_missing:
+        held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
+        raise replay.corrupt(
+            _format.file_name(refused[0]),
+            0,
+            f"{len(refused)} data {'files are' if len(refused) > 1 else 'file is'} missing: {held}. "
+            "Restore them; or set ignore_missing_journalfiles = true in [store] to start without "
+            "what was in them",
+        )
+    return set(missing)
 
 
 def restore(replay: Replay, loaded: Loaded) -> None:

@@ -37,6 +37,7 @@ class Replay:
         expected: number of the batch that must come next.
         tail, tail_offset: where it must be; None for an empty journal.
         notes: one sentence for everything unusual.
+        may_skip: data files may be missing: the journal goes on with the next one there is.
     """
 
     def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
@@ -46,6 +47,8 @@ class Replay:
         self.files: list[DataFile] = []
         self.spares: list[DataFile] = []
         self.notes: list[str] = []
+        self.may_skip = False
+        self.known_batch = 0  # the journal must not go on with a smaller number
         self.expected = 1
         self.tail: DataFile | None = None
         self.tail_offset = 0
@@ -69,8 +72,16 @@ class Replay:
         done = 0
         for file in todo:
             before = replayed
+            if self.may_skip and file.first_batch > self.expected:
+                self.notes.append(
+                    f"Batches {self.expected} to {file.first_batch - 1} are missing; the journal "
+                    f"goes on in {file.name}."
+                )
+                self.expected = file.first_batch
             for header, payload, at in self.batches(file, offset if file is first else DATA_OFFSET):
-                self.index.apply(self.decode(file, header, payload, at))
+                effects = self.decode(file, header, payload, at)
+                self._close_gap_in_log(effects)
+                self.index.apply(effects)
                 replayed += header.record_count
                 self.progress("replaying the journal", done + at, total)
             if replayed != before:
@@ -105,6 +116,30 @@ class Replay:
                 file.name, at, f"{error}. Open the store with the version that wrote it"
             ) from error
 
+    def go_on_behind_the_missing(self) -> None:
+        """The newest files are missing: go on in a new one, with numbers that were never used."""
+        if self.may_skip and self.known_batch >= self.expected:
+            self.notes.append(
+                f"Batches {self.expected} to {self.known_batch} are missing at the end of "
+                "the journal."
+            )
+            self.index.batch = self.known_batch
+            self.tail = None
+
+    def _close_gap_in_log(self, effects: Effects) -> None:
+        """Rows were in batches that are lost: no reader may see the gap, so it begins behind it."""
+        log = self.index.log
+        first = next((number for number in effects.ack_firsts if number), 0)
+        end = first - 1 if first else effects.last_ack
+        if not self.index.keep_acknowledged or end <= log.last:
+            return
+        self.notes.append(
+            f"Rows {log.released + 1} to {end} of the acknowledged log are lost to sinks that had "
+            f"not taken them: {log.last + 1} to {end} were in a part of the journal that is lost."
+        )
+        self.index.release(log.last)
+        log.last = log.released = end
+
     def count(self, blocks: list[AckBlock], last: int, released: int) -> None:
         """Count references anew, and begin the acknowledged log with *blocks*."""
         missing = self.index.recount(blocks, last, released)
@@ -128,14 +163,26 @@ class Replay:
         location = f"{self.storage.describe(name)} at offset {offset}"
         return CorruptRecordError(problem, location=location)
 
+    @staticmethod
+    def _length_of(file: DataFile, offset: int) -> str:
+        """How much is damaged, as far as the batch itself says so."""
+        assert file.handle is not None
+        header = _format.decode_batch_header(
+            file.seed, file.handle.pread(BATCH_HEADER_BYTES, offset)
+        )
+        if header is None:
+            return "from here on, length unknown,"
+        return f"of {BATCH_HEADER_BYTES + header.payload_bytes} bytes"
+
     def damaged(self, file: DataFile, offset: int) -> CorruptRecordError:
         """The error for a batch that was on stable storage once."""
         return self.corrupt(
             file.name,
             offset,
-            "a batch is damaged that was on disk whole once: later batches say so. Nothing was "
-            "changed. Restore the file from a copy, or keep a copy of the directory and ask for "
-            "help before anything is cut off",
+            f"a batch {self._length_of(file, offset)} is damaged that was on disk whole once: later "
+            "batches say so. Nothing was changed. Restore the file from a copy; or set "
+            "damaged_journal_policy = 'quarantine' in [store] to keep a copy of the damaged part, "
+            "take it out, and serve the rest",
         )
 
 

@@ -419,6 +419,17 @@ class MemoryStorage:
         return f"memory:{name}"
 
 
+def fresh_name(storage: Storage, name: str) -> str:
+    """*name*, or *name* with a number behind it when that is taken. Raises: OSError."""
+    names = set(storage.list())
+    number = 1
+    fresh = name
+    while fresh in names:
+        number += 1
+        fresh = f"{name}.{number}"
+    return fresh
+
+
 def write_atomically(storage: Storage, name: str, data: bytes) -> None:
     """Replace file *name* by *data*: written aside, synced, renamed, directory synced.
 

@@ -18,6 +18,7 @@ from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     Durability,
+    Message,
     Operation,
     Origin,
     Progress,
@@ -45,7 +46,9 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._journaltypes import make_writer, open_directory
+from tidegate_store_journal._losses import Losses
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
+from tidegate_store_journal._marker import seal_marker
 from tidegate_store_journal._memory import LimitedMemoryStorage
 from tidegate_store_journal._metadata import (
     LmdbMetadata,
@@ -55,7 +58,7 @@ from tidegate_store_journal._metadata import (
 )
 from tidegate_store_journal._offline import compact_files
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal._options import ALWAYS, JournalOptions, check
+from tidegate_store_journal._options import ALWAYS, QUARANTINE, JournalOptions, check
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
 from tidegate_store_journal._storage import Storage
@@ -105,6 +108,7 @@ class JournalStore:
         self._resources = AsyncExitStack()
         self._is_open = False
         self._is_opened_once = False
+        self._is_clean = False
 
     # ------------------------------------------------------------------------------ contract
 
@@ -157,12 +161,17 @@ class JournalStore:
         try:
             return await self._open()
         except (OSError, StoreFullError) as error:
-            await self._resources.aclose()
+            await self._give_up_opening()
             where = self._storage.describe("")
             raise StoreIOError(f"cannot open the journal in {where}: {error}") from error
         except BaseException:
-            await self._resources.aclose()
+            await self._give_up_opening()
             raise
+
+    async def _give_up_opening(self) -> None:
+        # A close that comes nevertheless would wait for a writer that is gone.
+        self._is_open = False
+        await self._resources.aclose()
 
     async def write(self, batch: WriteBatch) -> None:
         """See MessageStore."""
@@ -193,12 +202,19 @@ class JournalStore:
         pending = self._index.lists.get(pending_list)
         if pending is None:
             return ()
-        page = pending.page(after, limit, bytes_max)
-        if not page:
-            return ()
-        count_of = pending.deliveries.get
-        counts = [count_of(sequence, 0) for sequence, _ in page]
-        messages = await self._reader.read(page)
+        messages: list[Message] = []
+        page: Sequence[tuple[int, int]] = ()
+        counts: list[int] = []
+        while not messages:
+            page = pending.page(after, limit, bytes_max)
+            if not page:
+                return ()
+            count_of = pending.deliveries.get
+            counts = [count_of(sequence, 0) for sequence, _ in page]
+            asked = page
+            page, messages = await self._losses.read(pending_list, page)
+            if page is not asked:  # damaged ones were dropped
+                counts = [count_of(sequence, 0) for sequence, _ in page]
         return [
             StoredMessage(sequence, message, count)
             for (sequence, _), message, count in zip(page, messages, counts, strict=True)
@@ -268,6 +284,7 @@ class JournalStore:
         if self._appender.failure is None:
             try:
                 await self._checkpointer.run(cleanup=True, clean=True)
+                self._is_clean = True
             except (OSError, StoreError) as error:
                 logger.warning("the last checkpoint failed; the next start replays error=%s", error)
         logger.info("closed; in the metadata store so far: %s", self._metadata.counters)
@@ -282,6 +299,7 @@ class JournalStore:
             self._workers, self._storage.lock, f"gateway={context.gateway_name}"
         )
         self._resources.callback(self._storage.unlock)
+        self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
         self._resources.callback(self._metadata.close)
 
         def progress(what: str, done: int, total: int) -> None:
@@ -294,6 +312,12 @@ class JournalStore:
                 self._metadata,
                 keep_acknowledged=context.keep_acknowledged,
                 progress=progress,
+                policy=_recovery.RecoveryPolicy(
+                    quarantines=options.damaged_journal_policy == QUARANTINE,
+                    ignores_missing=options.ignore_missing_journalfiles,
+                    checks_files=options.check_for_corrupt_journal_files,
+                    archives_index=options.archive_corrupted_index,
+                ),
             ),
         )
         self._index: Index = found.index
@@ -327,6 +351,14 @@ class JournalStore:
         for file in found.files[:-1]:
             files.retire(file)
         self._reader = Reader(self._storage, files, self._readers)
+        self._losses = Losses(
+            self._index,
+            self._reader,
+            found.report,
+            lambda operations: self.write(WriteBatch(operations)),
+            self._workers,
+            quarantines=options.damaged_journal_policy == QUARANTINE,
+        )
         if not context.keep_acknowledged:
             self._index.release(self._index.log.last)
         tail = Tail(found.tail_file, found.tail_offset)
@@ -374,6 +406,10 @@ class JournalStore:
         self._is_open = True
         if self._warning:
             logger.warning(self._warning)
+        await self._losses.drop(found.lost)
+        if found.report.name and not found.rebuilt:
+            await self._checkpointer.write_down_all_that_lives()
+        self._say_what_was_found(found)
         await self._remove_temporary_subscriptions()
         await room.look()
         if not room.is_short:
@@ -381,6 +417,22 @@ class JournalStore:
         self._maintenance.start()
         files.reclaimer = reclaim
         return recovered_state(found)
+
+    def _seal(self) -> None:
+        directory = self._storage.metadata_directory
+        if self._is_clean and directory is not None:
+            try:
+                seal_marker(self._storage, directory)
+            except OSError as error:
+                logger.warning("cannot seal the metadata store error=%s", error)
+
+    @staticmethod
+    def _say_what_was_found(found: _recovery.Recovered) -> None:
+        for note in found.notes:
+            logger.warning("recovery: %s", note)
+        found.report.log()
+        found.notes += found.report.notes
+        found.report.notes = []
 
     def _start_writer(self) -> BatchWriter:
         self._writer = make_writer(

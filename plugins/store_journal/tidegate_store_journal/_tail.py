@@ -18,6 +18,7 @@ from tidegate_store_journal._format import (
     BatchHeader,
 )
 from tidegate_store_journal._replay import Replay
+from tidegate_store_journal._storage import fresh_name
 
 _READ_BYTES: Final = 4 << 20
 _SCAN_BYTES: Final = 1 << 20
@@ -31,7 +32,11 @@ def examine_tail(replay: Replay, *, trusted: bool) -> int:
     *trusted*: the store was closed properly, so only what could be mistaken is looked at.
     """
     tail, offset = replay.tail, replay.tail_offset
-    behind = replay.files[replay.files.index(tail) + 1 :] if tail else replay.files
+    if tail is not None:
+        behind = replay.files[replay.files.index(tail) + 1 :]
+    else:
+        # Older ones are there when the file that the journal went on in is missing.
+        behind = [file for file in replay.files if file.first_batch >= replay.expected]
     suspects: list[tuple[DataFile, int, Scan]] = []
     if tail is not None and not trusted:
         suspects.append((tail, offset, scan(tail, offset, replay.expected)))
@@ -53,7 +58,13 @@ def _cut_off(replay: Replay, suspects: list[tuple[DataFile, int, Scan]]) -> int:
     """Copy first, sync the copies, and only then overwrite: a crash in between repeats it."""
     for file, _, found in suspects:
         assert file.handle is not None
-        copy = replay.storage.open(f"{file.name}.{found.begin}.torn", create=True)
+        name = fresh_name(replay.storage, f"{file.name}.{found.begin}.torn")
+        replay.notes.append(
+            f"A torn tail of {found.end - found.begin} bytes at offset {found.begin} of "
+            f"{replay.storage.describe(file.name)} was cut off; nothing in it had been confirmed "
+            f"as synced. A copy is kept in {replay.storage.describe(name)}."
+        )
+        copy = replay.storage.open(name, create=True)
         try:
             for at in range(found.begin, found.end, _READ_BYTES):
                 data = file.handle.pread(min(_READ_BYTES, found.end - at), at)

@@ -4,7 +4,9 @@ Two loads: one that consumes in order, and a *sparse* one that leaves a few mess
 file for long, so that files are compacted, used again and archived all the time.
 
 The load is recorded as the list of states that the store went through; whatever is found after the
-cut must be one of them, and not one from before the last confirmation.
+cut must be one of them, and not one from before the last confirmation. At the end of this file are
+some hundred points of the recorded schedules that ``make crash`` runs by the ten thousand
+(tests/crash/test_crash_schedules.py).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_crash import EAGER as EAGER_OPTIONS
+from journal_crash import Profile, fast_directory, problem_at, record
 from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_ring
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
@@ -311,3 +315,42 @@ def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
     for changes in controls:
         problems = [run(live_and_crash(tmp_path, seed, **changes)) for seed in range(10)]
         assert any(problems), changes
+
+
+RECORDED = (
+    Profile("steady", small=0.5, unordered=0.3),
+    Profile("sparse", batches=100, sizes=(5, 1500, 20_000), staying=0.125, options=EAGER_OPTIONS),
+    Profile("no metadata", small=0.2, sizes=(5, 9000), metadata=False),
+)
+
+
+@pytest.mark.parametrize("profile", RECORDED, ids=lambda item: item.name)
+def test_at_any_change_of_a_recorded_run_the_power_may_go(tmp_path: Path, profile: Profile) -> None:
+    async def scenario(directory: Path) -> None:
+        recording, model = await record(directory / "run", 5, profile)
+        count = 0
+        for point in recording.points([5]):
+            if point.is_at_sync or point.number % 5 == 0:
+                count += 1
+                metadata = profile.metadata and point.number % 4 > 0
+                problem = await problem_at(point, model, directory / "m", metadata=metadata)
+                assert not problem, f"before change {point.number} ({point.kind}): {problem}"
+        assert count > 80
+
+    with fast_directory(tmp_path) as directory:
+        run(scenario(Path(directory)))
+
+
+@pytest.mark.parametrize("without", ["sync", "names"])
+def test_on_a_disk_that_lies_the_same_points_find_losses(tmp_path: Path, without: str) -> None:
+    async def scenario(directory: Path) -> None:
+        profile = RECORDED[1]
+        recording, model = await record(directory / "run", 5, profile)
+        caught = 0
+        for point in recording.points([5], without=without):
+            if point.number > 30 and point.number % 15 == 0:
+                caught += bool(await problem_at(point, model, directory / "m", metadata=True))
+        assert caught > 5
+
+    with fast_directory(tmp_path) as directory:
+        run(scenario(Path(directory)))

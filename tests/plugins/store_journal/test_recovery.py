@@ -190,6 +190,8 @@ def test_metadata_of_another_store_is_not_used(tmp_path: Path) -> None:
         shutil.copytree(
             tmp_path / "b" / "journal" / "metadata", tmp_path / "a" / "journal" / "metadata"
         )
+        marker = Path("journal") / "index-store-state"
+        shutil.copy(tmp_path / "b" / marker, tmp_path / "a" / marker)
         store, state = await opened(tmp_path / "a")
         assert "another store" in state.report.notes[0]
         assert await pending(store) == [1]

@@ -1,0 +1,240 @@
+"""Cut the power at every change of a recorded run, and account for every crash point in a report.
+
+A load runs once on a :class:`~tidegate.testing.faulty_storage.FaultyDisk` while a
+:class:`Recording` writes down all that happens to the disk, and what the load was promised when.
+:meth:`Recording.points` then goes through the run again, without the program: before every single
+change there is a :class:`CrashPoint`, whose disk has lost, torn, reordered or garbled what was not
+synced at that moment, by seed. So one run of a second gives thousands of crash points, at every
+sync and between them, and each can be had again from its seed and number::
+
+    recording = Recording()
+    disk = FaultyDisk(seed)
+    with recording.of(disk):
+        ...                              # run the load; recording.promise(n) after confirmation n
+    for point in recording.points([1, 2]):
+        disk = point.disk(metadata_directory)
+        ...                              # open the store on disk.start(), compare with promise n
+
+Whoever compares adds the outcome to a :class:`CrashReport`, which is a file for people.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate.testing.faulty_storage import FATES, Change, FaultyDisk
+
+#: Changes after which something is durable that was not before.
+_SYNCS: Final = frozenset({"sync", "names"})
+#: Failures that a report tells in full.
+_FAILURES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPoint:
+    """The moment before change *number* of a recording.
+
+    Attributes:
+        number: from 0; kind: the change that did not happen any more, "end" behind the last one.
+        seed: decides what becomes of unsynced writes.
+        promised: what the load was last promised before, see :meth:`Recording.promise`.
+        files: the last state of files that are not on the disk (see :meth:`Recording.keep`).
+    """
+
+    number: int
+    kind: str
+    seed: int
+    promised: int
+    files: dict[str, bytes]
+    _disk: FaultyDisk
+
+    @property
+    def is_at_sync(self) -> bool:
+        """The power went when a sync was called, before it did anything."""
+        return self.kind in _SYNCS
+
+    def disk(self, metadata_directory: Path | None = None) -> FaultyDisk:
+        """The disk after the power cut. *metadata_directory*: see FaultyDisk."""
+        disk = self._disk.fork(self.seed, metadata_directory=metadata_directory)
+        disk.cut_power()
+        return disk
+
+
+class Recording:
+    """What happened to a disk, and what was promised when. Thread-safe while it records."""
+
+    def __init__(self) -> None:
+        self._changes: list[Change] = []
+        self._promises: list[tuple[int, int]] = []  # changes so far, promise
+        self._kept: list[tuple[int, dict[str, bytes]]] = []  # changes so far, files
+        self._mutex = threading.Lock()
+
+    @contextmanager
+    def of(self, disk: FaultyDisk) -> Generator[None]:
+        """Record what happens to *disk*, which must be empty, until the context ends."""
+        assert not disk.names(), "a recording begins with an empty disk"
+        disk.observer = self._append
+        try:
+            yield
+        finally:
+            disk.observer = None
+
+    def _append(self, change: Change) -> None:
+        with self._mutex:
+            self._changes.append(change)
+
+    def promise(self, number: int) -> None:
+        """From now on the program stands by state *number*: a later crash may not lose it."""
+        with self._mutex:
+            self._promises.append((len(self._changes), number))
+
+    def keep(self, files: dict[str, bytes]) -> None:
+        """Beside the disk these files have been durable from now on (the metadata store)."""
+        with self._mutex:
+            self._kept.append((len(self._changes), files))
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    @property
+    def sync_count(self) -> int:
+        """Changes that make something durable."""
+        return sum(change.kind in _SYNCS for change in self._changes)
+
+    def points(
+        self, seeds: Sequence[int], *, more_at_syncs: Sequence[int] = (), without: str = ""
+    ) -> Iterator[CrashPoint]:
+        """Every change once per seed, and every sync once more per seed of *more_at_syncs*.
+
+        Args: without: a kind of change that silently does nothing (``sync`` or ``names``): a disk
+            that lies. Whatever is checked must fail then, or it proves nothing.
+        """
+        disk = FaultyDisk()
+        inodes: dict[int, Any] = {}
+        promised = 0
+        files: dict[str, bytes] = {}
+        end = len(self._changes) + 1
+        promises, kept = iter([*self._promises, (end, 0)]), iter([*self._kept, (end, files)])
+        next_promise, next_kept = next(promises), next(kept)
+        for number, change in enumerate([*self._changes, Change("end")]):
+            while next_promise[0] <= number:
+                promised = next_promise[1]
+                next_promise = next(promises)
+            while next_kept[0] <= number:
+                files = next_kept[1]
+                next_kept = next(kept)
+            for seed in [*seeds, *(more_at_syncs if change.kind in _SYNCS else ())]:
+                yield CrashPoint(number, change.kind, seed, promised, files, disk)
+            if change.kind not in (without, "end"):
+                disk.repeat(change, inodes)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Outcomes of one kind of schedule. Attributes: recordings: runs of a load."""
+
+    recordings: int = 0
+    points: int = 0
+    at_syncs: int = 0
+    failures: list[str] = field(default_factory=list[str])
+
+
+class CrashReport:
+    """Counts crash points and writes what was done and found, for people to read.
+
+    A *control* is a schedule that must fail (syncs turned off): one that does not is a failure of
+    the check itself.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.tallies: dict[str, Tally] = {}
+        self.controls: dict[str, Tally] = {}
+        self.checks: list[str] = []
+        #: How to have a failure again; one line each.
+        self.repeating: list[str] = []
+        self.cut_before: Counter[str] = Counter()
+
+    def tally(self, name: str, *, is_control: bool = False) -> Tally:
+        """The tally called *name*, made when missing."""
+        tallies = self.controls if is_control else self.tallies
+        return tallies.setdefault(name, Tally())
+
+    def add(self, name: str, point: CrashPoint, problem: str, *, is_control: bool = False) -> None:
+        """One crash point was checked; *problem* "" when nothing was wrong."""
+        tally = self.tally(name, is_control=is_control)
+        tally.points += 1
+        tally.at_syncs += point.is_at_sync
+        if not is_control:
+            self.cut_before[point.kind] += 1
+        if problem:
+            tally.failures.append(problem)
+
+    @property
+    def points(self) -> int:
+        """Crash points in all, controls not counted."""
+        return sum(tally.points for tally in self.tallies.values())
+
+    @property
+    def failures(self) -> list[str]:
+        """What went wrong at any crash point, and controls that found nothing."""
+        found = [problem for tally in self.tallies.values() for problem in tally.failures]
+        found += [
+            f"the negative control {name!r} found nothing: the check cannot fail"
+            for name, tally in self.controls.items()
+            if not tally.failures
+        ]
+        return found
+
+    def text(self) -> str:
+        """The report, in Markdown."""
+        verdict = f"{len(self.failures)} FAILURES" if self.failures else "no failure"
+        lines = [
+            f"# {self.title}",
+            "",
+            f"{self.points} crash points, {verdict}.",
+            f"Python {platform.python_version()} on {platform.platform(terse=True)}.",
+            "",
+            "| schedule | recorded loads | crash points | of these at a sync | failures |",
+            "| --- | ---: | ---: | ---: | ---: |",
+            *(
+                f"| {name} | {t.recordings} | {t.points} | {t.at_syncs} | {len(t.failures)} |"
+                for name, t in self.tallies.items()
+            ),
+            "",
+            "Negative controls: the same check with syncs that do nothing. It must find losses.",
+            "",
+            "| control | crash points | losses found |",
+            "| --- | ---: | ---: |",
+            *(f"| {name} | {t.points} | {len(t.failures)} |" for name, t in self.controls.items()),
+            "",
+            "What was checked at each point:",
+            "",
+            *(f"- {check}" for check in self.checks),
+            "",
+            f"What became of unsynced writes, by seed and write by write: {', '.join(FATES)}.",
+            "Of unsynced changes to the directory the first few were kept.",
+            "",
+            "The power went just before (points): "
+            + ", ".join(f"{kind} {count}" for kind, count in sorted(self.cut_before.items()))
+            + ".",
+        ]
+        lines += ["", *self.repeating] if self.repeating else []
+        if self.failures:
+            lines += ["", "## Failures", ""]
+            lines += [f"- {problem}" for problem in self.failures[:_FAILURES_MAX]]
+            if len(self.failures) > _FAILURES_MAX:
+                lines.append(f"- and {len(self.failures) - _FAILURES_MAX} more")
+        return "\n".join(lines) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Write the report. Raises: OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.text(), encoding="utf-8")

@@ -1,0 +1,499 @@
+"""A model of what a journal store may hold after a power cut, and loads that keep it up to date.
+
+A load writes random batches and notes, before each, the state that the store has if the batch is
+there. Whatever is found after a cut must be one of these states, message by message and byte by byte,
+and none from before the last confirmation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddMessage,
+    ClearRetained,
+    Discard,
+    DiscardReason,
+    Durability,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    Message,
+    Move,
+    Operation,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecoveredState,
+    RemoveInflight,
+    RemoveSession,
+    Session,
+    SetRetained,
+    StoreContext,
+    StoreError,
+    StoreFullError,
+    Subscription,
+    WriteBatch,
+)
+from tidegate.testing.crash_schedules import CrashPoint, Recording
+from tidegate.testing.faulty_storage import Faults, FaultyDisk, FaultyStorage
+from tidegate_store_journal import JournalOptions, JournalStore
+
+ANY_SIZE = 1 << 40
+#: Compaction as eager as it can be.
+EAGER = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
+#: A load ends after so many batches that the store refused.
+REFUSED_MAX = 20
+#: A queue, a durable subscription, and the queue that messages are moved to.
+LISTS = (1, 2, 3)
+QUEUE, DEAD_LETTERS, TOPIC = "queue://q", "queue://dlq", "topic://t"
+SUBSCRIPTION = Subscription(2, "client", "name", TOPIC, True)
+
+Small = frozenset[tuple[Any, ...]]
+
+
+class State(NamedTuple):
+    """What the store holds: sequences of each list, all rows of the log so far, the rest."""
+
+    lists: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[int, int], ...]
+    small: Small
+
+
+class Profile(NamedTuple):
+    """What a load is like.
+
+    Attributes: batches: how many at most; sizes: of bodies; staying: share of messages that nobody
+        takes for long; small: share of batches with sessions, packet ids, retained messages;
+        unordered: share of batches in which a message is dropped or moved; checkpoints: share of
+        batches behind which there is a cleanup; metadata: with a metadata store; prepare: makes the storage fit for the
+        options (a ring for ASYNCIO).
+    """
+
+    name: str
+    batches: int = 60
+    sizes: tuple[int, ...] = (5, 800, 20_000)
+    staying: float = 0.0
+    small: float = 0.0
+    unordered: float = 0.0
+    checkpoints: float = 0.1
+    metadata: bool = True
+    options: Mapping[str, Any] = MappingProxyType({})
+    prepare: Callable[[Any], Any] = lambda storage: storage
+
+
+@dataclass
+class Model:
+    """The state of the store as the load knows it, and all states before.
+
+    Attributes: confirmed: index of the last state known to be durable; released: rows that a
+        sink gave back.
+    """
+
+    states: list[State] = field(default_factory=list[State])
+    confirmed: int = 0
+    sequence: int = 0
+    released: int = 0
+    lists: dict[int, list[int]] = field(default_factory=lambda: {item: [] for item in LISTS})
+    rows: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    small: dict[tuple[str, Any], Any] = field(default_factory=dict[tuple[str, Any], Any])
+    sizes: dict[int, int] = field(default_factory=dict[int, int])
+
+    def __post_init__(self) -> None:
+        self.states.append(self.state())
+
+    def state(self) -> State:
+        """A copy of what is there now."""
+        lists = tuple(tuple(self.lists[list_id]) for list_id in LISTS)
+        return State(lists, tuple(self.rows), frozenset(self.small.items()))
+
+    def go_back(self) -> None:
+        """The last batch was refused: be as in the last state."""
+        state = self.states[-1]
+        for list_id, sequences in zip(LISTS, state.lists, strict=True):
+            self.lists[list_id] = list(sequences)
+        self.rows = list(state.rows)
+        self.small = dict(state.small)
+
+
+def message(number: int, size: int) -> Message:
+    """The message that is stored under sequence *number*: no two are the same."""
+    body = (b"%d " % number).ljust(size, b"%d" % (number % 10))
+    return Message(QUEUE, body, (("n", str(number)),), 5)
+
+
+def retained(number: int, name: str) -> Message:
+    """A retained message whose body says when it was set."""
+    return Message(f"topic://{name}", b"retained %d" % number)
+
+
+def small_state(state: RecoveredState) -> Small:
+    """Everything that is not messages, as :attr:`Model.small` has it."""
+    items: list[tuple[tuple[str, Any], Any]] = []
+    items += [(("destination", d.destination), d.pending_list) for d in state.destinations]
+    items += [(("subscription", s.pending_list), s.name) for s in state.subscriptions]
+    items += [(("session", s.client_id), s.expiry_interval) for s in state.sessions]
+    items += [
+        (("inflight", (r.client_id, r.direction, r.packet_id)), (r.state, r.sequence))
+        for r in state.inflight
+    ]
+    items += [(("retained", m.destination), m.body) for m in state.retained]
+    return frozenset(items)
+
+
+# ------------------------------------------------------------------------------------------- loads
+
+
+class _Writer:
+    """Makes the operations of a load and applies each to the model."""
+
+    def __init__(self, model: Model, chance: random.Random, profile: Profile) -> None:
+        self.model = model
+        self.chance = chance
+        self.profile = profile
+        self.staying: set[int] = set()
+
+    def setup(self) -> list[Operation]:
+        """What everything else needs."""
+        small = self.model.small
+        small["destination", QUEUE] = 1
+        small["destination", DEAD_LETTERS] = 3
+        small["destination", TOPIC] = 0
+        small["subscription", 2] = SUBSCRIPTION.name
+        return [
+            AddDestination(QUEUE, 1),
+            AddDestination(DEAD_LETTERS, 3),
+            AddDestination(TOPIC, 0),
+            PutSubscription(SUBSCRIPTION),
+        ]
+
+    def batch(self) -> list[Operation]:
+        """A random one; may be empty."""
+        chance, profile = self.chance, self.profile
+        operations: list[Operation] = []
+        for _ in range(chance.randrange(4)):
+            operations.append(self._add())
+        for list_id in chance.sample(LISTS, 2):
+            taken = [item for item in self.model.lists[list_id] if item not in self.staying]
+            taken = taken[: chance.randrange(8)]
+            if taken:
+                operations.append(self._take(list_id, taken))
+        if chance.random() < profile.unordered:
+            operations += self._drop_or_move()
+        if chance.random() < profile.small:
+            operations += self._small()
+        if len(self.staying) > 40:
+            self.staying -= set(chance.sample(sorted(self.staying), 20))
+        return operations
+
+    def _add(self) -> Operation:
+        model, chance = self.model, self.chance
+        model.sequence += 1
+        size = model.sizes[model.sequence] = chance.choice(self.profile.sizes)
+        lists = chance.choice([(1,), (1,), (2,), (1, 2)])
+        for list_id in lists:
+            model.lists[list_id].append(model.sequence)
+        if chance.random() < self.profile.staying:
+            self.staying.add(model.sequence)
+        return AddMessage(model.sequence, message(model.sequence, size), lists)
+
+    def _take(self, list_id: int, taken: Sequence[int]) -> Operation:
+        gone = set(taken)
+        model = self.model
+        model.lists[list_id] = [item for item in model.lists[list_id] if item not in gone]
+        model.rows += [(item, list_id) for item in taken]
+        times = tuple(1000 + item for item in taken)
+        return Acknowledge(list_id, tuple(taken), times, 2000, "client", "name", "stomp")
+
+    def _drop_or_move(self) -> list[Operation]:
+        model = self.model
+        list_id = self.chance.choice((1, 2))
+        if len(model.lists[list_id]) < 4:
+            return []
+        victim = model.lists[list_id].pop(2)
+        if self.chance.random() < 0.5:
+            return [Discard(list_id, (victim,), DiscardReason.EXPIRED)]
+        model.sequence += 1
+        size = model.sizes[model.sequence] = 50
+        model.lists[3].append(model.sequence)
+        return [Move(list_id, victim, 3, model.sequence, message(model.sequence, size))]
+
+    def _small(self) -> list[Operation]:
+        model, chance = self.model, self.chance
+        small = model.small
+        client = f"c{chance.randrange(3)}"
+        number = model.sequence
+        operations: list[Operation] = [PutSession(Session(client, number))]
+        small["session", client] = number
+        direction = chance.choice(list(InflightDirection))
+        packet_id = chance.randrange(1, 4)
+        key = (client, direction, packet_id)
+        if ("inflight", key) in small and chance.random() < 0.5:
+            del small["inflight", key]
+            operations.append(RemoveInflight(*key))
+        else:
+            record = InflightRecord(*key, InflightState.RECEIVED, "", number)
+            small["inflight", key] = (record.state, number)
+            operations.append(PutInflight(record))
+        if ("retained", f"topic://{client}") in small and chance.random() < 0.3:
+            del small["retained", f"topic://{client}"]
+            operations.append(ClearRetained(f"topic://{client}"))
+        else:
+            small["retained", f"topic://{client}"] = retained(number, client).body
+            operations.append(SetRetained(retained(number, client)))
+        if chance.random() < 0.1:
+            for known in [key for key in small if key == ("session", client)]:
+                del small[known]
+            for known in [k for k in small if k[0] == "inflight" and k[1][0] == client]:
+                del small[known]
+            operations.append(RemoveSession(client))
+        return operations
+
+
+Confirmed = Callable[[int], None]
+
+
+async def load(
+    store: JournalStore,
+    model: Model,
+    chance: random.Random,
+    profile: Profile,
+    confirmed: Confirmed = lambda _index: None,
+) -> None:
+    """Random batches, until the profile's are written or the store fails.
+
+    *confirmed* is told the index of each state once it is known to be durable.
+    """
+    writer = _Writer(model, chance, profile)
+    refused = 0
+
+    def confirm() -> None:
+        model.confirmed = len(model.states) - 1
+        confirmed(model.confirmed)
+
+    for number in range(profile.batches):
+        operations = writer.batch() if number else writer.setup()
+        if not operations:
+            continue
+        model.states.append(model.state())
+        durability = chance.choice(list(Durability)) if number else Durability.SYNCED
+        try:
+            await store.write(WriteBatch(operations, durability))
+        except StoreFullError:
+            # Refused, and nothing of it may ever be there; what comes next must work again.
+            model.states.pop()
+            model.go_back()
+            refused += 1
+            if not number or refused > REFUSED_MAX:
+                return
+            continue
+        if durability is Durability.SYNCED:
+            confirm()
+        if chance.random() < 0.2:
+            last = store.statistics().acknowledged_last
+            model.released = max(model.released, last - chance.randrange(8))
+            await store.release_acknowledged(model.released)
+        if chance.random() < profile.checkpoints:
+            await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+            confirm()
+
+
+def new_store(where: Path, storage: Any, **options: Any) -> JournalStore:
+    """A store with small files that does nothing by the clock."""
+    values: dict[str, Any] = {
+        "journal_max_file_length": 64 << 10,
+        "checkpoint_interval": 3600.0,
+        "cleanup_interval": 3600.0,
+        "disk_free_limit": 0,
+    }
+    context = StoreContext(where, "test", persistent=True, keep_acknowledged=True)
+    return JournalStore(context, JournalOptions(**{**values, **options}), storage)
+
+
+# -------------------------------------------------------------------------------------- comparing
+
+
+async def problem_of(
+    store: JournalStore, recovered: RecoveredState, model: Model, confirmed: int
+) -> str:
+    """Compare what is in *store* with the states from *confirmed* on. Returns: "" when it is one."""
+    lists: list[tuple[int, ...]] = []
+    for list_id in LISTS:
+        sequences: list[int] = []
+        while page := await store.page_in(list_id, sequences[-1] if sequences else 0, 50, ANY_SIZE):
+            for item in page:
+                if item.message != message(item.sequence, model.sizes.get(item.sequence, -1)):
+                    return f"message {item.sequence} of list {list_id} is not what was sent"
+                sequences.append(item.sequence)
+        lists.append(tuple(sequences))
+    first = store.statistics().acknowledged_first
+    page_of_rows = await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)
+    rows: list[tuple[int, int]] = []
+    for number, row in enumerate(page_of_rows.rows):
+        if row.ack_sequence != first + number:
+            return f"row {row.ack_sequence} of the acknowledged log comes where {first + number} should"
+        if row.message != message(row.sequence, model.sizes.get(row.sequence, -1)):
+            return f"acknowledged message {row.sequence} is not what was sent"
+        rows.append((row.sequence, row.pending_list))
+    if first - 1 > model.released:
+        return f"rows up to {first - 1} are gone, only {model.released} were released"
+    small = small_state(recovered)
+    for state in model.states[confirmed:]:
+        if (
+            state.lists == tuple(lists)
+            and len(state.rows) == first - 1 + len(rows)
+            and state.rows[first - 1 :] == tuple(rows)
+            and state.small == small
+        ):
+            return ""
+    wanted = model.states[confirmed]
+    return (
+        f"found {[len(item) for item in lists]} messages, rows {first}..{first + len(rows) - 1}, "
+        f"small state {'as' if small == wanted.small else 'not as'} confirmed; that is none of "
+        f"the {len(model.states) - confirmed} states from the confirmed one on, which has "
+        f"{[len(item) for item in wanted.lists]} messages and {len(wanted.rows)} rows"
+    )
+
+
+# ------------------------------------------------------------------------------------- recordings
+
+
+async def record(
+    directory: Path, seed: int, profile: Profile, **options: Any
+) -> tuple[Recording, Model]:
+    """Run a load of *profile* once, and write down what happens to its disk."""
+    recording = Recording()
+    model = Model()
+    disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if profile.metadata else None)
+    with recording.of(disk):
+        storage = profile.prepare(disk.start())
+        store = new_store(directory, storage, **{**profile.options, **options})
+        if profile.metadata:
+            _keep_metadata(store, directory / "metadata" / "data.mdb", recording)
+        await store.open()
+        await load(store, model, random.Random(seed), profile, recording.promise)
+        await store.close()
+    return recording, model
+
+
+def _keep_metadata(store: JournalStore, path: Path, recording: Recording) -> None:
+    """Every checkpoint that LMDB committed goes into the recording."""
+    metadata = store._metadata  # pyright: ignore[reportPrivateUsage]
+    save = metadata.save
+
+    def save_and_keep(*args: Any) -> None:
+        save(*args)
+        recording.keep({"data.mdb": path.read_bytes()})
+
+    metadata.save = save_and_keep  # type: ignore[method-assign]  # a hook for this test only
+
+
+async def problem_at(
+    point: CrashPoint, model: Model, directory: Path, *, metadata: bool, keep: Path | None = None
+) -> str:
+    """Start again after the cut at *point* and compare. Returns: what is wrong, "" when nothing is.
+
+    By the point's number and seed: every third start is cut off by another power cut, at one of
+    its first syncs; every fourth store must also take more messages and hold them after that.
+    *keep*: the files as they were after the cut go there when something is wrong.
+    """
+    chance = random.Random(f"{point.number}.{point.seed}")
+    if metadata:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        for name, data in point.files.items():
+            (directory / name).write_bytes(data)
+    disk = point.disk(directory if metadata else None)
+    files = disk.read_all()
+    try:
+        problem = await _recover_and_compare(disk, point, model, directory, chance)
+    except (StoreError, OSError, AssertionError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    if problem and keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (keep / name).parent.mkdir(parents=True, exist_ok=True)
+            (keep / name).write_bytes(data)
+        if metadata:
+            (keep / "metadata").mkdir(exist_ok=True)
+            for name, data in point.files.items():
+                (keep / "metadata" / name).write_bytes(data)
+    return problem
+
+
+async def _recover_and_compare(
+    disk: FaultyDisk, point: CrashPoint, model: Model, directory: Path, chance: random.Random
+) -> str:
+    if chance.random() < 1 / 3:
+        store = new_store(directory, disk.start(Faults(cut_at_sync=chance.randrange(1, 12))))
+        with contextlib.suppress(StoreError, OSError):
+            await store.open()
+        disk.cut_power()
+        await store.close()
+    store = new_store(directory, disk.start())
+    problem = await problem_of(store, await store.open(), model, point.promised)
+    if not problem and chance.random() < 1 / 4:
+        found = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
+        new = max(model.sequence, *found, 0) + 1
+        await store.write(WriteBatch([AddMessage(new, message(new, 300), (1,))]))
+        disk.cut_power()
+        await store.close()
+        store = new_store(directory, disk.start())
+        await store.open()
+        after = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
+        if after != [*found, new]:
+            problem = f"a message that was added after the recovery is not there: {after[-3:]}"
+    disk.cut_power()  # nothing more is written: the next point has files of its own
+    await store.close()
+    return problem
+
+
+def repeat_text(profile: Profile, seed: int, point: CrashPoint, problem: str) -> str:
+    """A failure for the report."""
+    return (
+        f"load {profile.name!r} seed {seed}, power cut before change {point.number} "
+        f"({point.kind}), fate seed {point.seed}: {problem}"
+    )
+
+
+# ------------------------------------------------------------------------------------ live faults
+
+
+async def live_with_faults(
+    directory: Path, seed: int, profile: Profile, faults: Faults
+) -> tuple[str, FaultyStorage]:
+    """Run a load on a disk that fails as told, cut the power at its end, start again, compare.
+
+    Returns: what is wrong, and the storage of the run (for its counts).
+    """
+    disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if profile.metadata else None)
+    model = Model()
+    storage = disk.start(faults)
+    store = new_store(directory, storage, **profile.options)
+    with contextlib.suppress(StoreError, OSError):
+        await store.open()
+        await load(store, model, random.Random(seed), profile)
+    disk.cut_power()
+    await store.close()
+    store = new_store(directory, disk.start())
+    problem = await problem_of(store, await store.open(), model, model.confirmed)
+    await store.close()
+    return problem, storage
+
+
+def fast_directory(fallback: Path) -> tempfile.TemporaryDirectory[str]:
+    """A directory in memory where there is one: LMDB's own syncs take most of the time else."""
+    memory = Path("/dev/shm")
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    return tempfile.TemporaryDirectory(prefix="tidegate-", dir=memory if usable else fallback)

@@ -1,0 +1,228 @@
+"""The journal store loses power at every sync of recorded loads, and between the syncs.
+
+`make crash` runs all of it and writes what was done to ``build/crash-report.md``. A failure names
+its seeds and the point, and leaves the files as the power cut left them in ``build/crash-failures``.
+The ordinary suite runs some hundred points of the same kind (tests/plugins/store_journal).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from journal_crash import (
+    EAGER,
+    Profile,
+    fast_directory,
+    live_with_faults,
+    problem_at,
+    record,
+    repeat_text,
+)
+
+from tidegate.testing.crash_schedules import CrashReport
+from tidegate.testing.faulty_storage import Call, Faults
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = ROOT / "build" / "crash-report.md"
+FAILURES = ROOT / "build" / "crash-failures"
+
+SPARSE = Profile(
+    "sparse: compaction, files used again",
+    batches=120,
+    sizes=(5, 1500, 6000, 20_000),
+    staying=0.125,
+    unordered=0.1,
+    options=EAGER,
+)
+PROFILES = (
+    Profile("steady: consumed in order", small=0.1),
+    Profile("state: sessions, packet ids, retained", sizes=(5, 300), small=0.8, checkpoints=0.15),
+    Profile("unordered: dropped, moved, expired", unordered=0.8, staying=0.1),
+    Profile("large: batches with files of their own", sizes=(5, 90_000), batches=40),
+    SPARSE,
+    SPARSE._replace(
+        name="archive: dead files are moved away", options={**EAGER, "archive_data_logs": True}
+    ),
+    SPARSE._replace(name="pool: three files are kept", options={**EAGER, "journal_pool_files": 3}),
+    SPARSE._replace(
+        name="ring: journal_type ASYNCIO, requests in any order",
+        options={**EAGER, "journal_type": "ASYNCIO"},
+        prepare=lambda storage: importlib.import_module("journal_kit").with_ring(storage, 1),
+    ),
+    SPARSE._replace(name="no metadata: every start rebuilds", metadata=False),
+)
+SEEDS = range(3)
+POINTS_MIN = 10_000
+#: Every how many points of a recording a control is checked: it fails soon or never.
+CONTROL_STEP = 7
+
+
+CHECKS = """\
+every message that a confirmed batch added is there, byte by byte, in its order and its lists
+each batch is there whole or not at all, and none without those before it
+no acknowledged message is pending again
+the acknowledged log has each row once, without a gap, with the message that was acknowledged
+destinations, subscriptions, sessions, packet ids and retained messages are of the same state
+one start in three was cut off by another power cut, at one of its first syncs
+one store in four took another message afterwards, and still had it after a third cut"""
+
+
+@pytest.fixture(scope="module")
+def report() -> Iterator[CrashReport]:
+    """Filled by the tests of this module and written at the end, whatever they found."""
+    report = CrashReport("Crash schedules of the journal store")
+    report.repeating += [
+        "Once more: make crash ARGS='tests/crash/test_crash_schedules.py -k NAME' with the first word",
+        f"of a schedule; its loads have the seeds {SEEDS.start} to {SEEDS.stop - 1}. Files as a cut left",
+        "them, when something was wrong: build/crash-failures/NAME-SEED-POINT-FATE.",
+    ]
+    report.checks += CHECKS.split("\n")
+    yield report
+    report.write(REPORT)
+    print(f"\n{report.points} crash points, {len(report.failures)} failures: {REPORT}")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Every cut is logged as the error that it is; ten thousand of them are only in the way."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+async def schedule(tmp_path: Path, profile: Profile, report: CrashReport) -> None:
+    with fast_directory(tmp_path) as name:
+        directory = Path(name)
+        for seed in SEEDS:
+            recording, model = await record(directory / str(seed), seed, profile)
+            report.tally(profile.name).recordings += 1
+            for point in recording.points([10 * seed], more_at_syncs=[10 * seed + 1]):
+                problem = await problem_at(
+                    point,
+                    model,
+                    directory / "start",
+                    # Without the metadata store, too: then everything is rebuilt.
+                    metadata=profile.metadata and (point.number + point.seed) % 4 != 0,
+                    keep=FAILURES
+                    / f"{profile.name.split(':')[0]}-{seed}-{point.number}-{point.seed}",
+                )
+                if problem:
+                    problem = repeat_text(profile, seed, point, problem)
+                report.add(profile.name, point, problem)
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda item: item.name.split(":")[0])
+def test_nothing_confirmed_is_lost_at_any_change_of_the_disk(
+    tmp_path: Path, profile: Profile, report: CrashReport
+) -> None:
+    asyncio.run(schedule(tmp_path, profile, report))
+    tally = report.tally(profile.name)
+    assert tally.failures == []
+    assert tally.at_syncs > 200, "the load was too small to prove anything"
+
+
+CONTROLS = (
+    ("journal_disk_sync_strategy = 'never'", "", {"journal_disk_sync_strategy": "never"}),
+    ("a disk that does not sync data", "sync", {}),
+    ("a disk that does not sync names", "names", {}),
+)
+
+
+@pytest.mark.parametrize(("name", "without", "options"), CONTROLS, ids=["never", "data", "names"])
+def test_without_syncs_the_same_check_finds_losses(
+    tmp_path: Path, name: str, without: str, options: dict[str, str], report: CrashReport
+) -> None:
+    """The negative control: a check that cannot fail proves nothing."""
+
+    async def scenario() -> None:
+        with fast_directory(tmp_path) as directory:
+            recording, model = await record(Path(directory) / "run", 1, SPARSE, **options)
+            for point in islice(recording.points([1], without=without), 20, None, CONTROL_STEP):
+                problem = await problem_at(
+                    point, model, Path(directory) / "start", metadata=SPARSE.metadata
+                )
+                report.add(name, point, problem, is_control=True)
+
+    asyncio.run(scenario())
+    tally = report.tally(name, is_control=True)
+    assert len(tally.failures) > tally.points // 4, (
+        f"{len(tally.failures)} of {tally.points} points were caught"
+    )
+
+
+CALLS = {
+    Call.WRITE: (errno.ENOSPC, errno.EIO),
+    Call.SYNC: (errno.EIO, errno.ENOSPC),
+    Call.PREALLOCATE: (errno.ENOSPC, errno.EIO),
+    Call.CREATE: (errno.ENOSPC, errno.EMFILE),
+    Call.RENAME: (errno.ENOSPC, errno.EIO),
+    Call.SYNC_DIRECTORY: (errno.EIO,),
+}
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda item: item.name.lower())
+def test_a_call_that_fails_at_any_time_loses_nothing_confirmed(
+    tmp_path: Path, call: Call, report: CrashReport
+) -> None:
+    """The n-th call of its kind fails, for every n up to 25 and some later ones."""
+    profile = SPARSE._replace(name=f"{call.name} fails", batches=50)
+    tally = report.tally(
+        f"the n-th {call.value} fails with "
+        + " or ".join(errno.errorcode[number] for number in CALLS[call])
+    )
+
+    async def scenario(directory: Path) -> None:
+        for number in CALLS[call]:
+            for nth in [*range(1, 26), *range(30, 130, 10)]:
+                faults = Faults(errors={(call, nth): number})
+                where = directory / f"{number}-{nth}"
+                problem, storage = await live_with_faults(where, nth, profile, faults)
+                if storage.count_of(call) < nth:
+                    break  # the load makes no more calls of this kind
+                tally.points += 1
+                if problem:
+                    tally.failures.append(f"{call.value} number {nth} {number}: {problem}")
+
+    with fast_directory(tmp_path) as directory:
+        asyncio.run(scenario(Path(directory)))
+    tally.recordings = tally.points
+    assert tally.failures == []
+    assert tally.points >= 10, "the load makes too few calls of this kind to prove anything"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sync_that_is_slow_when_the_power_goes_confirms_nothing(
+    tmp_path: Path, seed: int, report: CrashReport
+) -> None:
+    tally = report.tally("slow syncs, and the power goes in the middle of one")
+
+    async def scenario(directory: Path) -> None:
+        for cut in range(4 + seed, 140, 20):
+            slow = dict.fromkeys(range(1, 200, 3), 0.004)
+            faults = Faults(cut_at_sync=cut, slow_syncs=slow)
+            problem, _ = await live_with_faults(directory / str(cut), seed, SPARSE, faults)
+            tally.points += 1
+            tally.at_syncs += 1
+            if problem:
+                tally.failures.append(f"seed {seed}, cut at sync {cut}: {problem}")
+
+    with fast_directory(tmp_path) as directory:
+        asyncio.run(scenario(Path(directory)))
+    tally.recordings = tally.points
+    assert tally.failures == []
+
+
+def test_there_were_enough_crash_points(report: CrashReport) -> None:
+    """Runs last. Fails when somebody makes the loads smaller (or selects single tests)."""
+    assert report.points >= POINTS_MIN
+    assert report.failures == []
+    assert len(report.controls) == len(CONTROLS)
