@@ -60,6 +60,7 @@ class Gateway:
         config: resolved against the installed plugins.
         plugins: told when the gateway starts and stops.
         progress: called with (what, done, total) while the store recovers.
+        serves: False for a command of an operator's: store and broker only, nobody can connect.
 
     Attributes:
         addresses: by listener (its index in the configuration), the address it listens on.
@@ -72,7 +73,9 @@ class Gateway:
         plugins: PluginHost,
         *,
         progress: Callable[[str, int, int], None] | None = None,
+        serves: bool = True,
     ) -> None:
+        self._serves = serves
         self.config = config
         self.addresses: list[str] = []
         self.recovered: RecoveredState | None = None
@@ -105,7 +108,8 @@ class Gateway:
         except BaseException:
             await self._take_apart()
             raise
-        self._plugins.announce_started(self.info())
+        if self._serves:
+            self._plugins.announce_started(self.info())
 
     async def _start(self) -> None:
         config = self.config
@@ -123,6 +127,7 @@ class Gateway:
                     gateway_name=config.broker.name,
                     persistent=config.broker.persistent,
                     keep_acknowledged=bool(config.sinks),
+                    wait_for_lock=self._serves,
                     progress=self._progress or _log_progress,
                 ),
                 config.store.options,
@@ -147,6 +152,8 @@ class Gateway:
         self._broker = broker
         # Only now: the store's lock says that no other gateway uses the directory.
         await asyncio.to_thread(_empty_directory, temporary)
+        if not self._serves:
+            return
         # All readers first: a sink that started could otherwise release rows that the next one,
         # which has no reader yet, never saw.
         readers = [broker.acknowledged_log.reader(item.name) for item in config.sinks]
@@ -173,7 +180,8 @@ class Gateway:
             await self._stopped.wait()
             return
         self._stopping = True
-        self._plugins.announce_stopping(self.info())
+        if self._serves:
+            self._plugins.announce_stopping(self.info())
         try:
             await self._take_apart()
         finally:

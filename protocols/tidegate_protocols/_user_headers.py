@@ -42,6 +42,10 @@ MAPPED: Final = (
     "retain",
 )
 
+#: The producer's id of a message; one that was sent under the same id before is discarded (the name
+#: is Artemis's, "Duplicate Message Detection"). It also stays what it is, a header of the user's.
+DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
+
 _PREFIX: Final = "user-"
 _PREFIXES: Final = re.compile(f"(?:{_PREFIX})*")
 #: A header must have a name, and ``browser:end`` is how the gateway ends queue browsing.

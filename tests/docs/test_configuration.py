@@ -63,7 +63,9 @@ COMMANDS = {
 
 
 def test_the_commands_are_those_that_the_document_names() -> None:
-    assert set(COMMANDS) == {"run", "check-config", "plugins", "mqtt", "stomp", "store"}
+    assert set(COMMANDS) == {
+        *("run", "check-config", "plugins", "mqtt", "stomp", "store", "transactions"),
+    }
     assert COMMAND.help is not None
     assert COMMAND.help in FLAT
 

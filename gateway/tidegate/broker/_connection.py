@@ -21,6 +21,8 @@ from tidegate.spi import (
     Acknowledge,
     Action,
     AddMessage,
+    Branch,
+    BranchId,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -181,6 +183,7 @@ class Connection:
         token: Token = None,
         transaction: str | None = None,
         inflight: InflightRecord | None = None,
+        duplicate_id: str = "",
     ) -> bool:
         core = self._core
         if (
@@ -188,9 +191,10 @@ class Connection:
             or inflight is not None
             or message.retain
             or core.checks_publish
+            or duplicate_id
             or self.is_closed
         ):
-            return self._publish_with_care(message, token, transaction, inflight)
+            return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         route = core.routes.get(message.destination)
         if route is None:
             route = core.resolve(message.destination)
@@ -235,29 +239,37 @@ class Connection:
         token: Token,
         transaction: str | None,
         inflight: InflightRecord | None,
+        duplicate_id: str,
     ) -> bool:
         """Everything about a publish that most publishes do not need."""
         self._check_open()
         core = self._core
         message = core.check_publish(self, message)
+        if duplicate_id and (not core.duplicates.is_on or names.is_temporary(message.destination)):
+            duplicate_id = ""
         if transaction is not None:
             held = self._transaction(transaction)
             held.check_room(1)
             if message.retain:
                 core.retained.check_room(message)
             core.resolve(message.destination)  # a bad name must fail now, not at COMMIT
-            held.add(Published(message, inflight), 1)
+            held.add(Published(message, inflight, duplicate_id), 1)
             if token is not None:
                 self._wait_for_turn(token)
             return True
         self._writer.check_writable()
         core.resolve(message.destination)  # a new queue is not part of this unit
+        if duplicate_id and core.duplicates.is_known(message.destination, duplicate_id):
+            self._discard_duplicate(message.destination, duplicate_id, token, inflight)
+            return True
         if message.retain:
             core.retained.check_room(message)
         turn = self._writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
         route = core.publish_in_turn(message, self.client_id, undo)
+        if duplicate_id:
+            core.duplicates.add(message.destination, duplicate_id, core.next_sequence - 1, undo)
         if inflight is not None and self.session is not None:
             self._put_inflight(inflight)
             undo.append(self._undo_inflight(self.session, inflight))
@@ -269,6 +281,30 @@ class Connection:
         if core.full_lists:
             core.throttle_full(self, route)
         return bool(route.ids or route.direct)
+
+    def _discard_duplicate(
+        self, destination: str, duplicate_id: str, token: Token, inflight: InflightRecord | None
+    ) -> None:
+        """The message came before: confirm it, and take note of its packet id."""
+        turn = self._writer.turn
+        undo: Callable[[], None] | None = None
+        session = self.session
+        first = len(turn.operations)
+        if inflight is not None and session is not None:
+            self._put_inflight(inflight)
+            forget = self._undo_inflight(session, inflight)
+
+            def undo_inflight() -> None:
+                forget()
+                key = (inflight.direction, inflight.packet_id)
+                self._core.add_operation(RemoveInflight(session.client_id, *key))
+
+            undo = undo_inflight
+        unit = (first, len(turn.operations) - first, self, token, None)
+        turn.units.append(unit)
+        turn.synced = True
+        self._core.duplicates.repeated(destination, duplicate_id, unit, undo)
+        self._core.schedule()
 
     @staticmethod
     def _undo_inflight(session: SessionState, record: InflightRecord) -> Callable[[], None]:
@@ -685,14 +721,8 @@ class Connection:
 
     def commit(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
-        self._writer.check_writable()
         core = self._core
-        for step in held.steps:  # a temporary one may be gone: all or nothing
-            if isinstance(step, Published) and names.is_temporary(step.message.destination):
-                core.temporary.check_exists(step.message.destination)
-        if core.detours:
-            published = [step.message for step in held.steps if isinstance(step, Published)]
-            check_detours(core, self.client_id, published)
+        self._check_commit(transaction, held)
         del self._transactions[transaction]
         moved: list[InFlight] = []
         again: list[InFlight] = []
@@ -713,6 +743,10 @@ class Connection:
         for step in held.steps:
             if isinstance(step, Published):
                 routes.append(core.publish_in_turn(step.message, self.client_id, undo))
+                if step.duplicate_id:
+                    sequence = core.next_sequence - 1
+                    destination = step.message.destination
+                    core.duplicates.add(destination, step.duplicate_id, sequence, undo)
                 if step.inflight is not None and self.session is not None:
                     self._put_inflight(step.inflight)
                     undo.append(self._undo_inflight(self.session, step.inflight))
@@ -739,6 +773,24 @@ class Connection:
             for route in routes:
                 core.throttle_full(self, route)
         core.schedule()
+
+    def _check_commit(self, transaction: str, held: Transaction) -> None:
+        """Check that all of it can be done: all or nothing. Raises: GatewayError."""
+        self._writer.check_writable()
+        core = self._core
+        published = [step for step in held.steps if isinstance(step, Published)]
+        for step in published:  # a temporary one may be gone
+            if names.is_temporary(step.message.destination):
+                core.temporary.check_exists(step.message.destination)
+        if core.detours:
+            check_detours(core, self.client_id, [step.message for step in published])
+        ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
+        if ids:
+            try:
+                core.duplicates.check_new(ids)
+            except RequestError:
+                self.abort(transaction)
+                raise
 
     def _acknowledge_now(self, step: Settled, now: int) -> None:
         """Add the Acknowledge operations of one transactional step to the filling turn."""
@@ -769,6 +821,41 @@ class Connection:
             self._restore_in_flight(step)
         if token is not None:
             self._wait_for_turn(token)
+
+    # --- BrokerConnection: branches of distributed transactions ---------------------------
+
+    def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
+        held = self._transaction(transaction)
+        core = self._core
+        core.branches.check_new(branch_id, held)
+        self._check_commit(transaction, held)
+        del self._transactions[transaction]
+
+        def give_back() -> None:
+            for step in held.settled():
+                self._restore_in_flight(step)
+
+        owner = (self._principal, self.client_id, self.protocol)
+        core.branches.prepare(branch_id, held, self, token, owner=owner, give_back=give_back)
+        if self._writer.turn.body_bytes > core.turn_bytes_max:
+            core.throttle_unwritten(self)
+
+    def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        self._check_open()
+        self._core.branches.complete(branch_id, self, token, commit=True, principal=self._principal)
+
+    def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        self._check_open()
+        self._core.branches.complete(
+            branch_id, self, token, commit=False, principal=self._principal
+        )
+
+    def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        self._check_open()
+        self._core.branches.forget(branch_id, self, token, principal=self._principal)
+
+    def branches(self) -> Sequence[Branch]:
+        return self._core.branches.all_of(self._principal)
 
     def _transaction(self, transaction: str) -> Transaction:
         held = self._transactions.get(transaction)

@@ -18,6 +18,7 @@ import msgspec
 from tidegate.broker._acknowledged import AcknowledgedLog
 from tidegate.broker._admission import until_durable
 from tidegate.broker._authentication import Authentication
+from tidegate.broker._branches import Branches
 from tidegate.broker._connection import (
     AUTHORIZATIONS_MAX,
     UNWRITTEN,
@@ -25,6 +26,7 @@ from tidegate.broker._connection import (
     subscription_of,
 )
 from tidegate.broker._detours import take_detour
+from tidegate.broker._duplicates import DuplicateIds
 from tidegate.broker._pending_list import NoCursor, PendingList
 from tidegate.broker._retained import RetainedMessages
 from tidegate.broker._retained_delivery import RetainedDeliveries
@@ -133,6 +135,8 @@ class BrokerCore:
         self.connections: set[Connection] = set()
         self.sessions = Sessions(self)
         self.wills = Wills(self)
+        self.duplicates = DuplicateIds(self)
+        self.branches = Branches(self)
         # Where messages are in flight from that no list holds.
         self.nowhere = PendingList(
             self, 0, "", NoCursor(), is_queue=False, is_stored=False, is_removed=True
@@ -279,6 +283,8 @@ class BrokerCore:
             self._restore_subscription(subscription, count.messages if count else 0)
         self.retained = RetainedMessages(state.retained, limit_bytes=self.config.retained_limit)
         self.retained_deliveries.recover()
+        self.duplicates.recover(state.duplicate_ids)
+        self.branches.recover(state)
         await self.sessions.recover_in_doubt()
         self.sessions.end_recovery(self.now())
         self.checks_publish = bool(self._authorizers or self._interceptors)
@@ -495,7 +501,7 @@ class BrokerCore:
             return found
         if len(self.queues) >= DESTINATIONS_MAX:
             raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
-        list_id = self._take_list_id()
+        list_id = self.take_list_id()
         self.add_operation(AddDestination(destination, list_id))
         return self._make_queue(destination, list_id, 0)
 
@@ -542,7 +548,8 @@ class BrokerCore:
     def unwatch_queues(self, consumer: Consumer) -> None:
         self._queue_watchers = [item for item in self._queue_watchers if item[1] is not consumer]
 
-    def _take_list_id(self) -> int:
+    def take_list_id(self) -> int:
+        """The id of a new stored list."""
         list_id = self._next_list
         self._next_list = list_id + 1
         return list_id
@@ -598,7 +605,7 @@ class BrokerCore:
     ) -> PendingList:
         """A new topic subscription with a list of its own."""
         if is_stored:
-            list_id = self._take_list_id()
+            list_id = self.take_list_id()
             subscription = subscription_of(list_id, connection, request, durable=durable)
             self.add_operation(PutSubscription(subscription))
             return self._restore_subscription(subscription, 0)

@@ -103,6 +103,7 @@ class SystemTopics:
             "clients.expired": core.sessions.expired,
             "retained messages.count": retained,
             "store.messages.count": core.store.statistics().pending_messages + retained,
+            "publish.messages.duplicates": core.duplicates.discarded,
             "subscriptions.count": _subscriptions(core),
             "shared_subscriptions.count": sum(len(i.consumers) for i in core.shared.values()),
         }

@@ -32,11 +32,14 @@ class Settled:
 class Published:
     """A message that a transaction holds."""
 
-    __slots__ = ("inflight", "message")
+    __slots__ = ("duplicate_id", "inflight", "message")
 
-    def __init__(self, message: Message, inflight: InflightRecord | None) -> None:
+    def __init__(
+        self, message: Message, inflight: InflightRecord | None, duplicate_id: str = ""
+    ) -> None:
         self.message = message
         self.inflight = inflight
+        self.duplicate_id = duplicate_id
 
 
 class Transaction:

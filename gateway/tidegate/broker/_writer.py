@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidegate.broker._router import hand_out
 from tidegate.spi import (
     Acknowledge,
+    AddDuplicateId,
     AddMessage,
     Durability,
     GatewayError,
@@ -36,6 +37,7 @@ from tidegate.spi import (
     Move,
     Operation,
     Origin,
+    PutBranch,
     RecordDelivery,
     SetRetained,
     StoredMessage,
@@ -56,7 +58,7 @@ _log = logging.getLogger("tidegate.broker.writer")
 #: After the store said it is full, publishes are refused this long before one may try again.
 FULL_BACK_OFF_S: Final = 1.0
 
-_ADDING: Final = (AddMessage, Move, SetRetained)
+_ADDING: Final = (AddMessage, Move, SetRetained, AddDuplicateId, PutBranch)
 
 
 class Waiting(Protocol):
@@ -170,7 +172,7 @@ class Turn:
                 gone.update(indexes)
             else:
                 kept.append(unit)
-        self.units = kept
+        self.units[:] = kept  # who remembers the list sees what is left
         self.operations = []
         self.added = {route: held for route, held in self.added.items() if not route.ids}
         self.body_bytes = 0

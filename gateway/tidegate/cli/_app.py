@@ -14,7 +14,7 @@ import typer
 
 from tidegate import __version__
 from tidegate._logging import LogLevel, configure_logging
-from tidegate.cli import _mqtt, _reference, _show, _stomp, _store
+from tidegate.cli import _mqtt, _reference, _show, _stomp, _store, _transactions
 from tidegate.cli._commands import Commands
 from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._host import Host
@@ -42,6 +42,7 @@ app = typer.Typer(
 app.add_typer(_stomp.app, name="stomp")
 app.add_typer(_mqtt.app, name="mqtt")
 app.add_typer(_store.app, name="store")
+app.add_typer(_transactions.app, name="transactions")
 
 ConfigOption = Annotated[
     Path | None,

@@ -61,6 +61,25 @@ class BrokerConfig:
         help="Operations in one transaction; the next one is refused. Guards memory: they are "
         "held back until COMMIT.",
     )
+    prepared_branches_max: int = option(
+        1000,
+        minimum=1,
+        help="Prepared branches of distributed transactions (XA) that are in doubt, and those that "
+        "an operator completed and nobody has forgotten yet; the next prepare is refused. Guards "
+        "against transaction managers that never come back.",
+    )
+    id_cache_size: int = option(
+        20_000,
+        minimum=1,
+        zero="off",
+        help="Duplicate ids (`_AMQ_DUPL_ID`) remembered for each destination; when there are more "
+        "the oldest is forgotten. All destinations together remember 50 times as many.",
+    )
+    persist_id_cache: bool = option(
+        True,
+        help="Keep duplicate ids in the store, each in one batch with its message. `false`: a "
+        "message that is repeated after a restart is taken for a new one.",
+    )
     pending_write_limit: int = option(
         64 << 20,
         kind=Kind.SIZE,

@@ -90,6 +90,13 @@ def _item(annotation: Any) -> Any:
     return parts[0] if is_list else None
 
 
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """``X, Y`` of ``tuple[X, Y]``, a list of fixed length; () for anything else."""
+    parts = typing.get_args(annotation)
+    is_fixed = typing.get_origin(annotation) is tuple and Ellipsis not in parts
+    return parts if is_fixed else ()
+
+
 def _arrow_type(annotation: Any, name: str) -> Any:
     annotation = _optional(annotation)
     simple = {str: pa.string(), bytes: pa.large_binary(), bool: pa.bool_(), float: pa.float64()}
@@ -102,6 +109,8 @@ def _arrow_type(annotation: Any, name: str) -> Any:
         return pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.string())]))
     if item is not None:
         return pa.list_(_arrow_type(item, name))
+    if parts := _parts(annotation):
+        return pa.struct([pa.field(f"_{n}", _arrow_type(p, name)) for n, p in enumerate(parts)])
     if annotation == dict[str, str]:
         return pa.map_(pa.string(), pa.string())
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
@@ -120,6 +129,12 @@ def _encoder(annotation: Any) -> Encode | None:
     if item is not None:
         inner = _encoder(item)
         return list if inner is None else lambda value: [inner(one) for one in value]
+    if parts := _parts(annotation):
+        inner_ones = [_encoder(part) for part in parts]
+        return lambda value: {
+            f"_{n}": one if encode is None else encode(one)
+            for n, (encode, one) in enumerate(zip(inner_ones, value, strict=True))
+        }
     if annotation == dict[str, str]:
         return lambda value: list(value.items())
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
@@ -137,6 +152,12 @@ def _decoder(annotation: Any) -> Encode | None:
     if item is not None:
         inner = _decoder(item)
         return tuple if inner is None else lambda value: tuple(inner(one) for one in value)
+    if parts := _parts(annotation):
+        inner_ones = [_decoder(part) for part in parts]
+        return lambda value: tuple(
+            value[f"_{n}"] if decode is None else decode(value[f"_{n}"])
+            for n, decode in enumerate(inner_ones)
+        )
     if annotation == dict[str, str]:
         return lambda value: dict(cast("Sequence[tuple[str, str]]", value))
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):

@@ -17,8 +17,11 @@ from tidegate.portable._tables import SCHEMAS, read_table, table_path
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
+    Branch,
     ConfigError,
+    DuplicateId,
     Durability,
     InflightRecord,
     Message,
@@ -26,6 +29,7 @@ from tidegate.spi import (
     Operation,
     Origin,
     Progress,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
@@ -94,6 +98,7 @@ def _require_empty(store: MessageStore, state: RecoveredState) -> None:
         "subscriptions": len(state.subscriptions),
         "sessions": len(state.sessions),
         "packet ids": len(state.inflight),
+        "branches": len(state.branches),
         "retained messages": len(state.retained),
         "messages": sum(count.messages for count in state.pending.values()),
         "acknowledged rows": store.statistics().acknowledged_last,
@@ -125,6 +130,12 @@ class _Import:
 
     async def run(self) -> Mapping[str, int]:
         manifest = self._manifest
+        capabilities = self._store.capabilities
+        if self._expected(_tables.BRANCHES) and not capabilities.branches:
+            raise ConfigError(
+                f"the export has {self._expected(_tables.BRANCHES)} branches of distributed "
+                "transactions, and this store cannot hold them: complete them first"
+            )
         await self._put(AddDestination(UNFINISHED, self._marker))
         await self._flush(Durability.SYNCED)
         for item in self._values(_tables.DESTINATIONS, RecoveredDestination):
@@ -133,6 +144,9 @@ class _Import:
         for item in self._values(_tables.SUBSCRIPTIONS, Subscription):
             self._lists.add(item.pending_list)
             await self._put(PutSubscription(item))
+        for item in self._values(_tables.BRANCHES, Branch):
+            self._lists.add(item.pending_list)
+            await self._put(PutBranch(item))
         for item in self._values(_tables.SESSIONS, Session):
             await self._put(PutSession(item))
         for item in self._values(_tables.RETAINED, Message):
@@ -141,6 +155,12 @@ class _Import:
         await self._acknowledge()
         for item in self._values(_tables.INFLIGHT, InflightRecord):
             await self._put(PutInflight(item))
+        for item in self._values(_tables.DUPLICATE_IDS, DuplicateId):
+            if capabilities.duplicate_ids:
+                operation = AddDuplicateId(item.destination, item.duplicate_id, item.sequence)
+                await self._put(operation)
+        if not capabilities.duplicate_ids:
+            self._counts[_tables.DUPLICATE_IDS] = 0  # forgotten with the gateway there
         if manifest.last_sequence > last:  # the highest that was used is never used again
             message = Message(UNFINISHED, b"")
             await self._put(AddMessage(manifest.last_sequence, message, (self._marker,)))

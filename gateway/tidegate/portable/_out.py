@@ -43,6 +43,7 @@ _CARRIED: Final = frozenset(
     {
         *("store_id", "last_sequence", "last_pending_list", "report", "pending"),
         *("destinations", "subscriptions", "sessions", "inflight", "retained"),
+        *("branches", "duplicate_ids"),
     }
 )
 #: The progress is told after so many messages.
@@ -117,6 +118,8 @@ class _Export:
         self._write(_tables.SESSIONS, state.sessions)
         self._write(_tables.INFLIGHT, state.inflight)
         self._write(_tables.RETAINED, state.retained)
+        self._write(_tables.BRANCHES, state.branches)
+        self._write(_tables.DUPLICATE_IDS, state.duplicate_ids)
         sorter = LogSorter(self._target)
         try:
             await self._write_log(sorter)
@@ -171,6 +174,7 @@ class _Export:
         state = self._state
         lists = {item.pending_list for item in state.destinations if item.pending_list}
         lists |= {item.pending_list for item in state.subscriptions}
+        lists |= {item.pending_list for item in state.branches if item.pending_list}
         lists |= set(state.pending)
         # A list that is known to be empty is not read; one that the store did not count is.
         empty = {number for number, count in state.pending.items() if not count.messages}

@@ -14,7 +14,9 @@ from typing import Any, Final, cast
 from tidegate.portable._columns import arrow_fields
 from tidegate.spi import (
     MESSAGE_OVERHEAD_BYTES,
+    Branch,
     ConfigError,
+    DuplicateId,
     InflightRecord,
     Message,
     RecoveredDestination,
@@ -36,6 +38,8 @@ INFLIGHT: Final = "inflight"
 RETAINED: Final = "retained"
 MESSAGES: Final = "messages"
 ACKNOWLEDGED: Final = "acknowledged"
+BRANCHES: Final = "branches"
+DUPLICATE_IDS: Final = "duplicate_ids"
 
 _PENDING: Final = pa.list_(
     pa.struct([pa.field("pending_list", pa.uint64()), pa.field("delivery_count", pa.int64())])
@@ -47,6 +51,8 @@ SCHEMAS: Final[Mapping[str, Any]] = {
     SESSIONS: pa.schema(arrow_fields(Session)),
     INFLIGHT: pa.schema(arrow_fields(InflightRecord)),
     RETAINED: pa.schema(arrow_fields(Message)),
+    BRANCHES: pa.schema(arrow_fields(Branch)),
+    DUPLICATE_IDS: pa.schema(arrow_fields(DuplicateId)),
     MESSAGES: pa.schema(
         [
             pa.field("sequence", pa.uint64()),

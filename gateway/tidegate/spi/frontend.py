@@ -19,6 +19,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from tidegate.spi.branches import Branch, BranchId
 from tidegate.spi.errors import GatewayError
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.operations import InflightDirection, InflightRecord, Subscription
@@ -179,10 +180,15 @@ class BrokerConnection(Protocol):
         token: Token = None,
         transaction: str | None = None,
         inflight: InflightRecord | None = None,
+        duplicate_id: str = "",
     ) -> bool:
         """Publish; *inflight* is made durable in the same batch (inbound QoS 2 packet id).
 
-        Returns: False when nobody subscribes to where it goes (True within a transaction).
+        Args: duplicate_id: the producer's id of the message (header ``_AMQ_DUPL_ID``), "" for
+            none. A message whose id came before, to the same destination, is confirmed and
+            discarded; within a transaction it makes ``commit`` fail.
+        Returns: False when nobody subscribes to where it goes (True within a transaction, and for
+            one that was discarded).
         Raises: AccessError, FlowControlError, RequestError (unknown transaction),
             StoreError (store full or read-only).
         """
@@ -250,11 +256,51 @@ class BrokerConnection(Protocol):
         ...
 
     def commit(self, transaction: str, token: Token = None) -> None:
-        """Put all operations of the transaction into one batch. Raises: RequestError."""
+        """Put all operations of the transaction into one batch.
+
+        Raises: RequestError. When that is because a duplicate id came before, the transaction is
+            rolled back; else it is still open.
+        """
         ...
 
     def abort(self, transaction: str, token: Token = None) -> None:
         """Forget them; acknowledged messages are in flight again. Raises: RequestError."""
+        ...
+
+    def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
+        """Make the transaction durable without carrying it out; it is a branch from then on.
+
+        Its messages can be seen by nobody, what it acknowledged is locked, and the connection has
+        nothing to do with it any more. When it fails later (store full) the transaction is
+        rolled back.
+
+        Raises: RequestError (unknown transaction, bad or known branch id, temporary destination,
+            a store that cannot); RequestError for a duplicate id, and then it is rolled back;
+            FlowControlError (broker.prepared_branches_max); StoreError.
+        """
+        ...
+
+    def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        """Carry a prepared branch out, whichever connection prepared it.
+
+        Its messages get their places in their destinations now. When it fails (also later) the
+        branch is prepared still, and the call may be repeated.
+
+        Raises: RequestError (no such branch, busy, completed by an operator), AccessError (another
+            principal prepared it), StoreError.
+        """
+        ...
+
+    def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        """End a prepared branch; what it acknowledged is delivered again. Raises: as commit_branch."""
+        ...
+
+    def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        """Forget a branch that an operator completed. Raises: RequestError (in doubt, no such)."""
+        ...
+
+    def branches(self) -> Sequence[Branch]:
+        """The principal's branches: in doubt, or completed by an operator; the oldest first."""
         ...
 
     def record_inflight(

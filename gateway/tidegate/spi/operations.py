@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from tidegate.spi.branches import Branch, BranchId
 from tidegate.spi.messages import Message
 
 #: Identity of a pending list: a positive integer given by the broker, stable over restarts, never
@@ -251,6 +252,56 @@ class RemoveInflight(msgspec.Struct, frozen=True, gc=False):
     packet_id: int
 
 
+class AddDuplicateId(msgspec.Struct, frozen=True, gc=False):
+    """A message with *duplicate_id* was sent to *destination*: another one will be a duplicate.
+
+    Attributes:
+        sequence: orders the ids of a destination: each is above those before. It is a message's,
+            which need not be stored (nobody subscribes to the topic), and counts for
+            ``RecoveredState.last_sequence``.
+    """
+
+    destination: str
+    duplicate_id: str
+    sequence: int
+
+
+class ForgetDuplicateIds(msgspec.Struct, frozen=True, gc=False):
+    """The duplicate ids of *destination* up to *through* (a sequence, inclusive) are forgotten."""
+
+    destination: str
+    through: int
+
+
+class PutBranch(msgspec.Struct, frozen=True, gc=False):
+    """Add the branch, or replace the one with the same id.
+
+    Its messages are added to its list in the same batch, behind this operation. What it locks
+    stays pending; the broker sees to it that nobody gets it.
+    """
+
+    branch: Branch
+
+
+class RemoveBranch(msgspec.Struct, frozen=True, gc=False):
+    """The branch and everything pending in its list are gone; what it locked stays as it is.
+
+    *pending_list* is the branch's. What committing does besides (messages added to the lists that
+    they go to, acknowledgements) is in the same batch.
+    """
+
+    branch_id: BranchId
+    pending_list: PendingListId
+
+
+class DuplicateId(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a store tells about one :class:`AddDuplicateId` when it is opened."""
+
+    destination: str
+    duplicate_id: str
+    sequence: int
+
+
 Operation: TypeAlias = (
     AddMessage
     | Acknowledge
@@ -267,6 +318,10 @@ Operation: TypeAlias = (
     | RemoveSession
     | PutInflight
     | RemoveInflight
+    | AddDuplicateId
+    | ForgetDuplicateIds
+    | PutBranch
+    | RemoveBranch
 )
 
 

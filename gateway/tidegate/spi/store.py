@@ -15,8 +15,10 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from tidegate.spi.branches import Branch
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.operations import (
+    DuplicateId,
     InflightRecord,
     PendingListId,
     Session,
@@ -32,10 +34,15 @@ class StoreCapabilities:
     Attributes:
         durable: what ``write`` confirmed with SYNCED survives a power cut.
         acknowledged_log: it can keep acknowledged messages for sinks.
+        branches: it knows ``PutBranch`` and ``RemoveBranch``; without it nobody can prepare.
+        duplicate_ids: it knows ``AddDuplicateId`` and ``ForgetDuplicateIds``; without it they are
+            remembered until the gateway stops.
     """
 
     durable: bool
     acknowledged_log: bool
+    branches: bool = False
+    duplicate_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class StoreContext:
             (Artemis "Zero Persistence"); the store then declares ``durable=False``.
         keep_acknowledged: a sink is configured: keep every acknowledged message until it is
             released. False: forget it at once.
+        wait_for_lock: False: when another gateway owns the contents, do not wait for them as a
+            standby, whatever the options say; a command of an operator's opens the store.
         progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
             recovery is not silent; units are the store's choice, total 0 means unknown.
     """
@@ -57,6 +66,7 @@ class StoreContext:
     gateway_name: str
     persistent: bool = True
     keep_acknowledged: bool = False
+    wait_for_lock: bool = True
     progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
 
 
@@ -99,7 +109,9 @@ class RecoveredState:
         store_id: identity of this store's contents, made when they were first created: what a
             sink calls the epoch. Losing or recreating the contents gives a new one.
         last_sequence: highest sequence ever used, 0 when none.
-        last_pending_list: highest list id ever used, 0 when none.
+        last_pending_list: highest list id ever used (branches included), 0 when none.
+        branches: prepared ones and those that an operator completed.
+        duplicate_ids: those not forgotten; of one destination in the order of their sequences.
     """
 
     store_id: str
@@ -112,6 +124,8 @@ class RecoveredState:
     retained: Sequence[Message] = ()
     pending: Mapping[PendingListId, PendingCount] = field(default_factory=dict[int, PendingCount])
     report: RecoveryReport = field(default_factory=RecoveryReport)
+    branches: Sequence[Branch] = ()
+    duplicate_ids: Sequence[DuplicateId] = ()
 
 
 class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):

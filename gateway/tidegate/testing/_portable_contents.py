@@ -8,13 +8,18 @@ from tidegate.spi import (
     Acknowledge,
     AcknowledgedMessage,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
+    Branch,
+    BranchId,
     InflightDirection,
     InflightRecord,
     InflightState,
+    LockedMessages,
     Message,
     MessageStore,
     Operation,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
@@ -68,6 +73,18 @@ SESSION: Final = Session(
 )
 
 
+BRANCH: Final = Branch(
+    BranchId(7, b"global", b"branch"),
+    6,
+    prepared_at=1_700_000_000_000_003,
+    principal="me",
+    client_id="c3",
+    protocol="stomp",
+    locked=(LockedMessages(1, (12,), (5,), "c3", "9", "stomp"),),
+    duplicate_ids=((2**53 + 6, "queue://q", "id-3"),),
+)
+
+
 def small(number: int) -> Message:
     """A small message that says its number."""
     return Message("queue://q", b"body %d" % number, (("n", str(number)),))
@@ -101,6 +118,10 @@ def everything() -> list[Operation]:
             InflightRecord("c1", InflightDirection.OUT, 7, InflightState.PUBLISHED, "s1", 14, 1)
         ),
         PutInflight(InflightRecord("c1", InflightDirection.IN, 8, InflightState.RECEIVED)),
+        PutBranch(BRANCH),
+        AddMessage(big + 5, small(17), (6,)),
+        AddDuplicateId("queue://q", "id-1", 11),
+        AddDuplicateId("queue://q", "id-2", big + 1),
     ]
 
 
@@ -108,6 +129,7 @@ async def contents(store: MessageStore, state: RecoveredState) -> dict[str, obje
     """All that an open store holds, but for its identity and the numbers of its log's rows."""
     lists = {item.pending_list for item in state.destinations if item.pending_list}
     lists |= {item.pending_list for item in state.subscriptions}
+    lists |= {item.pending_list for item in state.branches}
     rows: list[tuple[object, ...]] = []
     if store.capabilities.acknowledged_log:
         first = store.statistics().acknowledged_first
@@ -125,6 +147,8 @@ async def contents(store: MessageStore, state: RecoveredState) -> dict[str, obje
             number: list(await store.page_in(number, 0, _ANY_COUNT, _ANY_SIZE))
             for number in sorted(lists)
         },
+        "branches": sorted(state.branches, key=lambda item: str(item.branch_id)),
+        "duplicate_ids": sorted(state.duplicate_ids, key=lambda item: item.sequence),
         "acknowledged": rows,
         "last_sequence": state.last_sequence,
     }

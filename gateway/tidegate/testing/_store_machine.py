@@ -15,24 +15,31 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
+    Branch,
+    BranchId,
     ClearRetained,
     Discard,
     DiscardReason,
     Durability,
+    ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
     InflightState,
+    LockedMessages,
     Message,
     MessageStore,
     MessageStoreFactory,
     Move,
     Operation,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
     RecoveredState,
+    RemoveBranch,
     RemoveDestination,
     RemoveInflight,
     RemoveSession,
@@ -70,6 +77,7 @@ _kinds: Final = st.sampled_from(
     + ["discard", "move", "record_delivery"] * 2
     + ["add_destination", "remove_destination", "remove_subscription", "change_subscription"]
     + ["add_subscription", "retain", "session", "inflight"]
+    + ["prepare", "complete", "duplicate_id", "duplicate_id"]
 )
 _clients: Final = st.sampled_from(["", "a", "b"])
 _topics: Final = st.sampled_from(["topic://t", "topic://u.v"])
@@ -89,6 +97,10 @@ def by_key(state: RecoveredState) -> dict[str, object]:
         },
         "retained": {message.destination: message for message in state.retained},
         "pending": {number: count for number, count in state.pending.items() if count.messages},
+        "branches": {branch.branch_id: branch for branch in state.branches},
+        "duplicate_ids": sorted(
+            (known.destination, known.sequence, known.duplicate_id) for known in state.duplicate_ids
+        ),
     }
 
 
@@ -117,6 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.lists: dict[int, list[int]] = {}
         self.destinations: dict[str, int] = {}
         self.subscriptions: dict[int, Subscription] = {}
+        self.branches: dict[BranchId, Branch] = {}
         self.last_sequence = 0
         self.last_list = 0
         self.released = 0
@@ -200,6 +213,52 @@ class StoreMachine(RuleBasedStateMachine):
             for number in numbers:
                 self.lists[number].append(sequence)
             self.batch.append(AddMessage(sequence, message, tuple(numbers)))
+
+    def _draw_prepare(self, data: st.DataObject) -> None:
+        """A branch that sends some messages and locks others, which stay pending."""
+        if not self.capabilities.branches or len(self.branches) >= _LISTS_MAX:
+            return
+        branch_id = BranchId(7, b"transaction %d" % self.last_list, b"\0\xff")
+        number = self.last_list = self.last_list + 1
+        locked: tuple[LockedMessages, ...] = ()
+        if any(self.lists.values()):
+            source = self._draw_pending(data)
+            locked = (LockedMessages(source, self._draw_sequences(data, source)),)
+        branch = Branch(branch_id, number, prepared_at=number, client_id="a", locked=locked)
+        self.branches[branch_id] = branch
+        self.batch.append(PutBranch(branch))
+        for body in data.draw(st.lists(_bodies, min_size=1, max_size=3), "bodies"):
+            self.last_sequence += 1
+            message = Message("queue://q", body)
+            self.batch.append(AddMessage(self.last_sequence, message, (number,)))
+
+    def _draw_complete(self, data: st.DataObject) -> None:
+        """Commit or roll back: what is sent comes under new sequences, what is locked may leave."""
+        if not self.branches:
+            return
+        branch = self.branches.pop(data.draw(st.sampled_from(list(self.branches)), "branch"))
+        if self.lists and data.draw(st.booleans(), "commit"):
+            self._draw_add_messages(data)
+            for locked in branch.locked:
+                pending = self.lists.get(locked.pending_list, [])
+                here = tuple(number for number in locked.sequences if number in pending)
+                if here:
+                    left = [number for number in pending if number not in here]
+                    self.lists[locked.pending_list] = left
+                    self.batch.append(Acknowledge(locked.pending_list, here))
+        self.batch.append(RemoveBranch(branch.branch_id, branch.pending_list))
+
+    def _draw_duplicate_id(self, data: st.DataObject) -> None:
+        if not self.capabilities.duplicate_ids:
+            return
+        topic = data.draw(_topics)
+        if data.draw(st.integers(0, 2), "forget") == 0:
+            newer = data.draw(st.integers(0, 600), "newer")
+            self.batch.append(ForgetDuplicateIds(topic, max(0, self.last_sequence - newer)))
+            return
+        self.last_sequence += 1
+        text = f"id {self.last_sequence}" + "\U0001f6a2" * data.draw(st.integers(0, 50), "length")
+        self.batch.append(AddDuplicateId(topic, text, self.last_sequence))
 
     def _draw_pending(self, data: st.DataObject) -> int:
         """A list that is not empty."""

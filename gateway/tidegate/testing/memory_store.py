@@ -18,10 +18,15 @@ from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
+    Branch,
+    BranchId,
     ClearRetained,
     Discard,
+    DuplicateId,
     Durability,
+    ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
     Message,
@@ -29,12 +34,14 @@ from tidegate.spi import (
     Move,
     Operation,
     PendingCount,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
     RecoveredDestination,
     RecoveredState,
+    RemoveBranch,
     RemoveDestination,
     RemoveInflight,
     RemoveSession,
@@ -83,6 +90,8 @@ class MemoryContents:
         default_factory=dict[tuple[str, InflightDirection, int], InflightRecord]
     )
     retained: dict[str, Message] = field(default_factory=dict[str, Message])
+    branches: dict[BranchId, Branch] = field(default_factory=dict[BranchId, Branch])
+    duplicate_ids: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
     log: list[AcknowledgedMessage] = field(default_factory=list[AcknowledgedMessage])
     log_last: int = 0
     log_synced: int = 0
@@ -112,7 +121,12 @@ class MemoryStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """Durable in the sense that the contents outlive the store."""
-        return StoreCapabilities(durable=self._context.persistent, acknowledged_log=True)
+        return StoreCapabilities(
+            durable=self._context.persistent,
+            acknowledged_log=True,
+            branches=True,
+            duplicate_ids=True,
+        )
 
     async def open(self) -> RecoveredState:
         """Take the contents, drop subscriptions that are not durable, tell what is there.
@@ -145,6 +159,12 @@ class MemoryStore:
                 )
                 for number, messages in contents.lists.items()
             },
+            branches=list(contents.branches.values()),
+            duplicate_ids=[
+                DuplicateId(destination, duplicate_id, sequence)
+                for destination, ids in contents.duplicate_ids.items()
+                for sequence, duplicate_id in sorted(ids.items())
+            ],
         )
 
     async def write(self, batch: WriteBatch) -> None:
@@ -170,6 +190,8 @@ class MemoryStore:
                 self._apply_to_lists(operation)
             case AddDestination() | RemoveDestination() | PutSubscription() | RemoveSubscription():
                 self._apply_to_bindings(operation)
+            case PutBranch() | RemoveBranch() | AddDuplicateId() | ForgetDuplicateIds():
+                self._apply_to_branches(operation)
             case _:
                 self._apply_to_sessions(operation)
 
@@ -239,6 +261,27 @@ class MemoryStore:
             case RemoveSubscription(pending_list):
                 contents.subscriptions.pop(pending_list, None)
                 contents.lists.pop(pending_list, None)
+            case _:
+                assert_never(operation)
+
+    def _apply_to_branches(
+        self, operation: PutBranch | RemoveBranch | AddDuplicateId | ForgetDuplicateIds
+    ) -> None:
+        contents = self.contents
+        match operation:
+            case PutBranch(branch):
+                contents.branches[branch.branch_id] = branch
+                self._add_list(branch.pending_list)
+            case RemoveBranch(branch_id, pending_list):
+                contents.branches.pop(branch_id, None)
+                contents.lists.pop(pending_list, None)
+            case AddDuplicateId(destination, duplicate_id, sequence):
+                contents.duplicate_ids.setdefault(destination, {})[sequence] = duplicate_id
+                contents.last_sequence = max(contents.last_sequence, sequence)
+            case ForgetDuplicateIds(destination, through):
+                ids = contents.duplicate_ids.get(destination, {})
+                kept = {number: text for number, text in ids.items() if number > through}
+                contents.duplicate_ids[destination] = kept
             case _:
                 assert_never(operation)
 

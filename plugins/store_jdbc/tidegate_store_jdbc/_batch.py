@@ -14,19 +14,25 @@ from typing import Any, Final
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
+    Branch,
+    BranchId,
     ClearRetained,
     Discard,
+    ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
     Message,
     Move,
     Operation,
     PluginContractError,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
+    RemoveBranch,
     RemoveDestination,
     RemoveInflight,
     RemoveSession,
@@ -64,11 +70,14 @@ class Plan:
 
     __slots__ = (
         "ack_last",
+        "branches",
         "cleared_clients",
         "deliveries",
         "destinations",
         "discarded",
         "dropped",
+        "duplicate_ids",
+        "forgotten_ids",
         "inflight",
         "last_list",
         "last_sequence",
@@ -104,6 +113,9 @@ class Plan:
         self.cleared_clients: set[str] = set()
         self.inflight: dict[InflightKey, InflightRecord | None] = {}
         self.retained: dict[str, Message | None] = {}
+        self.branches: dict[BranchId, Branch | None] = {}
+        self.duplicate_ids: dict[tuple[str, int], AddDuplicateId] = {}
+        self.forgotten_ids: dict[str, int] = {}
 
 
 def plan(
@@ -212,8 +224,31 @@ def _plan_session(made: Plan, operation: Operation) -> None:
             made.cleared_clients.add(client_id)
             for place in [place for place in made.inflight if place[0] == client_id]:
                 del made.inflight[place]
+        case PutBranch() | RemoveBranch() | AddDuplicateId() | ForgetDuplicateIds():
+            _plan_branch(made, operation)
         case _:
             raise PluginContractError("store-jdbc", f"unknown operation {type(operation).__name__}")
+
+
+def _plan_branch(
+    made: Plan, operation: PutBranch | RemoveBranch | AddDuplicateId | ForgetDuplicateIds
+) -> None:
+    match operation:
+        case PutBranch(branch):
+            made.branches[branch.branch_id] = branch
+            made.last_list = max(made.last_list, branch.pending_list)
+        case RemoveBranch(branch_id, pending_list):
+            made.branches[branch_id] = None
+            if pending_list:
+                made.removed_lists.append(pending_list)
+        case AddDuplicateId(destination, _, sequence):
+            made.duplicate_ids[destination, sequence] = operation
+            made.last_sequence = max(made.last_sequence, sequence)
+        case ForgetDuplicateIds(destination, through):
+            made.forgotten_ids[destination] = max(through, made.forgotten_ids.get(destination, 0))
+            for place in list(made.duplicate_ids):
+                if place[0] == destination and place[1] <= through:
+                    del made.duplicate_ids[place]
 
 
 class Written:
@@ -361,6 +396,20 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
             [columns.retained(value) for value in added],
             [(_codec.key(name),) for name in removed],
         )
+    if made.branches:
+        added, removed = split(made.branches)
+        put(
+            "add_branch_statement",
+            "remove_branch_statement",
+            [columns.branch(value) for value in added],
+            [(_codec.key(str(branch_id)),) for branch_id in removed],
+        )
+    if made.forgotten_ids:
+        forgotten = [(_codec.key(name), through) for name, through in made.forgotten_ids.items()]
+        result.append(Step("forget_duplicate_ids_statement", list[Row](forgotten)))
+    if made.duplicate_ids:
+        ids = [columns.duplicate_id(value) for value in made.duplicate_ids.values()]
+        result.append(Step("add_duplicate_id_statement", ids))
     if made.removed_lists:
         lists: list[Row] = [(number,) for number in sorted(set(made.removed_lists))]
         result.append(Step("add_removed_statement", lists))

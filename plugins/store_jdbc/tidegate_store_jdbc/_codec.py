@@ -17,7 +17,10 @@ import msgspec
 
 from tidegate.spi import (
     AcknowledgedMessage,
+    AddDuplicateId,
+    Branch,
     CorruptRecordError,
+    DuplicateId,
     InflightDirection,
     InflightRecord,
     Message,
@@ -134,6 +137,26 @@ class Columns:
             self.text(value.client_id),
             int(value.state),
             value.sequence,
+            _encode(value),
+        )
+
+    def duplicate_id(self, value: AddDuplicateId) -> Row:
+        """Parameters of ``add_duplicate_id_statement``."""
+        name = value.destination
+        complete = DuplicateId(name, value.duplicate_id, value.sequence)
+        text = self.text(value.duplicate_id)
+        return (key(name), value.sequence, self.name(name), text, _encode(complete))
+
+    def branch(self, value: Branch) -> Row:
+        """Parameters of ``add_branch_statement``."""
+        name = str(value.branch_id)
+        return (
+            key(name),
+            self.text(name),
+            int(value.state),
+            value.prepared_at,
+            self.text(value.principal),
+            value.pending_list,
             _encode(value),
         )
 

@@ -102,6 +102,12 @@ class JdbcOptions:
     session_table_name: str = option("TIDEGATE_SESSIONS", help="Table of MQTT sessions.")
     inflight_table_name: str = option("TIDEGATE_INFLIGHT", help="Table of packet ids in flight.")
     retained_table_name: str = option("TIDEGATE_RETAINED", help="Table of retained messages.")
+    duplicate_id_table_name: str = option(
+        "TIDEGATE_DUPLICATES", help="Table of duplicate ids (`_AMQ_DUPL_ID`)."
+    )
+    branch_table_name: str = option(
+        "TIDEGATE_BRANCHES", help="Table of prepared branches of distributed transactions (XA)."
+    )
     removed_table_name: str = option(
         "TIDEGATE_REMOVED", help="Table of lists that are gone and not yet cleaned up."
     )
@@ -218,6 +224,8 @@ TABLES: Final = {
     "session_table_name": "session_table",
     "inflight_table_name": "inflight_table",
     "retained_table_name": "retained_table",
+    "duplicate_id_table_name": "duplicate_id_table",
+    "branch_table_name": "branch_table",
     "removed_table_name": "removed_table",
     "journal_table_name": "journal_table",
     "version_table_name": "version_table",

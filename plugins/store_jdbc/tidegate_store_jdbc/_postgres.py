@@ -56,6 +56,9 @@ _TYPES: Final = {
     "name": "text",
     "filter": "text",
     "selector": "text",
+    "duplicate_id": "text",
+    "branch_id": "text",
+    "principal": "text",
 }
 #: Only one gateway at a time creates or changes tables ("tide" in ASCII).
 _SCHEMA_LOCK: Final = 0x74696465
@@ -161,6 +164,16 @@ _STATEMENTS: Final[dict[str, str]] = {
         "retained_table", "id", _parameters("add_retained_statement")
     ),
     "remove_retained_statement": _delete("retained_table", "id"),
+    "add_duplicate_id_statement": _replace(
+        "duplicate_id_table", "id, sequence", _parameters("add_duplicate_id_statement")
+    ),
+    "forget_duplicate_ids_statement": (
+        "DELETE FROM {duplicate_id_table} t USING"
+        f" unnest({_arrays('id through')}) r(id, through)"
+        " WHERE t.id = r.id AND t.sequence <= r.through"
+    ),
+    "add_branch_statement": _replace("branch_table", "id", _parameters("add_branch_statement")),
+    "remove_branch_statement": _delete("branch_table", "id"),
     "add_removed_statement": _insert(
         "removed_table", "pending_list", " ON CONFLICT (pending_list) DO NOTHING"
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidegate.spi import (
+    Branch,
+    DuplicateId,
     InflightRecord,
     PendingCount,
     RecoveredDestination,
@@ -50,6 +52,7 @@ class Found:
     counters: Counters
     destinations: list[RecoveredDestination] = field(default_factory=list[RecoveredDestination])
     subscriptions: list[Subscription] = field(default_factory=list[Subscription])
+    branches: list[Branch] = field(default_factory=list[Branch])
     removed: list[int] = field(default_factory=list[int])
     pending: dict[int, PendingCount] = field(default_factory=dict[int, PendingCount])
 
@@ -59,6 +62,7 @@ class Found:
         sessions = await adapter.fetch("find_all_sessions_statement", ())
         inflight = await adapter.fetch("find_all_inflight_statement", ())
         retained = await adapter.fetch("find_all_retained_statement", ())
+        ids = await adapter.fetch("find_all_duplicate_ids_statement", ())
         return RecoveredState(
             store_id=self.store_id,
             last_sequence=self.counters.last_sequence,
@@ -70,6 +74,8 @@ class Found:
             retained=[_codec.message(body, rest) for body, rest in retained],
             pending=self.pending,
             report=report,
+            branches=self.branches,
+            duplicate_ids=[decoded(DuplicateId, row[0], "duplicate id table") for row in ids],
         )
 
 
@@ -97,10 +103,13 @@ async def recover(adapter: Adapter, lock: LockRow, store_id: str) -> Found:
         found.destinations.append(RecoveredDestination(known, int(number)))
     for row in await adapter.fetch("find_all_durable_subs_statement", ()):
         found.subscriptions.append(_codec.decoded(Subscription, row[0], "subscription table"))
+    for row in await adapter.fetch("find_all_branches_statement", ()):
+        found.branches.append(_codec.decoded(Branch, row[0], "branch table"))
     removed = await adapter.fetch("find_all_removed_statement", ())
     found.removed = [int(row[0]) for row in removed]
     counters = found.counters
-    lists = [known.pending_list for known in (*found.destinations, *found.subscriptions)]
+    known_lists = (*found.destinations, *found.subscriptions, *found.branches)
+    lists = [known.pending_list for known in known_lists]
     counters.last_list = max(lock.last_list, *lists, 0)
     await count(adapter, found)
     return found

@@ -11,10 +11,12 @@ from tidegate_store_jdbc._options import TABLES, JdbcOptions, data_types, table_
 from tidegate_store_jdbc._statements import fill
 
 #: What this room writes. Raised with every change that an older gateway would not understand.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 #: From a version to the next: (name, SQL template) to run, in order, in one transaction.
-MIGRATIONS: Final[Mapping[int, Sequence[tuple[str, str]]]] = {}
+MIGRATIONS: Final[Mapping[int, Sequence[tuple[str, str]]]] = {
+    1: (),  # tables of duplicate ids and branches, which are created like any that is not there
+}
 
 #: Tables and indexes with the placeholders of :mod:`tidegate_store_jdbc._statements`; a dialect
 #: fills in ``{keyed}`` (behind a table whose key is its order) and ``{hot}`` (behind one that
@@ -106,6 +108,22 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
             "CREATE TABLE IF NOT EXISTS {journal_table} (id INTEGER NOT NULL PRIMARY KEY,"
             " journal {string_id} NOT NULL, place {container_name} NOT NULL,"
             " position {sequence} NOT NULL, is_open {small} NOT NULL)"
+        ),
+    ),
+    "duplicate_id_table": (
+        (
+            "CREATE TABLE IF NOT EXISTS {duplicate_id_table} (id {key} NOT NULL,"
+            " sequence {sequence} NOT NULL, destination {container_name} NOT NULL,"
+            " duplicate_id {string_id} NOT NULL, value {binary} NOT NULL,"
+            " PRIMARY KEY (id, sequence)){keyed}{hot}"
+        ),
+    ),
+    "branch_table": (
+        (
+            "CREATE TABLE IF NOT EXISTS {branch_table} (id {key} NOT NULL PRIMARY KEY,"
+            " branch_id {string_id} NOT NULL, state {small} NOT NULL,"
+            " prepared_at {long} NOT NULL, principal {string_id} NOT NULL,"
+            " pending_list {long} NOT NULL, value {binary} NOT NULL)"
         ),
     ),
     "removed_table": (

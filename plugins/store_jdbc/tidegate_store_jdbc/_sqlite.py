@@ -121,6 +121,14 @@ _STATEMENTS: Final[dict[str, str]] = {
         "retained_table", "id", _parameters("add_retained_statement")
     ),
     "remove_retained_statement": "DELETE FROM {retained_table} WHERE id IN (VALUES (?))",
+    "add_duplicate_id_statement": _replace(
+        "duplicate_id_table", "id, sequence", _parameters("add_duplicate_id_statement")
+    ),
+    "forget_duplicate_ids_statement": (
+        "DELETE FROM {duplicate_id_table} WHERE id = ? AND sequence <= ?"
+    ),
+    "add_branch_statement": _replace("branch_table", "id", _parameters("add_branch_statement")),
+    "remove_branch_statement": "DELETE FROM {branch_table} WHERE id IN (VALUES (?))",
     "add_removed_statement": _insert(
         "removed_table", "pending_list", " ON CONFLICT (pending_list) DO NOTHING"
     ),

@@ -100,6 +100,12 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "remove_all_inflight_statement": _info("id", many=True),
     "add_retained_statement": _info("id destination headers body message", many=True),
     "remove_retained_statement": _info("id", many=True),
+    "add_duplicate_id_statement": _info("id sequence destination duplicate_id value", many=True),
+    "forget_duplicate_ids_statement": _info("id through", many=True),
+    "add_branch_statement": _info(
+        "id branch_id state prepared_at principal pending_list value", many=True
+    ),
+    "remove_branch_statement": _info("id", many=True),
     "add_removed_statement": _info("pending_list", many=True),
     "delete_removed_statement": _info("pending_list"),
     "find_removed_messages_statement": _info("pending_list limit", columns=1),
@@ -109,6 +115,8 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "find_all_sessions_statement": _info(columns=1, whole=True),
     "find_all_inflight_statement": _info(columns=1, whole=True),
     "find_all_retained_statement": _info(columns=2, whole=True),
+    "find_all_duplicate_ids_statement": _info(columns=1, whole=True),
+    "find_all_branches_statement": _info(columns=1, whole=True),
     "find_all_removed_statement": _info(columns=1, whole=True),
     "find_last_sequence_id_in_msgs_statement": _info(columns=1),
     "find_last_sequence_id_in_acks_statement": _info(columns=1),
@@ -234,6 +242,8 @@ COMMON: Final[Mapping[str, str]] = {
         "SELECT value FROM {inflight_table} ORDER BY id, direction, packet_id"
     ),
     "find_all_retained_statement": "SELECT body, message FROM {retained_table}",
+    "find_all_duplicate_ids_statement": "SELECT value FROM {duplicate_id_table} ORDER BY id, sequence",
+    "find_all_branches_statement": "SELECT value FROM {branch_table}",
     "find_all_removed_statement": "SELECT pending_list FROM {removed_table}",
     "find_last_sequence_id_in_msgs_statement": "SELECT MAX(sequence) FROM {message_table}",
     "find_last_sequence_id_in_acks_statement": (

@@ -134,8 +134,9 @@ class JdbcStore:
 
     def _make_lease(self) -> Lease:
         options, adapter, context = self._options, self._adapter, self._context
-        waits = options.lock_policy == WAIT or (
-            options.lock_policy == AUTO and not adapter.dialect.is_embedded
+        waits = context.wait_for_lock and (
+            options.lock_policy == WAIT
+            or (options.lock_policy == AUTO and not adapter.dialect.is_embedded)
         )
         is_leased = options.use_database_lock and context.persistent
         return Lease(
@@ -156,7 +157,12 @@ class JdbcStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        return StoreCapabilities(durable=self._context.persistent, acknowledged_log=True)
+        return StoreCapabilities(
+            durable=self._context.persistent,
+            acknowledged_log=True,
+            branches=True,
+            duplicate_ids=True,
+        )
 
     async def open(self) -> RecoveredState:
         """See MessageStore. As a standby it returns when this gateway is the master.
@@ -326,7 +332,9 @@ class JdbcStore:
 
     async def _probe(self) -> None:
         """A small write that shows whether the database is back. Raises: DatabaseError."""
-        await self._lease.renew()
+        if await self._lease.renew() and self._transactions.is_open:
+            # Readers wait for this, too: they must not see what was before a crash of the server.
+            await self._transactions.restore()
 
     async def _version(self) -> tuple[int, str]:
         rows = await self._adapter.control("find_version_statement", (), fetch=True)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidegate.spi import InflightDirection, InflightRecord, Message, Session, Subscription
+from tidegate.spi import (
+    Branch,
+    BranchId,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    Session,
+    Subscription,
+)
 from tidegate_store_journal._acklog import AckBlock
 from tidegate_store_journal._pieces import Piece
 
 InflightKey = tuple[InflightDirection, int]
+
+#: (destination, sequence)
+DuplicateKey = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -25,6 +36,7 @@ class Changes:
         acknowledged: blocks to put; acknowledged_gone: first rows of blocks to delete.
         speaks_of: FileUse.speaks_of of files where it changed; files_gone: files to forget.
         last_sequence … ack_released: counters.
+        branches, duplicate_ids: new value by key, None when it is gone.
     """
 
     dropped_lists: list[int]
@@ -47,6 +59,8 @@ class Changes:
     last_list: int
     ack_last: int
     ack_released: int
+    branches: dict[BranchId, Branch | None]
+    duplicate_ids: dict[DuplicateKey, str | None]
 
     @property
     def small_state_changed(self) -> bool:
@@ -57,6 +71,7 @@ class Changes:
             or self.sessions
             or self.inflight
             or self.retained
+            or self.branches
         )
 
 
@@ -72,3 +87,5 @@ class Dirty:
     sessions: set[str] = field(default_factory=set[str])
     inflight: set[tuple[str, InflightKey]] = field(default_factory=set[tuple[str, InflightKey]])
     retained: set[str] = field(default_factory=set[str])
+    branches: set[BranchId] = field(default_factory=set[BranchId])
+    duplicate_ids: set[DuplicateKey] = field(default_factory=set[DuplicateKey])

@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from tidegate_store_journal._branches import Duplicates, write_duplicates
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._datafile import DataFile
 from tidegate_store_journal._files import FULL_ERRNOS, DataFiles
@@ -58,6 +59,8 @@ class _Work:
     bindings: Bindings | None
     live_lists: list[LiveList] = field(default_factory=list[LiveList])
     dead: list[DataFile] = field(default_factory=list["DataFile"])
+    duplicates: Duplicates | None = None
+    duplicate_changes: int = 0
 
 
 class Checkpointer:
@@ -87,6 +90,7 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsaved: list[Changes] = []
         self._bindings_stale = bindings_stale
+        self._saved_duplicates = -1
         self._saved_batch = -1
         self._saved_released = index.log.released
 
@@ -107,6 +111,8 @@ class Checkpointer:
             await loop.run_in_executor(self._executor, self._write, work)
             self._unsaved.clear()
             self._bindings_stale = False
+            if work.duplicates is not None:
+                self._saved_duplicates = work.duplicate_changes
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             # In the journal's order, without gaps: a file must not outlive another one that says
@@ -166,11 +172,22 @@ class Checkpointer:
                 list(index.inflight_records()),
                 list(index.retained.values()),
                 list(index.lists),
+                list(index.branches.values()),
             )
         work = _Work(list(self._unsaved), state, bindings, dead=dead)
         if dead and self._storage.durable:
             work.live_lists = self._live_lists(dead)
+            work.duplicate_changes = index.duplicate_changes
+            # Changed since the last time, or unknown and there are any.
+            known = self._saved_duplicates
+            if known != index.duplicate_changes and (index.duplicate_ids or known >= 0):
+                work.duplicates = Duplicates(self._store_id, index.copy_duplicate_ids())
         return work
+
+    @property
+    def saved_released(self) -> int:
+        """Rows of the acknowledged log up to this one are released on disk, too."""
+        return self._saved_released
 
     async def write_down_all_that_lives(self) -> None:
         """A live list for every file: acknowledgements are lost, and only the index knows of them.
@@ -253,6 +270,8 @@ class Checkpointer:
     def _write_all(self, work: _Work) -> None:
         for live in work.live_lists:
             write_live_list(self._storage, live)
+        if work.duplicates is not None:
+            write_duplicates(self._storage, work.duplicates)
         if work.bindings is not None:
             write_bindings(self._storage, work.bindings)
         self._metadata.save(work.changes, work.state)

@@ -8,22 +8,26 @@ avoided, one location computed by addition.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
     ClearRetained,
     Discard,
+    ForgetDuplicateIds,
     Move,
     Operation,
     PluginContractError,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
+    RemoveBranch,
     RemoveDestination,
     RemoveInflight,
     RemoveSession,
@@ -46,10 +50,20 @@ from tidegate_store_journal._format import (
     pack_integers,
 )
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._reference import AddReference
 
 #: Operations that make the store grow; they are refused while room is short.
 _GROWING: Final = frozenset(
-    {AddMessage, Move, SetRetained, AddDestination, PutSubscription, PutSession}
+    {
+        AddMessage,
+        Move,
+        SetRetained,
+        AddDestination,
+        PutSubscription,
+        PutSession,
+        PutBranch,
+        AddDuplicateId,
+    }
 )
 
 
@@ -87,7 +101,7 @@ class EncodedBatch:
 
 
 def encode_batch(
-    operations: list[Operation], file_id: int, offset: int, index: Index
+    operations: Sequence[Operation | AddReference], file_id: int, offset: int, index: Index
 ) -> EncodedBatch:
     """Encode *operations* as if the first record were to be written at *offset* of the file.
 
@@ -153,10 +167,22 @@ def encode_batch(
             messages += 1
             last_sequence = sequence
             payload_bytes += size
+        elif type(operation) is AddReference:
+            record, place = operation.record_at(base + (at << 64))
+            last_sequence = operation.sequence
+            for other in operation.pending_lists:
+                adds.setdefault(other, {})[last_sequence] = place
+            if len(operation.pending_lists) > 1:
+                effects.shared.append((last_sequence, len(operation.pending_lists)))
+            references += len(operation.pending_lists)
+            messages += 1
+            payload_bytes += len(record) - RECORD_HEADER_BYTES
+            append(record)
+            at += len(record)
         else:
             if others is None:
                 others = _Others(index, effects)
-            record = others.encode(operation)
+            record = others.encode(operation)  # pyright: ignore[reportArgumentType]  # see above
             if type(operation) is Move:
                 target = operation.target_list
                 place = base + (at << 64 | len(record) << 32 | len(operation.message.body))
@@ -179,6 +205,7 @@ def encode_batch(
     encoded.grows = messages > 0
     if others is not None:
         effects.last_list = max(last_list, others.last_list)
+        effects.last_sequence = max(last_sequence, others.last_sequence)
         effects.last_ack = others.last_ack
         encoded.grows = encoded.grows or not _GROWING.isdisjoint(map(type, operations))
     return encoded
@@ -192,6 +219,7 @@ class _Others:
         self._effects = effects
         self.last_ack = index.log.last
         self.last_list = 0
+        self.last_sequence = 0
         self._left: dict[int, set[int]] = {}  # per list, what earlier operations here removed
         self._dropped: set[int] = set()
 
@@ -230,6 +258,10 @@ class _Others:
                 self.last_list = max(self.last_list, operation.subscription.pending_list)
             case RemoveDestination() | RemoveSubscription():
                 self._dropped.add(operation.pending_list)
+            case PutBranch():
+                self.last_list = max(self.last_list, operation.branch.pending_list)
+            case AddDuplicateId():
+                self.last_sequence = max(self.last_sequence, operation.sequence)
             case Discard():
                 self._left.setdefault(operation.pending_list, set()).update(operation.sequences)
             case Move():
@@ -350,6 +382,26 @@ def _encode_remove_inflight(operation: RemoveInflight) -> bytes:
     return encode_record(_format.REMOVE_INFLIGHT, encode(key))
 
 
+def _encode_put_branch(operation: PutBranch) -> bytes:
+    branch = operation.branch
+    return encode_record(_format.PUT_BRANCH, encode(branch), pending_list=branch.pending_list)
+
+
+def _encode_remove_branch(operation: RemoveBranch) -> bytes:
+    value = encode(operation.branch_id)
+    return encode_record(_format.REMOVE_BRANCH, value, pending_list=operation.pending_list)
+
+
+def _encode_add_duplicate_id(operation: AddDuplicateId) -> bytes:
+    value = (operation.destination, operation.duplicate_id, operation.sequence)
+    return encode_record(_format.ADD_DUPLICATE_ID, encode(value))
+
+
+def _encode_forget_duplicate_ids(operation: ForgetDuplicateIds) -> bytes:
+    value = encode((operation.destination, operation.through))
+    return encode_record(_format.FORGET_DUPLICATE_IDS, value)
+
+
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Discard: _encode_discard,
     Move: _encode_move,
@@ -364,6 +416,10 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     RemoveSession: _encode_remove_session,
     PutInflight: _encode_put_inflight,
     RemoveInflight: _encode_remove_inflight,
+    PutBranch: _encode_put_branch,
+    RemoveBranch: _encode_remove_branch,
+    AddDuplicateId: _encode_add_duplicate_id,
+    ForgetDuplicateIds: _encode_forget_duplicate_ids,
 }
 
 

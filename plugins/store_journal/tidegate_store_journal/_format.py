@@ -17,18 +17,24 @@ import msgspec
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
+    Branch,
+    BranchId,
     ClearRetained,
     Discard,
     DiscardReason,
+    ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
     Message,
     Move,
     Operation,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
+    RemoveBranch,
     RemoveDestination,
     RemoveInflight,
     RemoveSession,
@@ -38,8 +44,9 @@ from tidegate.spi import (
     Subscription,
 )
 
-#: Version 2 added reused data files and the records of compaction; 1 is still read.
-FORMAT_VERSION: Final = 2
+#: Version 2 added reused data files and the records of compaction, version 3 those of branches and
+#: duplicate ids; 1 and 2 are still read.
+FORMAT_VERSION: Final = 3
 _OLDEST_VERSION: Final = 1
 FILE_MAGIC: Final = b"TGJOURNL"
 BATCH_MAGIC: Final = b"TGB1"
@@ -88,6 +95,10 @@ PUT_INFLIGHT: Final = 14
 REMOVE_INFLIGHT: Final = 15
 COPY: Final = 16
 COPIED_ROWS: Final = 17
+PUT_BRANCH: Final = 20
+REMOVE_BRANCH: Final = 21
+ADD_DUPLICATE_ID: Final = 22
+FORGET_DUPLICATE_IDS: Final = 23
 #: In place of batches that were damaged: zeros up to where the next one begins.
 VOID: Final = 250
 
@@ -105,6 +116,10 @@ _decode_subscription: Final = msgspec.msgpack.Decoder(Subscription).decode
 _decode_session: Final = msgspec.msgpack.Decoder(Session).decode
 _decode_inflight: Final = msgspec.msgpack.Decoder(InflightRecord).decode
 _decode_str: Final = msgspec.msgpack.Decoder(str).decode
+_decode_branch: Final = msgspec.msgpack.Decoder(Branch).decode
+_decode_branch_id: Final = msgspec.msgpack.Decoder(BranchId).decode
+_decode_add_id: Final = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
+_decode_forget_ids: Final = msgspec.msgpack.Decoder(tuple[str, int]).decode
 
 
 class AcknowledgeValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -437,6 +452,10 @@ _DECODERS: Final[Mapping[int, Callable[[Record], Operation]]] = {
     REMOVE_SESSION: lambda r: RemoveSession(_decode_str(r.payload)),
     PUT_INFLIGHT: lambda r: PutInflight(_decode_inflight(r.payload)),
     REMOVE_INFLIGHT: lambda r: RemoveInflight(*_decode_inflight_key(r.payload)),
+    PUT_BRANCH: lambda r: PutBranch(_decode_branch(r.payload)),
+    REMOVE_BRANCH: lambda r: RemoveBranch(_decode_branch_id(r.payload), r.pending_list),
+    ADD_DUPLICATE_ID: lambda r: AddDuplicateId(*_decode_add_id(r.payload)),
+    FORGET_DUPLICATE_IDS: lambda r: ForgetDuplicateIds(*_decode_forget_ids(r.payload)),
 }
 
 
@@ -463,6 +482,7 @@ def location_parts(value: int) -> tuple[int, int, int, int]:
 _SIDE_HEADER: Final = struct.Struct("<8sII")
 LIVE_MAGIC: Final = b"TGLIVE01"
 BINDINGS_MAGIC: Final = b"TGBIND01"
+DUPLICATES_MAGIC: Final = b"TGDUPL01"
 
 
 def encode_side_file(magic: bytes, value: bytes) -> bytes:

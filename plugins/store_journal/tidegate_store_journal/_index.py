@@ -14,6 +14,7 @@ from typing import Final
 
 from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
 from tidegate_store_journal._acklog import AckBlock
+from tidegate_store_journal._branches import Branches
 from tidegate_store_journal._changes import Changes, Dirty
 from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._format import MASK_32
@@ -25,12 +26,13 @@ from tidegate_store_journal._smallstate import SmallState
 _NEVER: Final = 1 << 62
 
 
-class Index(References, SmallState):
+class Index(References, SmallState, Branches):
     """See the module."""
 
     def __init__(self, *, keep_acknowledged: bool) -> None:
         References.__init__(self)
         SmallState.__init__(self, self.drop_list)
+        Branches.__init__(self, self.drop_list)
         self.keep_acknowledged = keep_acknowledged
         self.batch = 0
         self.last_sequence = 0
@@ -158,6 +160,8 @@ class Index(References, SmallState):
             sequences, locations = self._leave_shared(sequences, locations, held=1, pending=1)
         self.pending_messages -= len(sequences)
         self._free(locations)
+        if self.on_freed is not None:
+            self.on_freed(sequences)
 
     # ---------------------------------------------------------------------------- copies
 
@@ -286,6 +290,8 @@ class Index(References, SmallState):
                 sequences, locations = self._leave_shared(sequences, locations, held=1, pending=0)
             self.acknowledged_bytes -= sum([location & MASK_32 for location in locations])
             self._free(locations)
+            if self.on_freed is not None:
+                self.on_freed(sequences)
 
     def _discard(self, operation: Discard) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))
@@ -365,6 +371,8 @@ class Index(References, SmallState):
             last_list=self.last_list,
             ack_last=self.log.last,
             ack_released=self.log.released,
+            branches=self._changed_branches(dirty),
+            duplicate_ids=self._changed_duplicate_ids(dirty),
         )
 
     def counts(self) -> dict[int, PendingCount]:
@@ -389,6 +397,7 @@ class Index(References, SmallState):
         self.watermark = 0
         self._dirty = Dirty()
         self._mark_small_state_changed()
+        self._mark_branches_changed()
         dirty = self._dirty
         for list_id, pending in self.lists.items():
             pending.mark_everything_changed()

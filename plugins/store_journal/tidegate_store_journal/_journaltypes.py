@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tidegate_store_journal._caio import open_ring
-from tidegate_store_journal._mapped import map_directory
+from tidegate_store_journal._mapped import MappedStorage, map_directory
+from tidegate_store_journal._names import NAMINGS, NamedStorage
 from tidegate_store_journal._options import (
     ALWAYS,
     ASYNCIO,
@@ -34,11 +35,16 @@ class RingStorage(Protocol):
         ...
 
 
+class NamedMappedStorage(NamedStorage, MappedStorage):
+    """Data files under a preset's names, written through mappings."""
+
+
 def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
-    """The storage for *directory*. Nothing is made or opened yet."""
-    if options.journal_type == MAPPED:
-        return map_directory(directory)
-    return DirectoryStorage(directory)
+    """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
+    naming = NAMINGS.get(options.preset)
+    if options.journal_type == MAPPED and isinstance(map_directory(directory), MappedStorage):
+        return NamedMappedStorage(directory, naming)
+    return NamedStorage(directory, naming)
 
 
 def make_writer(

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi import CommandHost, ConfigError, ConfiguredStore
-from tidegate_store_journal import _format
+from tidegate.spi import CommandHost, ConfigError, ConfiguredStore, StoreContext
+from tidegate_store_journal import _format, _presets
 from tidegate_store_journal._format import FILE_HEADER_BYTES, FILE_MAGIC
 from tidegate_store_journal._options import JournalOptions
 
@@ -57,7 +57,8 @@ def directory_of(store: ConfiguredStore) -> Path:
     """Where the journal of *store* is, or would be."""
     options = store.options
     assert isinstance(options, JournalOptions)
-    return store.data_directory / options.directory
+    context = StoreContext(store.data_directory, store.gateway_name)
+    return _presets.directory_of(context, options.directory)
 
 
 def require_journal(directory: Path) -> None:

@@ -17,10 +17,11 @@ from typing import Final
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal._datafile import DataFile
 from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._rebuild import rebuild
 from tidegate_store_journal._recovery import FREE_NAME, check, open_files, restore
 from tidegate_store_journal._replay import Replay
-from tidegate_store_journal._storage import DirectoryFile, DirectoryStorage
+from tidegate_store_journal._storage import DirectoryFile
 
 #: How often a journal that changes under our eyes is read again.
 _ATTEMPTS: Final = 5
@@ -41,14 +42,16 @@ class _ReadOnlyFile(DirectoryFile):
         raise PermissionError("the journal is only looked at")
 
 
-class ReadOnlyStorage(DirectoryStorage):
+class ReadOnlyStorage(NamedStorage):
     """A directory in which nothing can be changed."""
 
     def open(self, name: str, *, create: bool = False) -> DirectoryFile:
         """See :class:`Storage`."""
         if create:
             raise PermissionError("the journal is only looked at")
-        return _ReadOnlyFile(os.open(self._directory / name, os.O_RDONLY | os.O_CLOEXEC))
+        return _ReadOnlyFile(
+            os.open(self._directory / self.path_of(name), os.O_RDONLY | os.O_CLOEXEC)
+        )
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Storage`."""
@@ -92,7 +95,7 @@ def _look(directory: Path, *, rebuilt: bool) -> Look:
     for _ in range(_ATTEMPTS):
         replay = Replay(storage, lambda _what, _done, _total: None, keep_acknowledged=True)
         try:
-            store_id, free = _read(replay, directory, rebuilt=rebuilt)
+            store_id, free = _read(replay, storage, rebuilt=rebuilt)
             if _is_still_there(storage, [*replay.files, *replay.spares]):
                 return Look(replay, free, store_id)
         except (FileNotFoundError, CorruptRecordError) as error:
@@ -108,7 +111,10 @@ def _look(directory: Path, *, rebuilt: bool) -> Look:
     raise StoreIOError(f"cannot read the journal in {directory}: {reason}")
 
 
-def _read(replay: Replay, directory: Path, *, rebuilt: bool) -> tuple[str, list[tuple[str, int]]]:
+def _read(
+    replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool
+) -> tuple[str, list[tuple[str, int]]]:
+    directory = storage.describe("")
     try:
         names = replay.storage.list()
     except OSError as error:
@@ -116,7 +122,7 @@ def _read(replay: Replay, directory: Path, *, rebuilt: bool) -> tuple[str, list[
     store_id = open_files(replay, names)
     if not store_id:
         raise StoreIOError(f"there is no journal in {directory}")
-    metadata = LmdbMetadata(directory / "metadata", read_only=True)
+    metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
     except MetadataError:

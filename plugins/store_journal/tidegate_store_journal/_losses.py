@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from tidegate.spi import CorruptRecordError, Discard, DiscardReason, Message, Operation
 from tidegate_store_journal import _format
@@ -19,7 +19,6 @@ from tidegate_store_journal._index import Index
 from tidegate_store_journal._lossreport import LossReport
 from tidegate_store_journal._metadata import Loaded
 from tidegate_store_journal._pieces import files_of
-from tidegate_store_journal._reader import Reader
 
 #: In the upper half of a location.
 _HIGH_FILE_SHIFT: Final = _format.FILE_SHIFT - 64
@@ -107,13 +106,21 @@ def _is_in(location: int, stretches: Sequence[tuple[int, int]]) -> bool:
     return any(begin <= offset < end for begin, end in stretches)
 
 
+class Pages(Protocol):
+    """Where messages are read from, in the journal or elsewhere."""
+
+    async def read(self, wanted: Sequence[tuple[int, int]]) -> list[Message]:
+        """The messages at (sequence, location). Raises: CorruptRecordError, StoreError, OSError."""
+        ...
+
+
 class Losses:
     """Drops what is lost, while the store runs. For the event loop."""
 
     def __init__(
         self,
         index: Index,
-        reader: Reader,
+        reader: Pages,
         report: LossReport,
         write: Callable[[list[Operation]], Awaitable[None]],
         executor: Executor,

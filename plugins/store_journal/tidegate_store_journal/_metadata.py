@@ -12,7 +12,7 @@ import shutil
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast
 
@@ -20,7 +20,7 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
-from tidegate.spi import InflightRecord, Message, Session, Subscription
+from tidegate.spi import Branch, DuplicateId, InflightRecord, Message, Session, Subscription
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
@@ -81,6 +81,8 @@ class Loaded:
     retained: list[Message]
     acknowledged: list[AckBlock]
     speaks_of: dict[int, list[int]]
+    branches: list[Branch] = field(default_factory=list[Branch])
+    duplicate_ids: list[DuplicateId] = field(default_factory=list[DuplicateId])
 
 
 @dataclass(slots=True)
@@ -184,7 +186,11 @@ class LmdbMetadata:
         "retained",
         "acknowledged",
         "files",
+        "branches",
+        "duplicates",
     )
+    #: Not there when an older version wrote the checkpoint; one who only looks on cannot add them.
+    _LATER: Final = ("branches", "duplicates")
 
     def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         """*read_only*: look on while a gateway (another process) writes; only load and close."""
@@ -209,10 +215,15 @@ class LmdbMetadata:
                 metasync=True,
                 sync=True,
             )
-            self._open = {
-                name: environment.open_db(name.encode(), create=not self._read_only)
-                for name in self._DATABASES
-            }
+            self._open = {}
+            for name in self._DATABASES:
+                try:
+                    database = environment.open_db(name.encode(), create=not self._read_only)
+                except lmdb.NotFoundError:
+                    if name not in self._LATER:
+                        raise
+                else:
+                    self._open[name] = database
             self._environment = environment
             self._map_bytes = environment.info()["map_size"]
         return self._environment
@@ -261,6 +272,8 @@ class LmdbMetadata:
             self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
 
         def values(name: str) -> list[bytes]:
+            if name not in database:
+                return []
             cursor = transaction.cursor(db=database[name])
             return [bytes(value) for value in cursor.iternext(keys=False, values=True)]
 
@@ -286,6 +299,8 @@ class LmdbMetadata:
                 _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=list[int])
                 for key, value in transaction.cursor(db=database["files"])
             },
+            branches=read("branches", Branch),
+            duplicate_ids=read("duplicates", DuplicateId),
         )
 
     def _load_pending(
@@ -389,6 +404,13 @@ class LmdbMetadata:
             store("inflight", key, _encode_or_none(record))
         for destination, message in change.retained.items():
             store("retained", _hash(destination), _encode_or_none(message))
+        for branch_id, branch in change.branches.items():
+            store("branches", _hash(str(branch_id)), _encode_or_none(branch))
+        for (name, sequence), duplicate_id in change.duplicate_ids.items():
+            value = None
+            if duplicate_id is not None:
+                value = encode(DuplicateId(name, duplicate_id, sequence))
+            store("duplicates", _hash(name) + _U64_KEY.pack(sequence), value)
         for file_id, spoken in change.speaks_of.items():
             store("files", _U64_KEY.pack(file_id), encode(spoken) if spoken else None)
         for file_id in change.files_gone:

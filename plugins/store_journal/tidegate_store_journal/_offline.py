@@ -16,13 +16,13 @@ from tidegate_store_journal._compact import Compactor
 from tidegate_store_journal._files import DataFiles
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._located import directory_of
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._recovery import FREE_NAME
 from tidegate_store_journal._storage import DirectoryStorage
 
 logger = logging.getLogger("tidegate.store.journal")
 
-_METADATA: Final = "metadata"
 #: Where the old metadata waits during a rebuild.
 ASIDE: Final = "metadata.before"
 
@@ -147,7 +147,7 @@ def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
     """
     directory = directory_of(store)
     storage = DirectoryStorage(directory)
-    metadata, aside = directory / _METADATA, directory / ASIDE
+    metadata, aside = NamedStorage(directory).metadata_directory, directory / ASIDE
     storage.lock("tidegate journal rebuild-index")
     try:
         # Crash story: from the rename to the end there is no metadata, or a new one; either is

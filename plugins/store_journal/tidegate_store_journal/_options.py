@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import ConfigError, Kind, format_size, option
+from tidegate.spi import ConfigError, Kind, format_size, names, option
 from tidegate_store_journal._format import DATA_OFFSET
+from tidegate_store_journal._presets import (
+    CHOICES,
+    NO_PRESET,
+    DefaultFloat,
+    DefaultInt,
+    DefaultList,
+    DefaultText,
+    is_default,
+    preset_values,
+)
 
 #: When written batches are forced to stable storage.
 ALWAYS: Final = "always"
@@ -32,21 +42,24 @@ DAMAGE_POLICIES: Final = (REFUSE, QUARANTINE)
 _MEMORY_FILES_MIN: Final = 4
 
 
-class _Default(int):
-    """A number that nobody wrote: so that a default can be told from the same number written."""
-
-
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
     """Options of the journal store."""
 
+    preset: str = option(
+        NO_PRESET,
+        help="Names, sizes and layout of a store of old: 'kahadb', 'amq', 'artemis' or 'flatfile' "
+        "(docs/store-journal.md has the table). An option that is written wins over it.",
+        choices=CHOICES,
+    )
     directory: str = option(
-        "journal",
-        help="Directory of the journal, below the data directory unless absolute. Put it on a "
+        DefaultText("journal"),
+        help="Directory of the journal, below the data directory unless absolute; {gateway} in it "
+        "is the gateway's name. Put it on a "
         "device of its own to keep other writers from delaying the syncs.",
     )
     journal_max_file_length: int = option(
-        _Default(32 << 20),
+        DefaultInt(32 << 20),
         help="Size of a data file. Small files are freed sooner; large ones mean fewer changes "
         "of file. A batch that is larger gets a file of its own size.",
         kind=Kind.SIZE,
@@ -61,14 +74,14 @@ class JournalOptions:
         maximum=4 << 30,
     )
     journal_min_files: int = option(
-        2,
+        DefaultInt(2),
         help="Data files to keep in all, used or ready for use; made at the first start so that "
         "no write waits for a new file. One more is made ahead when the current one is half full.",
         minimum=2,
         maximum=1000,
     )
     journal_pool_files: int = option(
-        -1,
+        DefaultInt(-1),
         help="Data files, in use or not, up to which dead ones are kept to be used again instead "
         "of being deleted: a file that is used again needs no padding. -1: never delete one, so "
         "the disk keeps what the largest backlog took.",
@@ -76,7 +89,7 @@ class JournalOptions:
         maximum=1_000_000,
     )
     journal_compact_min_files: int = option(
-        10,
+        DefaultInt(10),
         help="Data files in use before less than journal_compact_percentage of live bytes begins a "
         "compaction: the last messages of the emptiest file are copied to the end of the journal. "
         "However few files there are, the disk is kept below 3 times the live bytes and 4 files.",
@@ -85,7 +98,7 @@ class JournalOptions:
         zero="never compact; one message can then keep a file for ever",
     )
     journal_compact_percentage: int = option(
-        30,
+        DefaultInt(30),
         help="Share of live bytes in all used data files, in percent, below which they are "
         "compacted.",
         minimum=1,
@@ -98,7 +111,7 @@ class JournalOptions:
         "using them again or deleting them. Nothing ever deletes them there.",
     )
     directory_archive: str = option(
-        "archive",
+        DefaultText("archive"),
         help="Where archive_data_logs moves files to, below the journal's directory unless "
         "absolute. On another file system each file is copied.",
     )
@@ -123,6 +136,38 @@ class JournalOptions:
         False,
         help="Keep a damaged metadata store as metadata.corrupt-N when it is rebuilt, instead of "
         "removing it.",
+    )
+    per_destination: tuple[str, ...] = option(
+        DefaultList(),
+        help="Filters of destinations (such as 'queue://>') whose messages are kept in a directory "
+        "of their own, in a file of records that are used again one by one; the journal then holds "
+        "only references to them. A destination with a backlog does not keep the files of others.",
+    )
+    max_record_size: int = option(
+        DefaultInt(1 << 20),
+        help="Of a destination with a directory of its own: a larger message is kept in a file of "
+        "its own and not in the record file, which stays small.",
+        kind=Kind.SIZE,
+        minimum=1 << 10,
+        maximum=1 << 30,
+    )
+    filepool_limit: int = option(
+        DefaultInt(100),
+        help="Files of single messages that a destination keeps to use again, instead of deleting "
+        "them.",
+        minimum=0,
+        maximum=100_000,
+    )
+    filepool_cleanratio: int = option(
+        DefaultInt(0),
+        help="Percentage of those files that are emptied when they are not needed any more; the "
+        "others keep their contents, which saves time and takes room.",
+        minimum=0,
+        maximum=100,
+    )
+    message_cleanup: bool = option(
+        False,
+        help="Empty all of those files when the gateway stops: less room, a longer stop.",
     )
     journal_disk_sync_strategy: str = option(
         ALWAYS,
@@ -153,7 +198,7 @@ class JournalOptions:
         maximum=4096,
     )
     journal_buffer_size: int = option(
-        _Default(490 << 10),
+        DefaultInt(490 << 10),
         help="With journal_buffer_timeout: what has gathered is written as soon as it is so much. "
         "With journal_type 'ASYNCIO' also the longest request; larger batches are several.",
         kind=Kind.SIZE,
@@ -184,7 +229,7 @@ class JournalOptions:
         "but not of the machine; checkpoints still sync, so that they are never ahead.",
     )
     checkpoint_interval: float = option(
-        5.0,
+        DefaultFloat(5.0),
         help="Time between checkpoints into the metadata store: what a start after a crash "
         "replays.",
         kind=Kind.DURATION,
@@ -214,7 +259,7 @@ class JournalOptions:
         minimum=256 << 10,
     )
     cleanup_interval: float = option(
-        30.0,
+        DefaultFloat(30.0),
         help="Time between deletions of data files in which nothing lives any more.",
         kind=Kind.DURATION,
         minimum=0.01,
@@ -240,15 +285,22 @@ class JournalOptions:
 
         Raises: ConfigError.
         """
+        self._apply_preset()
         if self.journal_file_size is None:
             return
-        if not isinstance(self.journal_max_file_length, _Default):
+        if not is_default(self.journal_max_file_length):
             raise ConfigError(
                 "is another name of journal_max_file_length; give one of the two",
                 key="journal_file_size",
             )
         # Whoever prints the options sees the same value under both names.
-        object.__setattr__(self, "journal_max_file_length", _Default(self.journal_file_size))
+        object.__setattr__(self, "journal_max_file_length", DefaultInt(self.journal_file_size))
+
+    def _apply_preset(self) -> None:
+        """So that whoever prints the options sees what counts."""
+        for key, value in preset_values(self.preset).items():
+            if is_default(getattr(self, key)):
+                object.__setattr__(self, key, value)
 
     @property
     def file_length(self) -> int:
@@ -293,9 +345,7 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
                 "way at a time",
                 key="journal_max_io",
             )
-        if not options.journal_buffer_timeout and not isinstance(
-            options.journal_buffer_size, _Default
-        ):
+        if not options.journal_buffer_timeout and not is_default(options.journal_buffer_size):
             raise ConfigError(
                 "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
                 key="journal_buffer_size",
@@ -304,6 +354,9 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
         raise ConfigError("is too small", key="journal_max_file_length")
     if options.archive_data_logs and not options.directory_archive.strip():
         raise ConfigError("is empty; name a directory such as 'archive'", key="directory_archive")
+    if options.preset not in CHOICES:
+        raise ConfigError(f"{options.preset!r} is not one of {', '.join(CHOICES)}", key="preset")
+    _check_layout(options)
     if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:
         raise ConfigError(
             f"{format_size(options.memory_limit)} is less than {_MEMORY_FILES_MIN} times "
@@ -317,3 +370,23 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
             f"({options.checkpoint_interval:g} s); files are freed only at checkpoints",
             key="cleanup_interval",
         )
+
+
+def _check_layout(options: JournalOptions) -> None:
+    for item in options.per_destination:
+        kind, separator, name = item.partition("://")
+        if kind not in ("queue", "topic") or not separator or not name:
+            raise ConfigError(
+                f"{item!r} is not a filter such as 'queue://orders.>' or 'topic://>'",
+                key="per_destination",
+            )
+        try:
+            names.check_filter(name)
+        except ValueError as error:
+            raise ConfigError(f"{item!r}: {error}", key="per_destination") from error
+    if options.per_destination:
+        return
+    for key in ("max_record_size", "filepool_limit", "filepool_cleanratio", "message_cleanup"):
+        value = getattr(options, key)
+        if value is not False and not is_default(value):
+            raise ConfigError("has no meaning without per_destination", key=key)

@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
-from tidegate.spi import Acknowledge, Discard, Move, RecordDelivery
+from tidegate.spi import (
+    Acknowledge,
+    AddDuplicateId,
+    Discard,
+    ForgetDuplicateIds,
+    Move,
+    RecordDelivery,
+)
 from tidegate_store_journal import _format
 from tidegate_store_journal._acklog import AckBlock
+from tidegate_store_journal._branches import DUPLICATES_NAME, read_duplicates
 from tidegate_store_journal._datafile import DataFile
 from tidegate_store_journal._effects import Effects
 from tidegate_store_journal._format import DATA_OFFSET, FormatError
@@ -24,8 +32,16 @@ from tidegate_store_journal._sidefiles import (
 )
 from tidegate_store_journal._tail import scan
 
-#: Operations that concern messages; the others are in the bindings snapshot already.
-_MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, Move, RecordDelivery)
+#: Operations that concern messages, and duplicate ids, which do not mind being added twice; the
+#: others are in the bindings snapshot already.
+_MESSAGE_OPERATIONS: Final = (
+    Acknowledge,
+    Discard,
+    Move,
+    RecordDelivery,
+    AddDuplicateId,
+    ForgetDuplicateIds,
+)
 
 
 def rebuild(replay: Replay, store_id: str) -> int:
@@ -33,7 +49,9 @@ def rebuild(replay: Replay, store_id: str) -> int:
     index = replay.index
     bindings = _read_bindings(replay, store_id)
     known_batch = ack_last = released = 0
+    _restore_duplicates(replay, store_id)
     if bindings is not None:
+        index.restore_branches(bindings.branches, ())
         index.restore_small_state(
             dict(bindings.destinations),
             bindings.subscriptions,
@@ -129,6 +147,19 @@ def _read_bindings(replay: Replay, store_id: str) -> Bindings | None:
         replay.notes.append("bindings.snapshot belongs to another store and was not used.")
         return None
     return bindings
+
+
+def _restore_duplicates(replay: Replay, store_id: str) -> None:
+    try:
+        duplicates = read_duplicates(replay.storage)
+    except FormatError as error:
+        replay.notes.append(
+            f"{DUPLICATES_NAME} is damaged and was not used: messages that were sent long ago and "
+            f"are sent again now may not be found to be duplicates: {error}."
+        )
+        return
+    if duplicates is not None and duplicates.store_id == store_id:
+        replay.index.restore_branches((), duplicates.values())
 
 
 def _read_live_list(replay: Replay, file: DataFile) -> LiveList | None:

@@ -38,7 +38,7 @@ from tidegate_store_journal._tail import examine_tail
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 _LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
 _TEMPORARY_NAME: Final = re.compile(
-    r"(journal-\d{10}\.(data|live)(\.\d+\.damaged)?|bindings\.snapshot|index-store-state"
+    r"(journal-\d{10}\.(data|live)(\.\d+\.damaged)?|(bindings|duplicates)\.snapshot|index-store-state"
     r"|damage-\d+\.report)\.tmp"
 )
 #: Progress is told at most so often; a batch takes microseconds.
@@ -371,6 +371,7 @@ def restore(replay: Replay, loaded: Loaded) -> None:
         loaded.inflight,
         loaded.retained,
     )
+    index.restore_branches(loaded.branches, loaded.duplicate_ids)
     for file_id, spoken in loaded.speaks_of.items():
         use = index.file_use(file_id)
         use.speaks_of.update(spoken)

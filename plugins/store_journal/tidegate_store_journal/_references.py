@@ -6,7 +6,7 @@ A message with several references is *shared*: its bytes count once, and go with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tidegate_store_journal._acklog import AckBlock, AckLog
@@ -64,6 +64,8 @@ class References:
         self.acknowledged_bytes: int = 0
         self._shared: dict[int, int] = {}
         self._file_id = 0  # of the batch that is being applied
+        #: Told the sequences of messages that nothing refers to any more, while a store is open.
+        self.on_freed: Callable[[Iterable[int]], None] | None = None
 
     def file_use(self, file_id: int) -> FileUse:
         """The entry of a data file, made when missing."""
@@ -172,6 +174,8 @@ class References:
             if after == 0:
                 use.live_bytes -= location >> 32 & MASK_32
                 del shared[sequence]
+                if self.on_freed is not None:
+                    self.on_freed((sequence,))
             else:
                 shared[sequence] = after
         return single

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.spi import InflightRecord, Message, Session, Subscription
+from tidegate.spi import Branch, InflightRecord, Message, Session, Subscription
 from tidegate_store_journal import _format
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._storage import Storage, write_atomically
@@ -39,6 +39,7 @@ class Bindings(msgspec.Struct, frozen=True, array_like=True):
     inflight: list[InflightRecord]
     retained: list[Message]
     lists: list[int]
+    branches: list[Branch] = []
 
 
 class LiveList(msgspec.Struct, frozen=True, array_like=True):

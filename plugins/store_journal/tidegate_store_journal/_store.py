@@ -11,7 +11,6 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Final
 
 from tidegate.spi import (
@@ -46,6 +45,7 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._journaltypes import make_writer, open_directory
+from tidegate_store_journal._layout import Layout, Surroundings, open_layout
 from tidegate_store_journal._losses import Losses
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
 from tidegate_store_journal._marker import seal_marker
@@ -56,11 +56,15 @@ from tidegate_store_journal._metadata import (
     MetadataCounters,
     NoMetadata,
 )
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._offline import compact_files
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
 from tidegate_store_journal._options import ALWAYS, QUARANTINE, JournalOptions, check
+from tidegate_store_journal._presets import directory_of, refuse_other_journal
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
+from tidegate_store_journal._recovery import Recovered
+from tidegate_store_journal._reference import AddReference
 from tidegate_store_journal._storage import Storage
 from tidegate_store_journal._writer import BatchWriter
 
@@ -86,7 +90,7 @@ class JournalStore:
         self._context = context
         self._options = options
         self._warning = ""  # for the operator, at the start
-        directory = context.data_directory / Path(options.directory)
+        directory = directory_of(context, options.directory)
         if storage is None:
             if context.persistent:
                 storage = open_directory(options, directory)
@@ -116,7 +120,12 @@ class JournalStore:
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
         always = self._synced_origins == Origin.PLAIN | Origin.TRANSACTION
-        return StoreCapabilities(durable=self._storage.durable and always, acknowledged_log=True)
+        return StoreCapabilities(
+            durable=self._storage.durable and always,
+            acknowledged_log=True,
+            branches=True,
+            duplicate_ids=True,
+        )
 
     @property
     def metadata_counters(self) -> MetadataCounters:
@@ -186,13 +195,19 @@ class JournalStore:
 
     async def _write(self, operations: list[Operation], synced: bool) -> None:
         if operations:
-            index = self._index
-            await self._appender.append(
-                lambda file_id, offset: encode_batch(operations, file_id, offset, index),
-                synced=synced,
-            )
+            if self._split.is_active:
+                await self._split.write(operations, lambda changed: self._append(changed, synced))
+            else:
+                await self._append(operations, synced)
         elif synced:
             await self._appender.sync()
+
+    async def _append(self, operations: Sequence[Operation | AddReference], synced: bool) -> None:
+        index = self._index
+        await self._appender.append(
+            lambda file_id, offset: encode_batch(operations, file_id, offset, index),
+            synced=synced,
+        )
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int
@@ -235,7 +250,7 @@ class JournalStore:
                 f"{after}"
             )
         page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
-        messages = await self._reader.read([(row.sequence, row.location) for row in page])
+        messages = await self._split.read([(row.sequence, row.location) for row in page])
         rows = [
             AcknowledgedMessage(
                 row.ack_sequence,
@@ -295,6 +310,10 @@ class JournalStore:
     async def _open(self) -> RecoveredState:
         loop = self._loop
         options, context = self._options, self._context
+        if isinstance(self._storage, NamedStorage):
+            await loop.run_in_executor(
+                self._workers, refuse_other_journal, context, options.directory
+            )
         await loop.run_in_executor(
             self._workers, self._storage.lock, f"gateway={context.gateway_name}"
         )
@@ -302,16 +321,13 @@ class JournalStore:
         self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
         self._resources.callback(self._metadata.close)
 
-        def progress(what: str, done: int, total: int) -> None:
-            loop.call_soon_threadsafe(context.progress, what, done, total)
-
         found = await loop.run_in_executor(
             self._workers,
             lambda: _recovery.recover(
                 self._storage,
                 self._metadata,
                 keep_acknowledged=context.keep_acknowledged,
-                progress=progress,
+                progress=self._progress,
                 policy=_recovery.RecoveryPolicy(
                     quarantines=options.damaged_journal_policy == QUARANTINE,
                     ignores_missing=options.ignore_missing_journalfiles,
@@ -351,18 +367,21 @@ class JournalStore:
         for file in found.files[:-1]:
             files.retire(file)
         self._reader = Reader(self._storage, files, self._readers)
+        if not context.keep_acknowledged:
+            self._index.release(self._index.log.last)
+        tail = Tail(found.tail_file, found.tail_offset)
+        self._appender = Appender(self._index, files, self._start_writer(), room, tail)
+        layout = self._layout = await self._open_layout(found, room)
+        self._split = layout.split  # on the path of every batch
+        self._resources.push_async_callback(layout.close)
         self._losses = Losses(
             self._index,
-            self._reader,
+            self._split,
             found.report,
             lambda operations: self.write(WriteBatch(operations)),
             self._workers,
             quarantines=options.damaged_journal_policy == QUARANTINE,
         )
-        if not context.keep_acknowledged:
-            self._index.release(self._index.log.last)
-        tail = Tail(found.tail_file, found.tail_offset)
-        self._appender = Appender(self._index, files, self._start_writer(), room, tail)
         self._checkpointer = Checkpointer(
             self._storage,
             self._metadata,
@@ -371,7 +390,7 @@ class JournalStore:
             tail,
             self._workers,
             store_id=found.store_id,
-            sync=self._appender.sync,
+            sync=self._sync_all,
             bindings_stale=found.rebuilt or found.replayed > 0,
         )
         if tail.file is None:
@@ -416,6 +435,8 @@ class JournalStore:
             await self._maintenance.make_reserve()
         self._maintenance.start()
         files.reclaimer = reclaim
+        await layout.lost.drop(self._index, self.write)
+        layout.tidy.start(options.cleanup_interval)
         return recovered_state(found)
 
     def _seal(self) -> None:
@@ -433,6 +454,44 @@ class JournalStore:
         found.report.log()
         found.notes += found.report.notes
         found.report.notes = []
+
+    async def _open_layout(self, found: Recovered, room: RoomWatch) -> Layout:
+        """The directories of destinations; without any this only passes everything on."""
+
+        async def require_room() -> None:
+            if room.is_short:
+                await room.require()
+
+        layout = await open_layout(
+            self._options,
+            Surroundings(
+                self._storage,
+                self._index,
+                self._reader,
+                self._workers,
+                self._readers,
+                store_id=found.store_id,
+                is_durable=lambda batch, released: (
+                    self._writer.synced_batch >= batch
+                    and self._checkpointer.saved_released >= released
+                ),
+                require_room=require_room,
+                fail=self._appender.fail,
+                progress=self._progress,
+            ),
+        )
+        if layout.lost.messages:
+            found.notes.append(layout.lost.note())
+        return layout
+
+    async def _sync_all(self) -> None:
+        """Bodies first: the journal must not be ahead of what it refers to."""
+        await self._split.sync()
+        await self._appender.sync()
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._context.progress, what, done, total)
 
     def _start_writer(self) -> BatchWriter:
         self._writer = make_writer(
@@ -457,7 +516,7 @@ class JournalStore:
             raise StoreClosedError("the journal store is not open")
 
     def _disk_bytes(self) -> int:
-        return self._files.disk_bytes + self._metadata.disk_bytes
+        return self._files.disk_bytes + self._metadata.disk_bytes + self._split.disk_bytes
 
 
 def _synced_origins(options: JournalOptions) -> Origin:

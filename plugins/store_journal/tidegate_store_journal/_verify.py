@@ -33,6 +33,7 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._located import data_names
 from tidegate_store_journal._lookon import Look, ReadOnlyStorage, look
 from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._sidefiles import (
     BINDINGS_COPY_NAME,
     BINDINGS_NAME,
@@ -282,7 +283,7 @@ class _Verifier:
 
     def _metadata(self) -> int | None:
         """Check the checkpoint by itself. Returns: its last batch; None when it cannot be read."""
-        directory = self._directory / "metadata"
+        directory = NamedStorage(self._directory).metadata_directory
         if not (directory / "data.mdb").exists():
             self._report.notes.append(
                 "there is no metadata store; the next start rebuilds it from the data files"

@@ -7,13 +7,14 @@ blocks. This is what ``tidegate journal inspect`` and ``tidegate journal why FIL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tidegate.spi import StoreIOError
 from tidegate_store_journal._format import FILE_SHIFT
+from tidegate_store_journal._index import Index
 from tidegate_store_journal._lookon import Look, look
 
 #: Sequences that a report names for each list; there can be millions.
@@ -25,10 +26,13 @@ class Holder:
     """A pending list (or the acknowledged log) that keeps messages in a data file.
 
     Attributes:
-        kind: ``queue``, ``durable subscription``, ``subscription``, ``unknown list`` (its
-            destination is gone), or ``acknowledged`` (rows that a sink has not released).
-        destination: of the list, as in ``queue://orders``; a subscription's filter.
-        client_id, subscription: of a subscription.
+        kind: ``queue``, ``durable subscription``, ``subscription``, ``prepared branch``,
+            ``unknown list`` (its destination is gone), or ``acknowledged`` (rows that a sink has
+            not released).
+        destination: of the list, as in ``queue://orders``; a subscription's filter. "" for the
+            messages that a branch sends; one with a destination locks messages of that list, which
+            are counted for the list as well.
+        client_id, subscription: of a subscription; of a branch, who prepared it and its id.
         pending_list: its id; 0 for the log.
         messages: how many; live_bytes: bytes of their records (a message in several lists counts
             in each).
@@ -89,7 +93,8 @@ def why(directory: Path, name: str) -> FileReport:
     wanted = Path(name).name
     with look(directory) as seen:
         reports = _reports(seen)
-        found = next((report for report in reports if report.name == wanted), None)
+        ours = Path(seen.replay.storage.describe(wanted)).name  # under whatever name it lies there
+        found = next((report for report in reports if report.name in (wanted, ours)), None)
         if found is None:
             known = ", ".join(report.name for report in reports)
             raise StoreIOError(f"{directory} has no data file {wanted}; it has: {known or 'none'}")
@@ -116,7 +121,7 @@ def _reports(seen: Look) -> list[FileReport]:
         use = replay.index.files.get(file.file_id)
         reports.append(
             FileReport(
-                file.name,
+                Path(replay.storage.describe(file.name)).name,
                 file.file_id,
                 "current" if file is replay.tail else "used",
                 file.length,
@@ -126,9 +131,11 @@ def _reports(seen: Look) -> list[FileReport]:
         )
     for file in replay.spares:
         state = "current" if file is replay.tail else "spare"
-        reports.append(FileReport(file.name, file.file_id, state, file.length, 0, 0))
+        name = Path(replay.storage.describe(file.name)).name
+        reports.append(FileReport(name, file.file_id, state, file.length, 0, 0))
     for name, length in seen.free:
-        reports.append(FileReport(name, int(name[8:18]), "free", length, 0, 0))
+        shown = Path(replay.storage.describe(name)).name
+        reports.append(FileReport(shown, int(name[8:18]), "free", length, 0, 0))
     return reports
 
 
@@ -146,6 +153,9 @@ def _list_holders(seen: Look, file_id: int) -> list[Holder]:
             kind = "durable subscription" if subscription.durable else "subscription"
             destination, client_id = subscription.filter, subscription.client_id
             name = subscription.name
+        elif (branch := index.branch_of_list(list_id)) is not None:
+            # Nobody but its transaction manager or an operator can free the file.
+            kind, client_id, name = "prepared branch", branch.client_id, str(branch.branch_id)
         elif list_id in destinations:
             kind, destination = "queue", destinations[list_id]
         holders.append(
@@ -160,6 +170,27 @@ def _list_holders(seen: Look, file_id: int) -> list[Holder]:
                 [sequence for sequence, _ in found[:SEQUENCES_MAX]],
             )
         )
+        holders += _locking(index, list_id, destination, dict(found))
+    return holders
+
+
+def _locking(
+    index: Index, list_id: int, destination: str, found: Mapping[int, int]
+) -> Sequence[Holder]:
+    """Prepared branches that lock messages of the list, which nobody can consume meanwhile.
+
+    Args: found: places by sequence.
+    """
+    holders: list[Holder] = []
+    for branch in index.branches.values():
+        locked = {
+            number for i in branch.locked if i.pending_list == list_id for number in i.sequences
+        }
+        here = sorted(locked & found.keys())
+        if here:
+            live_bytes = sum(found[sequence] >> 32 & 0xFFFF_FFFF for sequence in here)
+            who = ("prepared branch", destination, branch.client_id, str(branch.branch_id))
+            holders.append(Holder(*who, list_id, len(here), live_bytes, here[:SEQUENCES_MAX]))
     return holders
 
 

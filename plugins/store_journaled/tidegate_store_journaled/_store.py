@@ -74,6 +74,7 @@ class JournaledStore:
             data_directory=context.data_directory,
             gateway_name=context.gateway_name,
             persistent=context.persistent,
+            wait_for_lock=context.wait_for_lock,
             progress=context.progress,
         )
         directory = context.data_directory / options.journal_directory
@@ -111,11 +112,10 @@ class JournaledStore:
 
         Raises: StoreIOError also when confirmed messages are in another journal.
         """
+        waits = self._context.wait_for_lock and self._options.lock_policy != "fail"
         mark = await self._database.acquire()
         try:
-            await self._front.open(
-                waits=self._options.lock_policy != "fail", progress=self._context.progress
-            )
+            await self._front.open(waits=waits, progress=self._context.progress)
             position = await check_mark(mark, self._front, gives_up=self._gives_up)
             return await self._recover(position, was_open=mark is not None and mark.is_open)
         except BaseException:

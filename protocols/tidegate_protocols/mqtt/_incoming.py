@@ -23,6 +23,7 @@ from tidegate.spi import (
     Token,
     names,
 )
+from tidegate_protocols._user_headers import DUPLICATE_ID
 from tidegate_protocols.mqtt._aliases import AliasesIn
 from tidegate_protocols.mqtt._answers import PUBLISH_ANSWERS, Answers
 from tidegate_protocols.mqtt._bridge import message_of
@@ -151,6 +152,7 @@ class Incoming:
             topic = self._aliases.resolve(topic, properties.topic_alias)
         token: bytearray | None = None
         record: InflightRecord | None = None
+        duplicate_id = ""
         if qos:
             if qos == 2:
                 if packet_id in self._received:  # [MQTT-4.3.3-10]
@@ -178,7 +180,10 @@ class Incoming:
                 )
             else:
                 message = self._message(packet, destination, now_us)
-            if not self._connection.publish(message, token, None, record) and token is not None:
+                if message.headers:
+                    duplicate_id = _duplicate_id(message)
+            published = self._connection.publish(message, token, None, record, duplicate_id)
+            if not published and token is not None:
                 token[1] = 3
                 token += _NOBODY_TAIL
         except PeerProtocolError:
@@ -272,3 +277,11 @@ class Incoming:
                 or (first == _PUBREC_BYTE and len(token) > 4 and token[4] >= 0x80)
             ):
                 self._unanswered_count = max(0, self._unanswered_count - 1)
+
+
+def _duplicate_id(message: Message) -> str:
+    """The first user property of that name, "" when there is none."""
+    for name, value in message.headers:
+        if name == DUPLICATE_ID:
+            return value
+    return ""

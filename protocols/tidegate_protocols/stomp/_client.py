@@ -20,6 +20,7 @@ from tidegate.spi import (
     SubscribeRequest,
     names,
 )
+from tidegate_protocols._user_headers import DUPLICATE_ID
 from tidegate_protocols.stomp import _messages
 from tidegate_protocols.stomp._destinations import (
     canonical,
@@ -152,7 +153,12 @@ class Client:
                 self._client_id,
                 self._make_temporary,
             )
-            self.connection.publish(message, receipt, transaction)
+            if DUPLICATE_ID in headers:
+                self.connection.publish(
+                    message, receipt, transaction, duplicate_id=headers[DUPLICATE_ID]
+                )
+            else:
+                self.connection.publish(message, receipt, transaction)
         except GatewayError:
             headers["destination"] = written  # the ERROR frame shows what was refused
             if receipt is not None:

@@ -261,8 +261,10 @@ class Client:
     # --- what tests say
 
     def send(self, destination: str, body: bytes | str, token: Token = None, **more: Any) -> None:
-        """Publish; *more*: fields of the message, or transaction and inflight."""
-        call = {key: more.pop(key) for key in ("transaction", "inflight") if key in more}
+        """Publish; *more*: fields of the message, or transaction, inflight, duplicate_id."""
+        call = {
+            key: more.pop(key) for key in ("transaction", "inflight", "duplicate_id") if key in more
+        }
         self.connection.publish(message(destination, body, **more), token, **call)
 
     def subscribe(self, destination: str, key: str = "s", token: Token = None, **more: Any) -> bool:
@@ -374,6 +376,7 @@ class Broker:
             nodes += node.children.values()
         assert known == {*core.durable.values(), *core.shared.values()}
         numbers = {*self.contents.destinations.values(), *self.contents.subscriptions}
+        numbers |= {branch.pending_list for branch in self.contents.branches.values()}
         assert set(self.contents.lists) <= numbers, "messages for lists that do not exist"
 
     async def start(self) -> None:

@@ -52,7 +52,7 @@ def test_a_new_subscriber_is_given_all_values_at_once() -> None:
                 *("clients.connected", "clients.disconnected", "clients.total"),
                 *("clients.maximum", "clients.expired"),
                 *(f"publish.messages.{what}" for what in ("received", "sent", "dropped")),
-                *("retained messages.count", "store.messages.count"),
+                *("publish.messages.duplicates", "retained messages.count", "store.messages.count"),
                 *("subscriptions.count", "shared_subscriptions.count"),
             }
             assert set(got.values()) == {"0"}
@@ -128,7 +128,18 @@ def test_messages_are_counted_and_what_the_gateway_numbers_itself_is_not() -> No
                 "publish.messages.received": "6",
                 "publish.messages.sent": str(sent),
             }
-            assert sent == 3 + 5 + 5 + 1 + 5
+            assert sent == 4 + 5 + 5 + 1 + 5
+
+    run(main())
+
+
+def test_discarded_duplicates_are_counted() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await watcher(broker, "topic://$SYS.broker.publish.messages.duplicates")
+            for _ in range(3):
+                client.send("queue://q", "a", duplicate_id="a")
+            assert await next_values(broker, client) == {"publish.messages.duplicates": "2"}
 
     run(main())
 

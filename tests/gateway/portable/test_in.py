@@ -78,7 +78,9 @@ def test_a_store_without_an_acknowledged_log_gets_what_is_pending(exported: Path
     class Forgetful:
         def __init__(self) -> None:
             self.inner = MemoryStore(StoreContext(Path(), "test", keep_acknowledged=False))
-            self.capabilities = StoreCapabilities(durable=True, acknowledged_log=False)
+            self.capabilities = StoreCapabilities(
+                durable=True, acknowledged_log=False, branches=True
+            )
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
@@ -86,7 +88,7 @@ def test_a_store_without_an_acknowledged_log_gets_what_is_pending(exported: Path
     async def scenario() -> None:
         store = Forgetful()
         counts = await imported(exported, store)
-        assert counts["acknowledged"] == 0
+        assert (counts["acknowledged"], counts["duplicate_ids"]) == (0, 0)
         await store.close()
         held = await contents(store, await store.open())  # type: ignore[arg-type]  # passes all on
         whole = memory()
@@ -111,9 +113,9 @@ def test_a_table_that_is_missing_is_named_before_anything_is_written(
 def test_a_table_of_a_newer_program_is_refused(exported: Path) -> None:
     path = exported / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["tables"]["branches"] = {"rows": 0}
+    manifest["tables"]["colours"] = {"rows": 0}
     path.write_text(json.dumps(manifest))
-    with pytest.raises(ConfigError, match=r"tables that this program does not know.*branches"):
+    with pytest.raises(ConfigError, match=r"tables that this program does not know.*colours"):
         asyncio.run(imported(exported, memory()))
 
 
@@ -122,7 +124,7 @@ def test_rows_that_are_missing_are_noticed(exported: Path) -> None:
     manifest = json.loads(path.read_text())
     manifest["tables"]["messages"]["rows"] += 1
     path.write_text(json.dumps(manifest))
-    with pytest.raises(StoreIOError, match="it has 7 rows, the manifest says 8"):
+    with pytest.raises(StoreIOError, match="it has 8 rows, the manifest says 9"):
         asyncio.run(imported(exported, memory()))
 
 
@@ -137,7 +139,7 @@ def test_a_store_that_lost_something_on_the_way_is_noticed(exported: Path) -> No
         await original(batch)
 
     store.write = lossy  # type: ignore[method-assign]
-    with pytest.raises(StoreIOError, match="the store holds 4 of 5 messages"):
+    with pytest.raises(StoreIOError, match="the store holds 5 of 6 messages"):
         asyncio.run(imported(exported, store))
 
 
@@ -158,6 +160,21 @@ def test_a_bit_flipped_anywhere_in_any_file_is_noticed_before_anything_is_writte
                     await carry_in(store, state, exported)
             path.write_bytes(whole)
         assert store.contents.destinations == {}
-        assert (await carry_in(store, state, exported))["messages"] == 7
+        assert (await carry_in(store, state, exported))["messages"] == 8
 
     asyncio.run(scenario())
+
+
+def test_branches_need_a_store_that_can_hold_them(exported: Path) -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.inner = memory()
+            self.capabilities = StoreCapabilities(durable=True, acknowledged_log=True)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    store = Plain()
+    with pytest.raises(ConfigError, match="1 branches of distributed transactions"):
+        asyncio.run(imported(exported, store))
+    assert store.inner.contents.destinations == {}

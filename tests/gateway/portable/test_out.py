@@ -45,7 +45,9 @@ def test_a_table_for_each_kind_of_thing_and_a_manifest(tmp_path: Path) -> None:
     asyncio.run(carried(tmp_path / "deep" / "out"))
     assert sorted(path.name for path in (tmp_path / "deep" / "out").iterdir()) == [
         "acknowledged.parquet",
+        "branches.parquet",
         "destinations.parquet",
+        "duplicate_ids.parquet",
         "inflight.parquet",
         "manifest.json",
         "messages.parquet",

@@ -10,9 +10,13 @@ import pytest
 from tidegate.spi import (
     Acknowledge,
     AcknowledgedPage,
+    AddDuplicateId,
+    ForgetDuplicateIds,
     MessageStoreFactory,
     Operation,
+    PutBranch,
     RecordDelivery,
+    RemoveBranch,
     StoreContext,
     StoredMessage,
     WriteBatch,
@@ -79,6 +83,32 @@ class SortsAcknowledgements(Broken):
         await self._store.write(WriteBatch(changed, batch.durability))
 
 
+class Without(Broken):
+    """Leaves operations of one kind out."""
+
+    kind: type
+
+    async def write(self, batch: WriteBatch) -> None:
+        kept = [known for known in batch.operations if not isinstance(known, self.kind)]
+        await self._store.write(WriteBatch(kept, batch.durability))
+
+
+class ForgetsBranches(Without):
+    kind = PutBranch
+
+
+class KeepsBranches(Without):
+    kind = RemoveBranch
+
+
+class ForgetsDuplicateIds(Without):
+    kind = AddDuplicateId
+
+
+class KeepsDuplicateIds(Without):
+    kind = ForgetDuplicateIds
+
+
 class NeverReleases(Broken):
     async def release_acknowledged(self, through: int) -> None:
         pass
@@ -129,6 +159,18 @@ kit = StoreConformance()
             SortsAcknowledgements,
             kit.test_the_acknowledged_log_is_dense_and_in_order_of_acknowledgement,
         ),
+        (
+            ForgetsBranches,
+            kit.test_a_prepared_branch_comes_back_with_its_messages_and_what_it_locks,
+        ),
+        (KeepsBranches, kit.test_committing_a_branch_is_one_batch),
+        (KeepsBranches, kit.test_rolling_back_a_branch_leaves_what_it_locked),
+        (KeepsBranches, kit.test_what_an_operator_decided_takes_the_place_of_the_branch),
+        (
+            ForgetsDuplicateIds,
+            kit.test_duplicate_ids_come_back_in_the_order_of_their_sequences,
+        ),
+        (KeepsDuplicateIds, kit.test_forgotten_duplicate_ids_stay_forgotten),
         (NeverReleases, kit.test_rows_are_kept_until_they_are_released),
         (HidesTheLastRow, kit.test_the_acknowledged_log_is_read_in_pages),
         (AnswersAfterClose, kit.test_a_closed_store_refuses_all_work),
@@ -140,7 +182,8 @@ def test_the_kit_catches_a_store_that_breaks_the_contract(
 ) -> None:
     factory = BrokenFactory(fault)
     box = StoreBox(factory, None, tmp_path)  # type: ignore[arg-type]
-    arguments = {name: None for name in ("durable", "logged") if name in test.__annotations__}
+    names = ("durable", "logged", "branching", "deduplicating")
+    arguments = {name: None for name in names if name in test.__annotations__}
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test(box, **arguments)
 
@@ -153,6 +196,8 @@ def test_the_kit_catches_a_store_that_breaks_the_contract(
         ForgetsDeliveryCounts,
         SortsAcknowledgements,
         HidesTheLastRow,
+        KeepsBranches,
+        KeepsDuplicateIds,
     ],
 )
 def test_the_model_catches_a_store_that_differs_from_the_reference(

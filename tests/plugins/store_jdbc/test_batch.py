@@ -87,7 +87,7 @@ def test_for_the_log_it_is_written_without_a_reference() -> None:
     ]
     assert made.removed == {}
     # It is in no list, so nobody need be asked what the database held before.
-    assert (written.added, written.log_bytes, written.counted_at) == (0, 100, -1)
+    assert (written.added, written.log_bytes, written.counted_at) == (1, 100, -1)
 
 
 def test_acknowledgements_without_times_have_zeros() -> None:

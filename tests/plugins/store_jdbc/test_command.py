@@ -73,7 +73,7 @@ def test_a_life_of_tables(call: Call, config: Path, tmp_path: Path) -> None:
     assert row.split() == ["queue://q", "5", "500"]
     report = json.loads(call("query", "-c", config, "--json")[1])
     assert report["destinations"] == [["queue://q", 5, 500]]
-    assert call("upgrade", "-c", config)[1] == "schema 1 is up to date\n"
+    assert call("upgrade", "-c", config)[1] == "schema 2 is up to date\n"
     assert call("remove-lock", "-c", config, "--yes")[1] == "nobody held the lock\n"
 
 
@@ -87,7 +87,7 @@ def test_what_destroys_must_be_confirmed(call: Call, config: Path, tmp_path: Pat
     assert run(found(tmp_path / "data")) == [1, 2, 3, 4, 5]
     assert call("recreate", "-c", config, "--yes")[0] == 0
     assert run(found(tmp_path / "data")) == []
-    assert call("delete", "-c", config, "--yes")[1].startswith("deleted 12 tables")
+    assert call("delete", "-c", config, "--yes")[1].startswith("deleted 14 tables")
     assert call("exists", "-c", config)[0] == 1
 
 

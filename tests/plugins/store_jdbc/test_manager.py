@@ -13,6 +13,7 @@ from postgres_server import PostgresServer
 from tidegate.spi import ConfigError, ConfiguredStore, StoreIOError, StoreLockedError
 from tidegate_store_jdbc import JdbcOptions, plugin
 from tidegate_store_jdbc._manager import Manager, jdbc_options, manager
+from tidegate_store_jdbc._schema import SCHEMA_VERSION
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ def test_tables_are_created_counted_recreated_and_deleted(store: ConfiguredStore
         await gateway.close()
         report = await managed(store, lambda m: m.query())
         assert report.destinations == [("queue://q", 2, 200)]
-        assert (report.owner, report.journal, report.version) == ("", None, 1)
+        assert (report.owner, report.journal, report.version) == ("", None, 2)
         messages = next(name for name in report.tables if "TIDEGATE_MSGS" in name)
         assert messages.endswith("_b7")
         assert report.tables[messages] == 2
@@ -55,7 +56,7 @@ def test_tables_are_created_counted_recreated_and_deleted(store: ConfiguredStore
         again = await managed(store, lambda m: m.query())
         assert again.destinations == []
         assert again.store_id != report.store_id
-        assert await managed(store, lambda m: m.upgrade()) == (1, 1)
+        assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
         deleted = await managed(store, lambda m: m.delete(forced=False))
         assert sorted(deleted) == sorted(report.tables)
         assert not await managed(store, lambda m: m.exists())

@@ -7,10 +7,21 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, opened, pending, postgres_options, prefix, run, write
+from jdbc_kit import (
+    QUEUE,
+    add,
+    new_store,
+    opened,
+    pending,
+    postgres_options,
+    prefix,
+    run,
+    sqlite_rows,
+    write,
+)
 from postgres_server import PostgresServer
 
-from tidegate.spi import ConfigError, StoreContext, StoreIOError
+from tidegate.spi import ConfigError, StoreContext, StoreIOError, StoreLockedError
 from tidegate_store_jdbc import JdbcOptions, JdbcStore
 from tidegate_store_jdbc._postgres import PostgresAdapter
 from tidegate_store_jdbc._schema import CREATE, SCHEMA_VERSION, create_statements, migrate, words
@@ -46,6 +57,43 @@ def test_existing_tables_are_used_when_none_may_be_created(tmp_path: Path) -> No
         store, _ = await opened(tmp_path, create_tables_on_startup=False)
         assert await pending(store) == [1]
         await store.close()
+
+    run(scenario())
+
+
+def test_tables_of_version_1_are_brought_up_to_date(tmp_path: Path) -> None:
+    """It had no tables of duplicate ids and branches; what was in the others is there."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, QUEUE, add(1))
+        await store.close()
+        for statement in (
+            "DROP TABLE TIDEGATE_DUPLICATES",
+            "DROP TABLE TIDEGATE_BRANCHES",
+            "UPDATE TIDEGATE_VERSION SET version = 1",
+        ):
+            change(tmp_path, statement)
+        for _ in range(2):
+            store, state = await opened(tmp_path)
+            assert (list(state.branches), list(state.duplicate_ids)) == ([], [])
+            assert await pending(store) == [1]
+            await store.close()
+            rows = sqlite_rows(tmp_path, "SELECT version FROM TIDEGATE_VERSION")
+            assert rows == [(SCHEMA_VERSION,)]
+
+    run(scenario())
+
+
+def test_a_command_does_not_wait_for_a_lock_whatever_the_policy(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        master, _ = await opened(tmp_path)
+        context = StoreContext(tmp_path, "command", wait_for_lock=False)
+        store = JdbcStore(context, JdbcOptions(lock_policy="wait"))
+        with pytest.raises(StoreLockedError):
+            await store.open()
+        await store.close()
+        await master.close()
 
     run(scenario())
 

@@ -14,20 +14,28 @@ from journal_kit import message
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
+    Branch,
+    BranchId,
+    BranchState,
     ClearRetained,
     Discard,
     DiscardReason,
+    ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
     InflightState,
+    LockedMessages,
     Message,
     Move,
     Operation,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecordDelivery,
+    RemoveBranch,
     RemoveDestination,
     RemoveInflight,
     RemoveSession,
@@ -52,6 +60,7 @@ GOLDEN = Path(__file__).parent / "golden"
 #: appended since (SPI 1.1).
 FIRST, NEWEST = "version-1.hex", "version-1-spi-1.1.hex"
 SECOND = "version-2.hex"
+THIRD = "version-3.hex"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SALT = 0x0123_4567_89AB_CDEF
 MESSAGE = Message(
@@ -142,13 +151,68 @@ def golden_bytes_2() -> bytes:
     return result + _format.END_MARK
 
 
+BRANCH = Branch(
+    BranchId(-7, b"\x00global", b"\xff"),
+    6,
+    BranchState.PREPARED,
+    1_700_000_003_000_000,
+    0,
+    "principal",
+    "c",
+    "stomp",
+    (LockedMessages(1, (8, 10), (5, 6), "consumer", "s", "stomp", True),),
+    ((11, "queue://orders", "id"),),
+)
+BRANCH_OPERATIONS: list[Operation] = [
+    PutBranch(BRANCH),
+    AddMessage(11, MESSAGE, (6,)),
+    AddDuplicateId("queue://orders", "an id", 12),
+    ForgetDuplicateIds("queue://orders", 4),
+    RemoveBranch(BranchId(1, b"other"), 2),
+]
+
+
+def golden_bytes_3() -> bytes:
+    """As :func:`golden_bytes`, with a batch of branches and duplicate ids."""
+    first = golden_bytes()
+    seed = _format.decode_file_header(first[:64]).seed
+    at = DATA_OFFSET + len(first) - 64 + BATCH_HEADER_BYTES
+    encoded = encode_batch(BRANCH_OPERATIONS, 5, at, Index(keep_acknowledged=True))
+    effects = encoded.effects
+    assert (effects.last_sequence, effects.last_list) == (12, 6)
+    header = _format.encode_batch_header(
+        seed, encoded.payload, 43, 41, 12, 1, 6, encoded.record_count
+    )
+    return first + header + encoded.payload
+
+
 def golden_file(name: str) -> bytes:
     lines = (GOLDEN / name).read_text().splitlines()
     text = "".join(line.partition("#")[0].strip() for line in lines)
     return bytes.fromhex(text)
 
 
-def test_bytes_of_version_2_have_not_changed() -> None:
+def test_bytes_of_version_3_have_not_changed() -> None:
+    assert golden_bytes_3() == golden_file(THIRD)
+
+
+def test_the_golden_file_of_version_3_decodes_into_branches_and_duplicate_ids() -> None:
+    data = golden_file(THIRD)
+    seed = _format.decode_file_header(data).seed
+    first = _format.decode_batch_header(seed, data[64:128])
+    assert first is not None
+    at = 128 + first.payload_bytes
+    header = _format.decode_batch_header(seed, data[at : at + 64])
+    assert header is not None
+    payload = data[at + 64 :]
+    assert _format.payload_is_valid(seed, header, payload)
+    effects = decode_batch(payload, header, 5, DATA_OFFSET)
+    assert effects.others == [op for op in BRANCH_OPERATIONS if not isinstance(op, AddMessage)]
+    assert list(effects.adds) == [6]
+
+
+def test_bytes_of_version_2_have_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_format, "FORMAT_VERSION", 2)
     assert golden_bytes_2() == golden_file(SECOND)
 
 
@@ -177,13 +241,13 @@ def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows() -> No
         assert _format.read_message(payload[begin : begin + size], sequence) == MESSAGE
 
 
-@pytest.mark.parametrize(("name", "version"), [(FIRST, 1), (NEWEST, 1), (SECOND, 2)])
+@pytest.mark.parametrize(("name", "version"), [(FIRST, 1), (NEWEST, 1), (SECOND, 2), (THIRD, 3)])
 def test_the_golden_file_is_what_the_document_says(name: str, version: int) -> None:
     data = golden_file(name)
     # File header, docs/journal-format.md section 2.
     assert data[0:8] == b"TGJOURNL"
     assert data[8:10] == bytes([version, 0])
-    assert data[10:12] == bytes([version - 1, 0])  # the golden file of version 2 is a reused one
+    assert data[10:12] == bytes([version == 2, 0])  # the golden file of version 2 is a reused one
     assert int.from_bytes(data[12:16], "little") == 4096
     assert data[16:32].hex() == STORE_ID
     assert int.from_bytes(data[32:40], "little") == 5
@@ -220,7 +284,7 @@ def test_the_golden_file_is_what_the_document_says(name: str, version: int) -> N
     assert msgspec.msgpack.decode(value)[0:2] == ["queue://orders", b"body"]
 
 
-@pytest.mark.parametrize("name", [FIRST, NEWEST, SECOND])
+@pytest.mark.parametrize("name", [FIRST, NEWEST, SECOND, THIRD])
 def test_the_golden_file_decodes_into_its_operations(name: str) -> None:
     data = golden_file(name)
     seed = _format.decode_file_header(data).seed
@@ -274,9 +338,9 @@ def test_a_file_header_that_is_cut_off_is_refused(length: int) -> None:
 
 def test_a_newer_version_is_refused_by_name() -> None:
     header = bytearray(golden_bytes()[:64])
-    header[8] = 3
+    header[8] = newer = _format.FORMAT_VERSION + 1
     body = bytes(header[:60])
-    with pytest.raises(FormatError, match="version 3"):
+    with pytest.raises(FormatError, match=f"version {newer}"):
         _format.decode_file_header(body + _format.crc32c(0, body).to_bytes(4, "little"))
 
 

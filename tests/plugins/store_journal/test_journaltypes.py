@@ -31,8 +31,9 @@ from tidegate.spi import Durability, Origin, WriteBatch
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal._journaltypes import make_writer, open_directory
 from tidegate_store_journal._mapped import MappedStorage
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._ringwriter import RingWriter
-from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
+from tidegate_store_journal._storage import MemoryStorage
 from tidegate_store_journal._writer import Writer
 
 PLAIN, TRANSACTION = Origin.PLAIN, Origin.TRANSACTION
@@ -325,4 +326,4 @@ def test_what_has_gathered_is_written_when_the_store_is_closed(tmp_path: Path) -
 
 
 def test_a_directory_is_an_ordinary_one_by_default(tmp_path: Path) -> None:
-    assert type(open_directory(options(), tmp_path)) is DirectoryStorage
+    assert type(open_directory(options(), tmp_path)) is NamedStorage

@@ -33,6 +33,15 @@ class TestConformance(StoreConformance):
         return options(disk_free_limit=1 << 20)
 
 
+class TestConformanceOfAPreset(TestConformance):
+    """Every preset is the same store with other names, sizes and layout."""
+
+    @pytest.fixture(params=["amq", "flatfile"])
+    def store_options(self, request: pytest.FixtureRequest) -> object:
+        changes = {"max_record_size": 1500} if request.param == "flatfile" else {}
+        return options(preset=request.param, disk_free_limit=1 << 20, **changes)
+
+
 class TestConformanceWithoutIndex(TestConformance):
     """Every start reads all data files."""
 

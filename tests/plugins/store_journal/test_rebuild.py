@@ -25,6 +25,9 @@ from journal_kit import (
 
 from tidegate.spi import (
     AddDestination,
+    AddDuplicateId,
+    Branch,
+    BranchId,
     Discard,
     DiscardReason,
     Durability,
@@ -34,10 +37,12 @@ from tidegate.spi import (
     Message,
     Move,
     Operation,
+    PutBranch,
     PutInflight,
     PutSession,
     PutSubscription,
     RecoveredState,
+    RemoveBranch,
     RemoveSubscription,
     Session,
     SetRetained,
@@ -64,6 +69,8 @@ def same(left: RecoveredState, right: RecoveredState) -> bool:
             sorted(state.inflight, key=lambda item: (item.client_id, item.packet_id)),
             sorted(state.retained, key=lambda item: item.destination),
             dict(state.pending),
+            sorted(state.branches, key=lambda item: str(item.branch_id)),
+            sorted((i.destination, i.sequence, i.duplicate_id) for i in state.duplicate_ids),
         )
 
     return key(left) == key(right)
@@ -82,8 +89,17 @@ def last_file_id(store: JournalStore) -> int:
     return store._files.used()[-1].file_id  # pyright: ignore[reportPrivateUsage]
 
 
-async def random_load(store: JournalStore, chance: random.Random, first: int, model: Any) -> int:
-    """Messages, acknowledgements and small state; *model* is {list: [sequence …]}."""
+async def random_load(
+    store: JournalStore,
+    chance: random.Random,
+    first: int,
+    model: Any,
+    branches: dict[BranchId, int],
+) -> int:
+    """Messages, acknowledgements and small state; *model* is {list: [sequence …]}.
+
+    Args: branches: the list of each prepared branch.
+    """
     sequence = first
     for _ in range(40):
         operations: list[Operation] = []
@@ -108,6 +124,15 @@ async def random_load(store: JournalStore, chance: random.Random, first: int, mo
                 operations.append(Move(list_id, gone, 4, sequence, message(sequence)))
                 model[4].append(sequence)
         client = f"client-{chance.randrange(4)}"
+        operations.append(AddDuplicateId(f"queue://{client}", f"id {sequence}", sequence))
+        if chance.random() < 0.2:
+            # Its list is new each time, so that what is left of old ones would be seen.
+            branch_id = BranchId(1, client.encode())
+            operations.append(RemoveBranch(branch_id, branches.get(branch_id, 0)))
+            sequence += 1
+            branches[branch_id] = 100 + sequence
+            operations.append(PutBranch(Branch(branch_id, 100 + sequence)))
+            operations.append(add(sequence, 100 + sequence, size=100))
         operations.append(PutSession(Session(client, chance.randrange(100))))
         operations.append(
             PutInflight(
@@ -141,9 +166,10 @@ def test_deleting_the_metadata_store_changes_nothing(tmp_path: Path, seed: int) 
             add(1, 5),
         )
         model: dict[int, list[int]] = {1: [], 2: [], 3: [], 4: []}
+        branches: dict[BranchId, int] = {}
         sequence = 1
         for turn in range(4):
-            sequence = await random_load(store, chance, sequence, model)
+            sequence = await random_load(store, chance, sequence, model, branches)
             for list_id, sequences in model.items():
                 # Nearly everything is consumed, so that files die; the rest lives on in old ones.
                 taken = sequences[1:-1]
@@ -155,7 +181,7 @@ def test_deleting_the_metadata_store_changes_nothing(tmp_path: Path, seed: int) 
             last = store.statistics().acknowledged_last
             await store.release_acknowledged(chance.randrange((first + last) // 2, last + 1))
             await checkpointer.run(cleanup=chance.random() < 0.8)
-        sequence = await random_load(store, chance, sequence, model)
+        sequence = await random_load(store, chance, sequence, model, branches)
         await store._appender.sync()  # pyright: ignore[reportPrivateUsage]
         assert len(data_files(directory)) < last_file_id(store) - 5  # several were deleted
         with_metadata = killed(directory, tmp_path / "b")

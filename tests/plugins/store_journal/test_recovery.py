@@ -236,14 +236,16 @@ def test_a_journal_of_version_1_is_read_and_continued(
         assert state.report.notes == ()
         assert await pending(store) == list(range(1, 16))
         await write(store, ack(*[item for item in range(1, 16) if item not in (3, 12)]))
-        for item in range(16, 40):  # compacts, and uses files of version 1 again
+        compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+        for item in range(16, 400):  # compacts, and uses files of version 1 again
             await write(store, add(item, size=9000))
             await write(store, ack(item))
+            if item >= 40 and compactor.copied_messages:  # in the background: it may come later
+                break
         assert await pending(store) == [3, 12]
-        copied = store._maintenance.compactor.copied_messages  # pyright: ignore[reportPrivateUsage]
-        assert copied > 0
+        assert compactor.copied_messages > 0
         await store.close()
-        assert 2 in {path.read_bytes()[8] for path in data_files(copy)}
+        assert _format.FORMAT_VERSION in {path.read_bytes()[8] for path in data_files(copy)}
         store, _ = await opened(copy)
         assert await pending(store) == [3, 12]
         await store.close()

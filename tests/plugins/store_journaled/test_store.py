@@ -26,12 +26,22 @@ from postgres_server import PostgresServer
 
 from tidegate.spi import (
     AddDestination,
+    AddDuplicateId,
+    Branch,
+    BranchId,
+    DuplicateId,
+    ForgetDuplicateIds,
+    LockedMessages,
+    PutBranch,
+    RemoveBranch,
     RemoveDestination,
     StoreClosedError,
+    StoreContext,
     StoreFullError,
     StoreIOError,
     StoreLockedError,
 )
+from tidegate_store_journaled import JournaledStore
 
 QUICK_LEASE: dict[str, Any] = {
     "lock_renew_period": 0.1,
@@ -327,6 +337,69 @@ def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
     assert {n: found.get(n) for n in expected} == expected
     assert list(found) == list(range(1, max(found) + 1))
     assert max(first.confirmed) <= second.opened_at
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("carried_over", [False, True])
+def test_branches_and_duplicate_ids_survive_a_crash_before_and_after_a_checkpoint(
+    server: PostgresServer | None, tmp_path: Path, *, quick: bool, carried_over: bool
+) -> None:
+    made = options(server, tmp_path, use_quick_journal=quick)
+    prepared, done = BranchId(7, b"global", b"\0\xff"), BranchId(7, b"other")
+    locked = (LockedMessages(1, (1, 2), (5, 6), "c", "s", "stomp"),)
+    branch = Branch(prepared, 3, prepared_at=9, principal="me", locked=locked)
+    known = [DuplicateId("queue://q", "id 3", 9)]
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, made)
+        assert store.capabilities.branches
+        assert store.capabilities.duplicate_ids
+        await write(store, QUEUE, *[add(number) for number in range(1, 4)])
+        await write(store, PutBranch(Branch(done, 2)), add(4, 2))
+        await write(store, PutBranch(branch), add(5, 3), add(6, 3))
+        await write(store, *[AddDuplicateId("queue://q", f"id {n}", 6 + n) for n in range(1, 4)])
+        if carried_over:
+            await checkpoint(store)
+        await write(store, RemoveBranch(done, 2), add(10), ForgetDuplicateIds("queue://q", 8))
+        await crash(store)
+
+        for _ in range(2):
+            store, state = await opened(tmp_path, made)
+            assert list(state.branches) == [branch]
+            assert list(state.duplicate_ids) == known
+            assert (state.last_sequence, state.last_pending_list) == (10, 3)
+            assert await pending(store) == [1, 2, 3, 10]
+            assert await pending(store, 2) == []
+            assert await pending(store, 3) == [5, 6]
+            assert store.statistics().pending_messages == 6
+            await store.close()
+
+        store, _ = await opened(tmp_path, made)
+        await write(store, RemoveBranch(prepared, 3), ForgetDuplicateIds("queue://q", 9))
+        assert await pending(store, 3) == []
+        await crash(store)
+        store, state = await opened(tmp_path, made)
+        assert not [*state.branches, *state.duplicate_ids]
+        assert await pending(store) == [1, 2, 3, 10]
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_command_does_not_wait_for_the_journal_whatever_the_policy(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "two").mkdir()
+        shared = str(tmp_path / "journal")
+        master, _ = await opened(tmp_path / "one", options(journal_directory=shared))
+        context = StoreContext(tmp_path / "two", "command", wait_for_lock=False)
+        made = options(journal_directory=shared, lock_policy="wait")
+        with pytest.raises(StoreLockedError):
+            await JournaledStore(context, made).open()
+        await write(master, QUEUE, add(1))
+        await master.close()
+
+    run(scenario())
 
 
 def test_a_second_gateway_on_an_embedded_database_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tidegate.spi import AccessError, ConnectResult, GatewayError, Message, StoredMessage
+from tidegate.spi import (
+    AccessError,
+    Branch,
+    BranchId,
+    ConnectResult,
+    GatewayError,
+    Message,
+    StoredMessage,
+)
 from tidegate_protocols.mqtt import (
     Codec,
     Connack,
@@ -137,6 +145,7 @@ class FakeConnection:
         self.tokens: list[object] = []
         self.errors: dict[str, GatewayError] = {}
         self.has_subscribers = True
+        self.duplicate_ids: list[str] = []
         self.unanswered: dict[str, Sequence[int]] = {}
         self.on_call: Callable[[str], None] = lambda _name: None
 
@@ -154,13 +163,34 @@ class FakeConnection:
         self.calls = [call for call in self.calls if call[0] != name]
         return found
 
+    def prepare(self, transaction: str, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def commit_branch(self, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def roll_back_branch(self, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def forget_branch(self, branch_id: BranchId, token: Any = None) -> None:
+        raise NotImplementedError("MQTT has no transactions")
+
+    def branches(self) -> Sequence[Branch]:
+        return ()
+
     def resume(self) -> None:
         self._call("resume", None)
 
     def publish(
-        self, message: Message, token: Any = None, transaction: Any = None, inflight: Any = None
+        self,
+        message: Message,
+        token: Any = None,
+        transaction: Any = None,
+        inflight: Any = None,
+        duplicate_id: str = "",
     ) -> bool:
         self._call("publish", (message, inflight), token)
+        self.duplicate_ids.append(duplicate_id)
         return self.has_subscribers
 
     def subscribe(self, request: Any, token: Any = None) -> bool:

@@ -61,6 +61,15 @@ def test_a_publish_becomes_a_message(client_5, qos):
     assert client_5.gets() == ([ANSWERS[qos](7)] if qos else [])
 
 
+def test_the_first_user_property_of_its_name_is_the_duplicate_id(client_5):
+    named = (("k", "1"), ("_AMQ_DUPL_ID", "x"), ("_AMQ_DUPL_ID", "y"))
+    client_5.sends(Publish("a/b", b"x", properties=Properties(user_properties=named)))
+    client_5.sends(Publish("a/b", b"x", properties=Properties(user_properties=(("k", "1"),))))
+    client_5.sends(Publish("a/b", b"x"))
+    assert client_5.connection.duplicate_ids == ["x", "", ""]
+    assert messages(client_5)[0].headers == named
+
+
 def test_the_properties_of_a_publish_stay_with_the_message(client_5):
     properties = Properties(
         message_expiry_interval=10,

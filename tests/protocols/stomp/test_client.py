@@ -48,6 +48,13 @@ class TestSend:
         harness.feed("SEND\ndestination:/queue/a\ntransaction:t\n\n\0")
         assert harness.connection.take()[0][2:] == (None, "t")
 
+    def test_with_a_duplicate_id_names_it_and_keeps_the_header(self, harness):
+        harness.connect()
+        harness.feed("SEND\ndestination:/queue/a\n_AMQ_DUPL_ID:x\nn:1\n_AMQ_DUPL_ID:y\n\n\0")
+        ((_, message, _, _, named),) = harness.connection.take()
+        assert named == {"duplicate_id": "x"}
+        assert message.headers == (("_AMQ_DUPL_ID", "x"), ("n", "1"), ("_AMQ_DUPL_ID", "y"))
+
     def test_all_of_one_read_have_one_stamp(self, harness):
         harness.connect()
         harness.feed("SEND\ndestination:/queue/a\n\n\0" * 3)

@@ -1,0 +1,222 @@
+"""``tidegate transactions``: what an operator does about prepared branches in doubt.
+
+The commands open the store of a gateway that does not run, so nothing else can happen meanwhile;
+while one runs they are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tidegate._logging import LogLevel, configure_logging
+from tidegate.cli import _show
+from tidegate.config import load_config, resolve
+from tidegate.plugins import PluginHost
+from tidegate.spi import (
+    Branch,
+    BranchId,
+    BranchState,
+    GatewayError,
+    RecoveredState,
+    RequestError,
+    StoreLockedError,
+    Token,
+    parse_branch_id,
+)
+
+if TYPE_CHECKING:
+    from tidegate.gateway import Gateway
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Prepared transactions (XA branches) of a gateway that does not run.",
+    no_args_is_help=True,
+)
+
+_ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+]
+_BranchArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="BRANCH", help="FORMAT:GLOBAL:QUALIFIER, the last two in hexadecimal, as listed."
+    ),
+]
+
+_STATES: Final = {
+    BranchState.PREPARED: "in doubt",
+    BranchState.COMMITTED: "committed",
+    BranchState.ROLLED_BACK: "rolled back",
+}
+
+
+@app.command(name="list")
+def list_branches(
+    config: _ConfigOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """List prepared branches, and those that an operator completed.
+
+    MESSAGES are sent and LOCKED ones acknowledged when the branch is committed.
+    """
+
+    async def listed(gateway: Gateway) -> RecoveredState:
+        assert gateway.recovered is not None
+        return gateway.recovered
+
+    state = _with_broker(config, listed)
+    branches = sorted(state.branches, key=lambda item: item.prepared_at)
+    if as_json:
+        _show.print_json([_described(branch, state) for branch in branches])
+    elif branches:
+        _show.make_console().print(_table(branches, state))
+    else:
+        typer.echo("no prepared transactions")
+
+
+@app.command()
+def commit(branch: _BranchArgument, config: _ConfigOption = None) -> None:
+    """Commit a branch that is in doubt, without its transaction manager.
+
+    What it sends can be consumed when the gateway runs again, and what it acknowledged is gone. The
+    decision is remembered until the transaction manager, or `forget`, clears it.
+    """
+    _complete(branch, config, is_commit=True)
+
+
+@app.command()
+def rollback(branch: _BranchArgument, config: _ConfigOption = None) -> None:
+    """Roll a branch back that is in doubt, without its transaction manager.
+
+    What it sends is gone, and what it acknowledged will be delivered again. The decision is remembered
+    until the transaction manager, or `forget`, clears it.
+    """
+    _complete(branch, config, is_commit=False)
+
+
+@app.command()
+def forget(branch: _BranchArgument, config: _ConfigOption = None) -> None:
+    """Forget a branch that an operator committed or rolled back."""
+    branch_id = _parsed(branch)
+
+    async def forgotten(gateway: Gateway) -> None:
+        answer = _Answer()
+        gateway.broker.branches.forget(branch_id, answer, 0, principal=None)
+        await answer.future
+
+    _with_broker(config, forgotten)
+    typer.echo(f"forgotten: {branch_id}")
+
+
+def _complete(branch: str, config: Path | None, *, is_commit: bool) -> None:
+    branch_id = _parsed(branch)
+
+    async def completed(gateway: Gateway) -> None:
+        answer = _Answer()
+        gateway.broker.branches.complete(
+            branch_id, answer, 0, commit=is_commit, principal=None, heuristic=True
+        )
+        await answer.future
+
+    _with_broker(config, completed)
+    typer.echo(f"{'committed' if is_commit else 'rolled back'}: {branch_id}")
+
+
+def _parsed(text: str) -> BranchId:
+    try:
+        return parse_branch_id(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+class _Answer:
+    """Waits for the broker's answer. Made inside the event loop."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        """It is durable."""
+        self.future.set_result(None)
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        """It is not."""
+        self.future.set_exception(error)
+
+
+def _with_broker(config: Path | None, work: Callable[[Gateway], Awaitable[T]]) -> T:
+    """Do *work* on the broker of a gateway that nobody can connect to.
+
+    Raises: StoreLockedError while the gateway runs; typer.BadParameter for what the broker refuses.
+    """
+    from tidegate.gateway import Gateway  # the broker is the bulk of the imports
+
+    configure_logging(LogLevel.ERROR)
+    plugins = PluginHost()
+    resolved = resolve(load_config(config), plugins)
+
+    async def run() -> T:
+        gateway = Gateway(resolved, plugins, progress=_silent, serves=False)
+        await gateway.start()
+        try:
+            return await work(gateway)
+        finally:
+            await gateway.stop()
+
+    try:
+        return asyncio.run(run())
+    except StoreLockedError as error:
+        raise StoreLockedError(
+            f"{error}; stop the gateway first: only its transaction manager can complete a"
+            " transaction while it runs",
+            owner=error.owner,
+        ) from error
+    except RequestError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Of the recovery only the result is of interest."""
+
+
+def _described(branch: Branch, state: RecoveredState) -> dict[str, object]:
+    count = state.pending.get(branch.pending_list)
+    return {
+        "branch": str(branch.branch_id),
+        "state": _STATES[branch.state],
+        "prepared_at": _moment(branch.prepared_at),
+        "completed_at": _moment(branch.completed_at) if branch.completed_at else None,
+        "principal": branch.principal,
+        "client_id": branch.client_id,
+        "protocol": branch.protocol,
+        "messages": count.messages if count else 0,
+        "body_bytes": count.body_bytes if count else 0,
+        "locked": sum(len(item.sequences) for item in branch.locked),
+    }
+
+
+def _table(branches: list[Branch], state: RecoveredState) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    headings = ("branch", "state", "prepared at", "principal", "client id", "messages", "locked")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for branch in branches:
+        facts = _described(branch, state)
+        keys = ("branch", "state", "prepared_at", "principal", "client_id", "messages", "locked")
+        table.add_row(*(Text(str(facts[key])) for key in keys))
+    return table
+
+
+def _moment(microseconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(microseconds // 1_000_000))
