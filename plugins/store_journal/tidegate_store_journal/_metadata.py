@@ -55,6 +55,7 @@ _COUNT: Final = struct.Struct("<I")
 _INFLIGHT_KEY: Final = struct.Struct(">BH")
 _STATE_KEY: Final = b"state"
 _COUNTERS_KEY: Final = b"counters"
+_ENTRIES_KEY: Final = b"entries"
 
 
 class MetadataError(Exception):
@@ -296,7 +297,7 @@ class LmdbMetadata:
         for key, value in transaction.cursor(db=database["deliveries"]):
             list_id, sequence = _PENDING_KEY.unpack(key)
             deliveries[list_id, sequence] = _COUNT.unpack(value)[0]
-        return Loaded(
+        loaded = Loaded(
             state=state,
             lists=self._load_pending(transaction, progress),
             deliveries=deliveries,
@@ -317,6 +318,37 @@ class LmdbMetadata:
                 for key, value in transaction.cursor(db=database["large"])
             },
         )
+        self._check_entries(transaction, loaded)
+        return loaded
+
+    def _check_entries(self, transaction: lmdb.Transaction, loaded: Loaded) -> None:
+        """As many were found as there were: one wrong bit in a tree can hide a whole branch of it.
+
+        Raises: MetadataError.
+        """
+        encoded = transaction.get(_ENTRIES_KEY, db=self._open["meta"])
+        if encoded is None:
+            raise MetadataError(f"{self._directory} does not say how many entries it has")
+        found = {
+            "pending": sum(map(len, loaded.lists.values())),
+            "deliveries": len(loaded.deliveries),
+            "destinations": len(loaded.destinations),
+            "subscriptions": len(loaded.subscriptions),
+            "sessions": len(loaded.sessions),
+            "inflight": len(loaded.inflight),
+            "retained": len(loaded.retained),
+            "large": len(loaded.large),
+            "acknowledged": len(loaded.acknowledged),
+            "files": len(loaded.speaks_of),
+            "branches": len(loaded.branches),
+            "duplicates": len(loaded.duplicate_ids),
+        }
+        entries = msgspec.msgpack.decode(encoded, type=dict[str, int])
+        for name, count in entries.items():
+            if found.get(name) != count:
+                raise MetadataError(
+                    f"{self._directory} has {found.get(name)} {name}, and should have {count}"
+                )
 
     def _load_pending(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
@@ -344,6 +376,12 @@ class LmdbMetadata:
                     total = replace(self.counters)
                     total.add(counters)
                     transaction.put(_COUNTERS_KEY, encode(total), db=self._open["meta"])
+                    entries = {
+                        name: transaction.stat(database)["entries"]
+                        for name, database in self._open.items()
+                        if name != "meta"
+                    }
+                    transaction.put(_ENTRIES_KEY, encode(entries), db=self._open["meta"])
                 break
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
