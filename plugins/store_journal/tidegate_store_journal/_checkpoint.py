@@ -106,7 +106,7 @@ class Checkpointer:
         """
         async with self._lock:
             work = self._begin(cleanup=cleanup, clean=clean, force=force)
-            loose = tuple(self._index.large.loose)
+            loose = self._index.large.take_loose()
             if work is None:
                 await self._sweep(loose)
                 return 0
@@ -133,7 +133,7 @@ class Checkpointer:
                             self._index.forget_file(file.file_id)
             return len(gone)
 
-    async def _sweep(self, loose: tuple[str, ...]) -> None:
+    async def _sweep(self, loose: set[str]) -> None:
         """Remove the large bodies that no message in the checkpoint on disk refers to."""
         if loose and self._large is not None:
             await self._large.sweep(loose)

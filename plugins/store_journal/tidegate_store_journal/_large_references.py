@@ -33,6 +33,7 @@ class LargeReferences:
     def __init__(self) -> None:
         self.bodies: dict[int, LargeBody] = {}
         self.loose: set[str] = set()
+        self._leaving: set[str] = set()  # loose since the checkpoint that is being written began
         self._counts: dict[str, int] = {}
         self._changed: set[int] = set()  # since the last checkpoint
         self._saved: set[int] = set()  # the metadata store has them
@@ -51,6 +52,7 @@ class LargeReferences:
         self.bodies[sequence] = msgspec.structs.replace(body)
         self._counts[body.id] = self._counts.get(body.id, 0) + 1
         self.loose.discard(body.id)
+        self._leaving.discard(body.id)
         self._changed.add(sequence)
 
     def remove(self, sequence: int) -> None:
@@ -68,6 +70,15 @@ class LargeReferences:
             self._changed.add(sequence)
         else:
             self._changed.discard(sequence)
+
+    def take_loose(self) -> set[str]:
+        """What is loose now and, from then on, without the ids that a message came to refer to.
+
+        Such a message may be acknowledged again, and loose, before the checkpoint that begins now is
+        on disk; but after a power cut it can be pending, for only its addition has to be durable.
+        """
+        self._leaving = self.loose.copy()
+        return self._leaving
 
     def restore(self, bodies: dict[int, LargeBody]) -> None:
         """What the checkpoint knows (at start)."""

@@ -675,3 +675,30 @@ def test_acknowledging_without_a_sync_keeps_the_file_until_the_checkpoint(tmp_pa
         await store.close()
 
     run(scenario())
+
+
+def test_a_checkpoint_keeps_the_body_of_a_message_that_came_and_went_while_it_was_written(
+    tmp_path: Path,
+) -> None:
+    """Its acknowledgement need not be on disk yet: after a power cut it would have no body."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        checkpointer: Any = store._checkpointer  # pyright: ignore[reportPrivateUsage]
+        sync = checkpointer._sync
+        waiting = [message_with(await upload(store))]
+
+        async def sync_while_it_comes_and_goes() -> None:
+            checkpointer._sync = sync
+            await sync()
+            await write(store, AddMessage(1, waiting.pop(), (1,)))
+            await write_only(store, ack(1))
+
+        checkpointer._sync = sync_while_it_comes_and_goes
+        await checkpointer.run(force=True)
+        assert (waiting, len(body_files(tmp_path))) == ([], 1)
+        await checkpoint(store)
+        assert body_files(tmp_path) == []
+        await store.close()
+
+    run(scenario())

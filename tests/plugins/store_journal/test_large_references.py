@@ -23,6 +23,16 @@ def test_a_body_is_loose_when_the_last_message_is_gone() -> None:
     assert references.loose == set()
 
 
+def test_what_a_checkpoint_may_remove_was_loose_ever_since_it_began() -> None:
+    references = LargeReferences()
+    references.loose |= {"one", "two"}
+    leaving = references.take_loose()
+    references.add(1, ONE)
+    references.remove(1)
+    assert (leaving, references.loose) == ({"two"}, {"one", "two"})
+    assert references.take_loose() == {"one", "two"}
+
+
 def test_the_index_does_not_keep_the_handle_that_a_client_holds() -> None:
     references = LargeReferences()
     references.add(1, ONE)
