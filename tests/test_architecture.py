@@ -200,10 +200,23 @@ def test_a_room_imports_only_what_its_rule_allows(room: Room) -> None:
     assert found == []
 
 
+# A room that is made of others, from their public parts, as a third party's could be.
+_COMPOSED = {"store_journaled": {"tidegate_store_jdbc", "tidegate_store_journal"}}
+
+
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
 def test_a_room_is_declared_to_depend_on_the_host_alone(room: Room) -> None:
     siblings = {name for name in room.third_party if name.startswith("tidegate")}
-    assert siblings == set()
+    assert siblings == _COMPOSED.get(room.name, set())
+
+
+@pytest.mark.parametrize("name", _COMPOSED)
+def test_a_composed_room_imports_only_the_public_face_of_the_others(name: str) -> None:
+    for path in modules(_BY_NAME[name]):
+        for one in imports(path.read_text(), path.stem):
+            package, _, inner = one.target.partition(".")
+            if package in _COMPOSED[name]:
+                assert not inner.startswith("_"), f"{path.name}:{one.line} {one.target}"
 
 
 def test_each_room_holds_exactly_one_typed_import_package() -> None:

@@ -22,6 +22,7 @@ ROOMS = {
     "tidegate-protocols": ("protocols", "tidegate_protocols"),
     "tidegate-store-journal": ("plugins/store_journal", "tidegate_store_journal"),
     "tidegate-store-jdbc": ("plugins/store_jdbc", "tidegate_store_jdbc"),
+    "tidegate-store-journaled": ("plugins/store_journaled", "tidegate_store_journaled"),
     "tidegate-cursors": ("plugins/cursors", "tidegate_cursors"),
     "tidegate-sink-spark": ("plugins/sink_spark", "tidegate_sink_spark"),
     "tidegate-auth-scram": ("plugins/auth_scram", "tidegate_auth_scram"),

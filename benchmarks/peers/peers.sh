@@ -91,7 +91,8 @@ s#(127\.0\.0\.1):1883#\1:$mqtt#" "$instance/etc/broker.xml.made" >"$instance/etc
     ;;
   classic)
     rm -rf "$state"
-    exec java -Xms512M -Xmx2G -cp "$work/classic/target/classes:$work/classic/lib/*" Classic "$state" "$stomp" "$mqtt"
+    exec java -Xms512M -Xmx2G -cp "$work/classic/target/classes:$work/classic/lib/*" Classic "$state" "$stomp" "$mqtt" \
+      ${CLASSIC_JDBC_URL:+"$CLASSIC_JDBC_URL"}
     ;;
   rabbitmq)
     rm -rf "$state"

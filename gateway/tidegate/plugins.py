@@ -67,6 +67,7 @@ FACTORY_HOOKS: Final[Mapping[PluginKind, str]] = {
 PROVIDERS: Final[Mapping[str, str]] = {
     "store-journal": "tidegate-store-journal",
     "store-jdbc": "tidegate-store-jdbc",
+    "store-journaled": "tidegate-store-journaled",
     "protocol-stomp": "tidegate-protocols",
     "protocol-mqtt": "tidegate-protocols",
     "cursor-store": "tidegate-cursors",

@@ -1,5 +1,8 @@
 """The SQL message store: SQLite through aiosqlite, PostgreSQL through asyncpg.
 
+:class:`JdbcStore` can stand behind a journal: ``acquire``, ``carry_out`` and ``recover`` are for that
+(the room store_journaled uses them).
+
 A third party adds a database with :func:`register_adapter`; what an adapter must do is
 :class:`Adapter`, and the SQL it must know is listed in :data:`STATEMENTS`.
 """
@@ -21,6 +24,9 @@ from tidegate_store_jdbc._adapter import (
     StepResult,
     register_adapter,
 )
+from tidegate_store_jdbc._batch import Plan
+from tidegate_store_jdbc._codec import BodyElsewhere
+from tidegate_store_jdbc._front import Mark, lost_journal
 from tidegate_store_jdbc._options import JdbcOptions
 from tidegate_store_jdbc._secrets import Credentials
 from tidegate_store_jdbc._statements import STATEMENTS
@@ -32,6 +38,7 @@ __all__ = [
     "Adapter",
     "AdapterContext",
     "AdapterFactory",
+    "BodyElsewhere",
     "Credentials",
     "DatabaseCorruptError",
     "DatabaseError",
@@ -42,8 +49,11 @@ __all__ = [
     "FenceError",
     "JdbcOptions",
     "JdbcStore",
+    "Mark",
+    "Plan",
     "Row",
     "Step",
     "StepResult",
+    "lost_journal",
     "register_adapter",
 ]

@@ -56,19 +56,26 @@ class Plan:
         last_sequence, last_list: highest numbers seen, 0 when none.
         messages: sequence -> (message, number of lists it was added to).
         pending: (list, sequence) that the batch adds -> delivery count.
-        removed: (list, sequence) that left a list and were there before.
-        left: every sequence that left a list: perhaps nobody holds its message any more.
+        removed: (list, sequence) that left a list and were there before, in order.
+        left: sequences of *removed*: perhaps nobody holds their messages any more.
         discarded: those of *left* that left it without an acknowledgement.
+        dropped: sequences of *messages* that left one of their lists already.
         log: rows of the acknowledged log.
+        ack_last: highest number of the acknowledged log that was given out.
         removed_lists: lists that are gone with all that is in them.
+        references: sequence -> where the body is kept, for messages whose body is not stored.
+
+    A plan may be made of any number of batches, one after the other (:func:`plan`).
     """
 
     __slots__ = (
+        "ack_last",
         "branches",
         "cleared_clients",
         "deliveries",
         "destinations",
         "discarded",
+        "dropped",
         "duplicate_ids",
         "forgotten_ids",
         "inflight",
@@ -78,6 +85,7 @@ class Plan:
         "log",
         "messages",
         "pending",
+        "references",
         "removed",
         "removed_lists",
         "retained",
@@ -85,14 +93,17 @@ class Plan:
         "subscriptions",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, ack_last: int = 0) -> None:
+        self.ack_last = ack_last
+        self.references: dict[int, int] = {}
         self.last_sequence = 0
         self.last_list = 0
         self.messages: dict[int, tuple[Message, int]] = {}
         self.pending: dict[tuple[int, int], int] = {}
-        self.removed: list[tuple[int, int]] = []
+        self.removed: dict[tuple[int, int], None] = {}
         self.left: set[int] = set()
         self.discarded: set[int] = set()
+        self.dropped: set[int] = set()
         self.log: list[Row] = []
         self.deliveries: dict[tuple[int, int], int] = {}
         self.removed_lists: list[int] = []
@@ -108,14 +119,13 @@ class Plan:
 
 
 def plan(
-    operations: Iterable[Operation], columns: Columns, ack_last: int, *, keep_acknowledged: bool
+    operations: Iterable[Operation], columns: Columns, made: Plan, *, keep_acknowledged: bool
 ) -> Plan:
-    """Carry *operations* out on themselves.
+    """Carry *operations* out on themselves, behind those that are in *made* already.
 
-    Args: ack_last: the highest number of the acknowledged log so far.
+    Returns: *made*.
     Raises: PluginContractError for an operation that this store does not know.
     """
-    made = Plan()
     for operation in operations:
         kind = type(operation)
         if kind is AddMessage:
@@ -125,7 +135,7 @@ def plan(
             assert isinstance(operation, Acknowledge)
             _leave(made, operation.pending_list, operation.sequences)
             if keep_acknowledged:
-                _log(made, operation, columns, ack_last)
+                _log(made, operation, columns)
         else:
             _plan_rare(made, operation)
     return made
@@ -139,18 +149,22 @@ def _add(made: Plan, sequence: int, message: Message, lists: Sequence[int]) -> N
 
 
 def _leave(made: Plan, pending_list: int, sequences: Sequence[int]) -> None:
-    made.left.update(sequences)
     if not made.pending:
-        made.removed += [(pending_list, sequence) for sequence in sequences]
+        made.left.update(sequences)
+        made.removed.update(dict.fromkeys(zip(itertools.repeat(pending_list), sequences)))
         return
-    take = made.pending.pop
+    take, left, removed = made.pending.pop, made.left.add, made.removed
     for sequence in sequences:
-        if take((pending_list, sequence), None) is None:
-            made.removed.append((pending_list, sequence))
+        place = (pending_list, sequence)
+        if take(place, None) is None:
+            left(sequence)
+            removed[place] = None
+        else:
+            made.dropped.add(sequence)
 
 
-def _log(made: Plan, operation: Acknowledge, columns: Columns, ack_last: int) -> None:
-    number = ack_last + len(made.log)
+def _log(made: Plan, operation: Acknowledge, columns: Columns) -> None:
+    number = made.ack_last
     text = columns.text
     rest = (text(operation.client_id), text(operation.subscription), operation.protocol)
     pending_list, acked_at = operation.pending_list, operation.acked_at
@@ -158,16 +172,18 @@ def _log(made: Plan, operation: Acknowledge, columns: Columns, ack_last: int) ->
     for sequence, delivered_at in zip(operation.sequences, times, strict=False):
         number += 1
         made.log.append((number, sequence, pending_list, delivered_at, acked_at, *rest))
+    made.ack_last = number
 
 
 def _plan_rare(made: Plan, operation: Operation) -> None:
     match operation:
         case Discard(pending_list, sequences):
             _leave(made, pending_list, sequences)
-            made.discarded.update(sequences)
+            made.discarded.update(made.left.intersection(sequences))
         case Move(pending_list, sequence, target_list, target_sequence, message):
             _leave(made, pending_list, (sequence,))
-            made.discarded.add(sequence)
+            if sequence in made.left:
+                made.discarded.add(sequence)
             _add(made, target_sequence, message, (target_list,))
         case RecordDelivery(pending_list, sequences, counts):
             for sequence, count in zip(sequences, counts, strict=True):
@@ -239,27 +255,36 @@ class Written:
     """The steps of a plan, and where the results that change the counters are.
 
     Attributes:
-        added: messages that the batch stores.
+        added: messages that the batch stores and a list holds.
+        log_bytes: body bytes of those that it stores for the acknowledged log only.
         removed_at: place in the results of the number of messages that were deleted, or -1.
         counted_at: place of the rows of ``count_old_messages_statement``, or -1.
+        dead_at: place of the rows of ``find_dead_messages_statement``, or -1.
     """
 
-    __slots__ = ("added", "counted_at", "removed_at", "steps")
+    __slots__ = ("added", "counted_at", "dead_at", "log_bytes", "removed_at", "steps")
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.added = 0
+        self.log_bytes = 0
         self.removed_at = -1
         self.counted_at = -1
+        self.dead_at = -1
 
 
-def steps(made: Plan, columns: Columns, *, keep_acknowledged: bool) -> Written:
-    """The statements that carry a plan out, in an order that needs no look back."""
+def steps(
+    made: Plan, columns: Columns, *, keep_acknowledged: bool, tell_dead: bool = False
+) -> Written:
+    """The statements that carry a plan out, in an order that needs no look back.
+
+    Args: tell_dead: ask for the messages that are about to be deleted.
+    """
     written = Written()
     result = written.steps
     _message_steps(made, columns, written, keep_acknowledged=keep_acknowledged)
     if made.removed:
-        result.append(Step("remove_pending_statement", made.removed))
+        result.append(Step("remove_pending_statement", list(made.removed)))
     if made.deliveries:
         rows = [(count, *place) for place, count in made.deliveries.items()]
         result.append(Step("update_message_statement", rows))
@@ -267,6 +292,10 @@ def steps(made: Plan, columns: Columns, *, keep_acknowledged: bool) -> Written:
         result.append(Step("add_acknowledged_statement", made.log))
     if made.left:
         left = [(sequence,) for sequence in sorted(made.left)]
+        dead = left if not keep_acknowledged else [(n,) for n in sorted(made.discarded)]
+        if tell_dead and dead:
+            written.dead_at = len(result)
+            result.append(Step("find_dead_messages_statement", dead, fetch=True))
         if not keep_acknowledged:
             written.removed_at = len(result)
             result.append(Step("remove_message_statement", left))
@@ -287,16 +316,23 @@ def _message_steps(
     if not made.messages:
         return
     messages = made.messages
-    held = {sequence for _, sequence in made.pending} if made.left else messages.keys()
-    if keep_acknowledged and made.log:
-        held = held | {row[1] for row in made.log}
-    rows = [
-        columns.message(sequence, message, lists)
-        for sequence, (message, lists) in messages.items()
-        if sequence in held
-    ]
+    if made.removed_lists:
+        gone = set(made.removed_lists)
+        for place in [place for place in made.pending if place[0] in gone]:
+            del made.pending[place]
+            made.dropped.add(place[1])
+    held = {sequence for _, sequence in made.pending} if made.dropped else messages.keys()
+    logged = {row[1] for row in made.log} if keep_acknowledged else set[int]()
+    rows: list[Row] = []
+    for sequence, (message, lists) in messages.items():
+        if sequence in held:
+            written.added += 1
+        elif sequence in logged:
+            written.log_bytes += len(message.body)
+        else:
+            continue
+        rows.append(columns.message(sequence, message, lists, made.references.get(sequence)))
     if rows:
-        written.added = len(rows)
         written.steps.append(Step("add_message_statement", rows))
     pending: list[Row] = []
     for (pending_list, sequence), count in made.pending.items():

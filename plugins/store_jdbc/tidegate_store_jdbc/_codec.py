@@ -35,11 +35,23 @@ T = TypeVar("T")
 #: What a column of 64 bits holds; a producer may ask for an expiry beyond it.
 _LONG_MAX: Final = 2**63 - 1
 
+#: What stands in place of a body that the database does not hold, before the 8 bytes of where it is.
+_ELSEWHERE: Final = b"\0elsewhere"
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _encode_json: Final = msgspec.json.Encoder().encode
 _decode_message: Final = msgspec.msgpack.Decoder(Message).decode
 _replace: Final = msgspec.structs.replace
 _set: Final = msgspec.structs.force_setattr
+
+
+class BodyElsewhere(bytes):
+    """What :func:`message` gives as a body that the database does not hold.
+
+    Attributes: place: the number that :attr:`Plan.references` had for it.
+    """
+
+    place: int
 
 
 def key(name: str) -> bytes:
@@ -57,10 +69,14 @@ class Columns:
         self.name = _cutter(types["container_name"])
         self.text = _cutter(types["string_id"])
 
-    def message(self, sequence: int, message: Message, lists: int) -> Row:
-        """Parameters of ``add_message_statement``."""
+    def message(
+        self, sequence: int, message: Message, lists: int, reference: int | None = None
+    ) -> Row:
+        """Parameters of ``add_message_statement``; with a *reference* the body is not stored."""
         text = self.text
         body = message.body
+        kept = body if reference is None else b""
+        rest = b"" if reference is None else _ELSEWHERE + reference.to_bytes(8, "big")
         return (
             sequence,
             self.name(message.destination),
@@ -75,8 +91,8 @@ class Columns:
             headers_text(message),
             lists,
             len(body),
-            body,
-            _encode(_replace(message, body=b"")),
+            kept,
+            _encode(_replace(message, body=rest)),
         )
 
     def retained(self, message: Message) -> Row:
@@ -186,8 +202,20 @@ def message(body: bytes, rest: bytes, sequence: int = 0) -> Message:
         value = _decode_message(rest)
     except msgspec.MsgspecError as error:
         raise CorruptRecordError(str(error), location=f"message {sequence}") from error
+    if value.body:
+        body = BodyElsewhere(b"")
+        body.place = int.from_bytes(value.body[len(_ELSEWHERE) :], "big")
     _set(value, "body", body)  # nobody else has seen this value yet
     return value
+
+
+def place_of_body(rest: bytes) -> int | None:
+    """Where the body of a message is kept, when the database does not have it.
+
+    Raises: CorruptRecordError.
+    """
+    body = message(b"", rest).body
+    return body.place if isinstance(body, BodyElsewhere) else None
 
 
 def name(value: bytes, table: str) -> str:

@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,8 @@ logger = logging.getLogger("tidegate.store.jdbc")
 _LOOK_MAX: Final = 1.0
 #: Pause between attempts to reach a database that is not there yet at start, in seconds.
 FAIL_SECONDS: Final = 0.25
+#: Goes on while the machine sleeps, where there is such a clock.
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class LockRow(msgspec.Struct, frozen=True):
@@ -119,6 +122,15 @@ class Lease:
         self._on_lost = on_lost
         self._task: asyncio.Task[None] | None = None
         self.token = 0
+        self._sure_until = 0.0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody can have taken the lock yet, by the clock of this machine alone.
+
+        That clock goes on while the process or the machine is stopped.
+        """
+        return not self._duration_ms or _now() < self._sure_until
 
     async def acquire(self, on_wait: Callable[[str], None]) -> LockRow:
         """Take the lock, now or when its owner is gone. *on_wait*: called with the owner.
@@ -160,9 +172,11 @@ class Lease:
     async def _take(self, row: LockRow) -> bool:
         """Compare and swap: fails when the row is not as it was read."""
         parameters = (self._owner, self._duration_ms, row.fencing_token, row.expires_at)
+        since = _now()
         touched = await self._adapter.control("lock_create_statement", parameters, fetch=False)
         if touched:
             self.token = row.fencing_token + 1
+            self._sure_until = since + self._duration_ms / 1000
         return bool(touched)
 
     def _start_renewing(self) -> None:
@@ -182,9 +196,12 @@ class Lease:
     async def renew(self) -> bool:
         """Renew it now; False when another gateway has it. Raises: DatabaseError."""
         row = (self._duration_ms, self.token)
+        since = _now()
         touched = await self._adapter.control("lock_update_statement", row, fetch=False)
         if not touched:
             self._on_lost("another gateway has taken the store's lock")
+        else:
+            self._sure_until = since + self._duration_ms / 1000
         return bool(touched)
 
     async def release(self, *, is_reachable: bool = True) -> None:
@@ -199,6 +216,10 @@ class Lease:
             except DatabaseError as error:
                 logger.warning("the lease was not released, it ends by itself: %s", error)
         self.token = 0
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
 
 
 def describe(owner: str) -> str:

@@ -24,9 +24,14 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PREFIX: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\.)?([A-Za-z_][A-Za-z0-9_]*)?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JdbcOptions:
     """Options of the SQL store."""
+
+    def __repr__(self) -> str:
+        """Where, and nothing that could be a secret: a traceback or a log may show it."""
+        place = self.url.rpartition("@")[2].partition("?")[0]
+        return f"{type(self).__name__}({place or 'sqlite'})"
 
     url: str = option(
         "",
@@ -53,6 +58,17 @@ class JdbcOptions:
         "",
         help="File with 'user=' and 'password=' lines (or just the password), below the data "
         "directory unless absolute. Refused when anyone but its owner can read it.",
+    )
+    needpassword: bool = option(
+        False,
+        help="The database asks for a password: when none is found anywhere it is asked for on the "
+        "terminal, and without a terminal the gateway does not start.",
+    )
+    mask_key_file: str = option(
+        "",
+        help="File with the key of masked values, ENC(…), below the data directory unless absolute; "
+        "made by 'tidegate store mask --new-key'. Refused when anyone but its owner can read it. "
+        "Left empty: the environment variable TIDEGATE_STORE_KEY.",
     )
     create_tables_on_startup: bool = option(
         True,
@@ -94,6 +110,11 @@ class JdbcOptions:
     )
     removed_table_name: str = option(
         "TIDEGATE_REMOVED", help="Table of lists that are gone and not yet cleaned up."
+    )
+    journal_table_name: str = option(
+        "TIDEGATE_JOURNAL",
+        help="Table that says which journal stands in front of the database, and how far its "
+        "contents are in here (store-journaled).",
     )
     version_table_name: str = option(
         "TIDEGATE_VERSION", help="Table of the schema's version and the store's identity."
@@ -206,6 +227,7 @@ TABLES: Final = {
     "duplicate_id_table_name": "duplicate_id_table",
     "branch_table_name": "branch_table",
     "removed_table_name": "removed_table",
+    "journal_table_name": "journal_table",
     "version_table_name": "version_table",
 }
 

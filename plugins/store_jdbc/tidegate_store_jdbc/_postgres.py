@@ -134,6 +134,12 @@ _STATEMENTS: Final[dict[str, str]] = {
     ),
     "count_old_messages_statement": f"{_by_key(COUNT_OLD)} WHERE {_OLD}",
     "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {_UNLOGGED}",
+    "find_dead_messages_statement": (
+        f"SELECT m.message FROM {{message_table}} m WHERE {_OLD} AND {_UNLOGGED}"
+    ),
+    "find_kept_messages_statement": (
+        "SELECT sequence FROM {message_table} WHERE sequence = ANY($1::bigint[])"
+    ),
     "add_acknowledged_statement": _insert(
         "acknowledged_table", _parameters("add_acknowledged_statement")
     ),

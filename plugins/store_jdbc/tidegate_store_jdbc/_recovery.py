@@ -79,9 +79,25 @@ class Found:
         )
 
 
+async def numbers(adapter: Adapter, lock: LockRow) -> Counters:
+    """What a transaction must know. Raises: DatabaseError."""
+    # The tables are looked at, too: a number that was given out twice would lose a message.
+    messages = await adapter.fetch("find_last_sequence_id_in_msgs_statement", ())
+    acks = await adapter.fetch("find_last_sequence_id_in_acks_statement", ())
+    ack_last = max(lock.ack_last, _number(acks))
+    return Counters(
+        batch=lock.batch,
+        last_sequence=max(lock.last_sequence, _number(messages)),
+        last_list=lock.last_list,
+        ack_last=ack_last,
+        ack_synced=ack_last,
+        ack_released=lock.ack_released,
+    )
+
+
 async def recover(adapter: Adapter, lock: LockRow, store_id: str) -> Found:
     """Read the bindings and count what is pending. Raises: DatabaseError, CorruptRecordError."""
-    found = Found(store_id, Counters(batch=lock.batch, ack_released=lock.ack_released))
+    found = Found(store_id, await numbers(adapter, lock))
     for number, name in await adapter.fetch("find_all_destinations_statement", ()):
         known = _codec.name(name, "destination table")
         found.destinations.append(RecoveredDestination(known, int(number)))
@@ -92,13 +108,8 @@ async def recover(adapter: Adapter, lock: LockRow, store_id: str) -> Found:
     removed = await adapter.fetch("find_all_removed_statement", ())
     found.removed = [int(row[0]) for row in removed]
     counters = found.counters
-    # The tables are looked at, too: a number that was given out twice would lose a message.
-    messages = await adapter.fetch("find_last_sequence_id_in_msgs_statement", ())
-    acks = await adapter.fetch("find_last_sequence_id_in_acks_statement", ())
     known_lists = (*found.destinations, *found.subscriptions, *found.branches)
     lists = [known.pending_list for known in known_lists]
-    counters.last_sequence = max(lock.last_sequence, _number(messages))
-    counters.ack_last = counters.ack_synced = max(lock.ack_last, _number(acks))
     counters.last_list = max(lock.last_list, *lists, 0)
     await count(adapter, found)
     return found

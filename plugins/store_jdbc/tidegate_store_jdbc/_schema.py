@@ -103,6 +103,13 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
             " message {binary} NOT NULL)"
         ),
     ),
+    "journal_table": (
+        (
+            "CREATE TABLE IF NOT EXISTS {journal_table} (id INTEGER NOT NULL PRIMARY KEY,"
+            " journal {string_id} NOT NULL, place {container_name} NOT NULL,"
+            " position {sequence} NOT NULL, is_open {small} NOT NULL)"
+        ),
+    ),
     "duplicate_id_table": (
         (
             "CREATE TABLE IF NOT EXISTS {duplicate_id_table} (id {key} NOT NULL,"

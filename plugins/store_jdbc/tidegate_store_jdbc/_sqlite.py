@@ -88,6 +88,12 @@ _STATEMENTS: Final[dict[str, str]] = {
     ),
     "count_old_messages_statement": f"{COUNT_OLD} WHERE {_OLD}",
     "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {UNLOGGED}",
+    "find_dead_messages_statement": (
+        f"SELECT m.message FROM {{message_table}} m WHERE {_OLD} AND {UNLOGGED}"
+    ),
+    "find_kept_messages_statement": (
+        "SELECT sequence FROM {message_table} WHERE sequence IN (VALUES (?))"
+    ),
     "add_acknowledged_statement": _insert(
         "acknowledged_table", _parameters("add_acknowledged_statement")
     ),

@@ -63,6 +63,9 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "find_version_statement": _info(columns=2),
     "add_version_statement": _info("version store_id"),
     "update_version_statement": _info("version"),
+    # ---- a journal in front
+    "find_journal_statement": _info(columns=4),
+    "put_journal_statement": _info("journal place position is_open"),
     # ---- messages
     "add_message_statement": _info(MESSAGE_COLUMNS, many=True),
     "add_pending_statement": _info(
@@ -74,6 +77,8 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "delete_old_messages_statement": _info("sequence", many=True),
     "count_old_messages_statement": _info("sequence", many=True, columns=2),
     "count_released_messages_statement": _info("sequence", many=True, columns=2),
+    "find_kept_messages_statement": _info("sequence", many=True, columns=1),
+    "find_dead_messages_statement": _info("sequence", many=True, columns=1),
     "find_next_message_statement": _info("pending_list after limit bytes_max", columns=4),
     # ---- the acknowledged log
     "add_acknowledged_statement": _info(_LOG_COLUMNS, many=True),
@@ -117,6 +122,7 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "find_last_sequence_id_in_acks_statement": _info(columns=1),
     "destination_message_count_statement": _info(columns=4, whole=True),
     "shared_message_count_statement": _info(columns=1, whole=True),
+    "find_shared_messages_statement": _info(columns=2, whole=True),
     "acknowledged_bytes_statement": _info(columns=1, whole=True),
     "database_size_statement": _info(columns=1),
 }
@@ -185,6 +191,14 @@ COMMON: Final[Mapping[str, str]] = {
         " ON CONFLICT (id) DO NOTHING"
     ),
     "update_version_statement": "UPDATE {version_table} SET version = ? WHERE id = 1",
+    "find_journal_statement": (
+        "SELECT journal, place, position, is_open FROM {journal_table} WHERE id = 1"
+    ),
+    "put_journal_statement": (
+        "INSERT INTO {journal_table} (id, journal, place, position, is_open)"
+        " VALUES (1, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET journal = excluded.journal,"
+        " place = excluded.place, position = excluded.position, is_open = excluded.is_open"
+    ),
     # The limit is put on the references alone; a body is read only when it fits into the page.
     "find_next_message_statement": (
         "SELECT p.sequence, p.delivery_count, m.body, m.message FROM ("
@@ -241,6 +255,9 @@ COMMON: Final[Mapping[str, str]] = {
     ),
     "shared_message_count_statement": (
         "SELECT COUNT(DISTINCT sequence) FROM {acks_table} WHERE shared = 1"
+    ),
+    "find_shared_messages_statement": (
+        "SELECT sequence, COUNT(*) FROM {acks_table} WHERE shared = 1 GROUP BY sequence"
     ),
     "acknowledged_bytes_statement": (
         "SELECT COALESCE(SUM(m.body_bytes), 0) FROM"

@@ -7,10 +7,11 @@ connections and lost locks in ``_transactions``; here are the contract, opening,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from tidegate.spi import (
@@ -18,6 +19,7 @@ from tidegate.spi import (
     ConfigError,
     CorruptRecordError,
     Durability,
+    Operation,
     RecoveredState,
     RecoveryReport,
     RemoveSubscription,
@@ -47,11 +49,12 @@ from tidegate_store_jdbc._adapter import (
 from tidegate_store_jdbc._batch import Plan, plan, steps
 from tidegate_store_jdbc._codec import Columns
 from tidegate_store_jdbc._connection import Reachability
+from tidegate_store_jdbc._front import Mark, read_mark, refuse_open_mark
 from tidegate_store_jdbc._lock import FAIL_SECONDS, Lease, make_owner, read_lock
 from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
 from tidegate_store_jdbc._recovery import Counters, Found
 from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
-from tidegate_store_jdbc._secrets import credentials
+from tidegate_store_jdbc._secrets import Credentials, credentials
 from tidegate_store_jdbc._sqlite import SqliteAdapter
 from tidegate_store_jdbc._statements import resolve
 from tidegate_store_jdbc._transactions import Transactions
@@ -93,6 +96,7 @@ class JdbcStore:
         check(options)
         self._context = context
         self._options = options
+        self._credentials = Credentials()
         self._adapter = self._make_adapter()
         known = words(options, self._adapter.dialect)
         self._words = known
@@ -108,13 +112,18 @@ class JdbcStore:
         self._transactions = Transactions(self._adapter, self._lease, self._reachability)
         self._removed: set[int] = set()
         self._disk_bytes = 0
+        self._was_clean = True
+        #: Called with the places of bodies (:attr:`Plan.references`) that no message needs any more.
+        self.on_dead: Callable[[list[int]], object] | None = None
+        self._store_id = ""
 
     def _make_adapter(self) -> Adapter:
         options, context = self._options, self._context
         url = parse_url(options.url)
+        self._credentials = credentials(options, url, context.data_directory, os.environ)
         made = AdapterContext(
             url=url,
-            credentials=credentials(options, url, context.data_directory, os.environ),
+            credentials=self._credentials,
             directory=context.data_directory,
             network_timeout=options.network_timeout,
             connections_max=options.connections_max,
@@ -158,13 +167,41 @@ class JdbcStore:
     async def open(self) -> RecoveredState:
         """See MessageStore. As a standby it returns when this gateway is the master.
 
-        Raises: ConfigError for a statement that the database does not accept.
+        Raises: ConfigError for a statement that the database does not accept; StoreIOError also
+            when a journal holds confirmed messages that are not in the database yet.
+        """
+        mark = await self.acquire()
+        try:
+            refuse_open_mark(mark)
+        except StoreIOError:
+            await self._let_go()
+            raise
+        return await self.recover()
+
+    async def acquire(self) -> Mark | None:
+        """The first half of :meth:`open`: connect, create what is missing, own the store.
+
+        For whoever has a journal in front: :meth:`carry_out` may be called after it.
+        Returns: which journal stood in front when the store was last used. Raises: as ``open``.
         """
         if self._is_opened_once:
             raise StoreClosedError("an SQL store is opened only once; make a new one")
         self._is_opened_once = True
+        async with self._undone_unless_opened():
+            await self._acquire()
+            return await read_mark(self._adapter)
+
+    async def recover(self) -> RecoveredState:
+        """The second half of :meth:`open`: tell what is there. Raises: as ``open``."""
+        async with self._undone_unless_opened():
+            lock = await read_lock(self._adapter)
+            found = await _recovery.recover(self._adapter, lock, self._store_id)
+            return await self._start(found, clean=self._was_clean)
+
+    @contextlib.asynccontextmanager
+    async def _undone_unless_opened(self) -> AsyncGenerator[None]:
         try:
-            return await self._open()
+            yield
         except DatabaseError as error:
             await self._let_go()
             raise self._open_error(error) from error
@@ -243,8 +280,10 @@ class JdbcStore:
 
     # -------------------------------------------------------------------------------- opening
 
-    async def _open(self) -> RecoveredState:
+    async def _acquire(self) -> None:
         adapter, options, context = self._adapter, self._options, self._context
+        if context.persistent:
+            await asyncio.get_running_loop().run_in_executor(None, self._credentials.ask)
         await self._connect()
         is_ready = await self._are_tables_there()
         if not is_ready:
@@ -258,13 +297,13 @@ class JdbcStore:
         lock = await self._lease.acquire(
             lambda owner: context.progress(f"waiting for the lock of {owner}", 0, 0)
         )
-        version, store_id = await self._version()
+        version, self._store_id = await self._version()
         if await migrate(adapter, self._words, version) or not is_ready:
             await adapter.prepare(self._statements)
         # Everything that was written before the lock was taken is in this row now.
-        taken = await read_lock(adapter)
-        found = await _recovery.recover(adapter, taken, store_id)
-        return await self._start(found, clean=not lock.expires_at)
+        self._transactions.counters = await _recovery.numbers(adapter, await read_lock(adapter))
+        self._transactions.is_open = True
+        self._was_clean = not lock.expires_at
 
     async def _are_tables_there(self) -> bool:
         """Whether nothing needs to be created: that would wait for a master that is writing."""
@@ -293,7 +332,9 @@ class JdbcStore:
 
     async def _probe(self) -> None:
         """A small write that shows whether the database is back. Raises: DatabaseError."""
-        await self._lease.renew()
+        if await self._lease.renew() and self._transactions.is_open:
+            # Readers wait for this, too: they must not see what was before a crash of the server.
+            await self._transactions.restore()
 
     async def _version(self) -> tuple[int, str]:
         rows = await self._adapter.control("find_version_statement", (), fetch=True)
@@ -306,7 +347,6 @@ class JdbcStore:
 
     async def _start(self, found: Found, *, clean: bool) -> RecoveredState:
         self._transactions.counters = found.counters
-        self._transactions.is_open = True
         temporary = [known for known in found.subscriptions if not known.durable]
         if temporary:
             # A killed gateway could not remove those of its connections: they end here.
@@ -361,11 +401,16 @@ class JdbcStore:
                 return
             counters = self._counters
             keep = self._context.keep_acknowledged
-            made = plan(batch.operations, self._columns, counters.ack_last, keep_acknowledged=keep)
+            made = plan(
+                batch.operations, self._columns, Plan(counters.ack_last), keep_acknowledged=keep
+            )
             await self._carry_out(made, synced=synced)
             if not made.removed_lists:
                 return
             self._removed.update(made.removed_lists)
+        await self._clean_a_little()
+
+    async def _clean_a_little(self) -> None:
         try:
             await self._clean(chunks=1)
         except StoreError as error:  # the batch itself is written, and must not be repeated
@@ -374,11 +419,16 @@ class JdbcStore:
     async def _carry_out(self, made: Plan, *, synced: bool, also: Sequence[Step] = ()) -> None:
         """Write a plan and count what it changed. The caller holds ``_writing``."""
         counters = self._counters
-        written = steps(made, self._columns, keep_acknowledged=self._context.keep_acknowledged)
+        written = steps(
+            made,
+            self._columns,
+            keep_acknowledged=self._context.keep_acknowledged,
+            tell_dead=self.on_dead is not None,
+        )
         before = (counters.last_sequence, counters.last_list, counters.ack_last)
         counters.last_sequence = max(counters.last_sequence, made.last_sequence)
         counters.last_list = max(counters.last_list, made.last_list)
-        counters.ack_last += len(made.log)
+        counters.ack_last = max(counters.ack_last, made.ack_last)
         try:
             results = await self._transactions.commit([*written.steps, *also], synced=synced)
         except BaseException:
@@ -387,7 +437,10 @@ class JdbcStore:
         if results is None:
             await self._transactions.recount()
             return
+        if written.dead_at >= 0:
+            self._tell_dead(results[written.dead_at])
         counters.pending_messages += written.added
+        counters.acknowledged_bytes += written.log_bytes
         if written.removed_at >= 0:
             counters.pending_messages -= results[written.removed_at]
         elif written.counted_at >= 0:
@@ -399,6 +452,95 @@ class JdbcStore:
 
     def _lost(self, problem: str) -> None:
         self._transactions.fail(problem)
+
+    # ---------------------------------------------------------------------- a journal in front
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why nothing can be written any more, if that is so."""
+        return self._transactions.failure
+
+    @property
+    def is_reachable(self) -> bool:
+        """False from a failed exchange until the database takes a write again."""
+        return self._reachability.is_reachable
+
+    @property
+    def is_owner_for_sure(self) -> bool:
+        """Whether no other gateway can have taken the store yet, by this machine's clock."""
+        return self._lease.is_sure
+
+    async def confirm_ownership(self) -> None:
+        """Renew the lease now. Raises: StoreIOError when another gateway has taken the store."""
+        self._require_open()
+        while not await self._transactions.ask(self._lease.renew):
+            self._transactions.require_open()
+
+    @property
+    def ack_last(self) -> int:
+        """The highest number of the acknowledged log that is in the database."""
+        return self._counters.ack_last
+
+    @property
+    def ack_released(self) -> int:
+        """The highest number that was released."""
+        return self._counters.ack_released
+
+    def extend(self, made: Plan, operations: Sequence[Operation]) -> None:
+        """Carry *operations* out on *made*. Raises: PluginContractError for an unknown one."""
+        plan(operations, self._columns, made, keep_acknowledged=self._context.keep_acknowledged)
+
+    async def carry_out(self, made: Plan, mark: Mark, *, released: int = 0) -> None:
+        """Write a plan and the mark of the journal that it came from, in one synced transaction.
+
+        Args: released: the acknowledged log is released up to here (rows of *made* are not written).
+        Raises: as ``write``; after StoreFullError the same plan may be carried out again.
+        """
+        async with self._writing:
+            counters = self._counters
+            before = counters.ack_released
+            counters.ack_released = max(
+                before, min(released, max(counters.ack_last, made.ack_last))
+            )
+            row = (mark.journal, mark.place, mark.position, int(mark.is_open))
+            try:
+                await self._carry_out(
+                    made, synced=True, also=[Step("put_journal_statement", [row])]
+                )
+            except BaseException:
+                counters.ack_released = before
+                raise
+            self._removed.update(made.removed_lists)
+        if counters.ack_released > before:
+            await self._delete_released()
+        if made.removed_lists:
+            await self._clean_a_little()
+
+    async def kept(self, sequences: Sequence[int]) -> set[int]:
+        """Those of *sequences* whose messages the database holds. Raises: as ``write``."""
+        rows = [(sequence,) for sequence in sequences]
+        async with self._writing:
+            while True:
+                results = await self._transactions.commit(
+                    [Step("find_kept_messages_statement", rows, fetch=True)], synced=False
+                )
+                if results is not None:
+                    return {int(row[0]) for row in results[0]}
+
+    def _asks_for_dead(self, rows: Sequence[Row]) -> list[Step]:
+        if self.on_dead is None:
+            return []
+        return [Step("find_dead_messages_statement", rows, fetch=True)]
+
+    def _tell_dead(self, rows: Sequence[Row]) -> None:
+        places = [_codec.place_of_body(bytes(row[0])) for row in rows]
+        if self.on_dead is not None:
+            self.on_dead([place for place in places if place is not None])
+
+    async def shared(self) -> dict[int, int]:
+        """Messages of several lists, and how many of these hold them still. Raises: as ``page_in``."""
+        rows = await self._fetch("find_shared_messages_statement", ())
+        return {int(sequence): int(count) for sequence, count in rows}
 
     # --------------------------------------------------------------------------------- reading
 
@@ -436,6 +578,7 @@ class JdbcStore:
                     results = await self._transactions.commit(
                         [
                             Step("delete_acknowledged_statement", [(rows[-1][0],)]),
+                            *self._asks_for_dead(left),
                             Step("count_released_messages_statement", left, fetch=True),
                             Step("delete_old_messages_statement", left),
                         ],
@@ -444,7 +587,9 @@ class JdbcStore:
                     if results is None:
                         await self._transactions.recount()
                     else:
-                        counters.acknowledged_bytes -= sum(int(row[1]) for row in results[1])
+                        counters.acknowledged_bytes -= sum(int(row[1]) for row in results[-2])
+                        if len(results) > 3:
+                            self._tell_dead(results[1])
                 if len(rows) < limit:
                     counters.acknowledged_oldest_at = 0
                     if counters.ack_released < counters.ack_last:
@@ -466,7 +611,7 @@ class JdbcStore:
                         "find_removed_messages_statement", (pending_list, limit)
                     )
                     made = Plan()
-                    made.removed = [(pending_list, row[0]) for row in rows]
+                    made.removed = {(pending_list, row[0]): None for row in rows}
                     made.left = made.discarded = {row[0] for row in rows}
                     is_last = len(rows) < limit
                     also = [Step("delete_removed_statement", [(pending_list,)])] if is_last else []

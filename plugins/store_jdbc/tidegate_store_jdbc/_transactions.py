@@ -3,13 +3,18 @@
 The first statement of each checks the fencing token, counts the transaction and writes the store's
 numbers, all in the lock row. When the connection breaks during a COMMIT, that count tells afterwards
 whether the transaction is there: it is then not made twice, and never forgotten.
+
+A transaction that nobody waits for is not synced, and a server that crashes may lose it while the
+gateway lives. The same count tells which are missing; they are kept until the next synced one, and made
+again before anything else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 from tidegate.spi import (
     CorruptRecordError,
@@ -36,6 +41,11 @@ from tidegate_store_jdbc._recovery import Counters, Found
 
 logger = logging.getLogger("tidegate.store.jdbc")
 
+T = TypeVar("T")
+
+#: Transactions that may be lost in a crash of the server, and are kept: then one is synced.
+_UNSYNCED_MAX: Final = 64
+
 
 class Transactions:
     """What a store writes and reads with.
@@ -55,6 +65,8 @@ class Transactions:
         self.is_open = False
         self.failure: StoreError | None = None
         self.has_unsynced = False
+        self._unsynced: list[tuple[int, list[Step]]] = []
+        self._restoring = asyncio.Lock()
 
     async def commit(self, made: Sequence[Step], *, synced: bool) -> list[StepResult] | None:
         """Run steps in one transaction, as often as it takes; one call at a time.
@@ -64,6 +76,7 @@ class Transactions:
         """
         counters = self.counters
         batch = counters.batch + 1
+        synced = synced or len(self._unsynced) >= _UNSYNCED_MAX
         numbers = (batch, counters.last_sequence, counters.last_list, counters.ack_last)
         row = (*numbers, counters.ack_released, self._lease.token, counters.batch)
         steps = [Step("update_batch_statement", [row]), *made]
@@ -82,7 +95,9 @@ class Transactions:
                 continue
             except FenceError:
                 if not in_doubt or not await self._is_written(batch):
-                    raise self.fail("another gateway owns the store now") from None
+                    if not await self._is_restored():
+                        raise self.fail("another gateway owns the store now") from None
+                    continue
             except DatabaseFullError as error:
                 raise StoreFullError(f"the database has no room: {error}") from error
             except StoreError:
@@ -95,6 +110,9 @@ class Transactions:
             self.has_unsynced = not synced
             if synced:
                 counters.ack_synced = counters.ack_last
+                self._unsynced.clear()
+            elif not self._adapter.dialect.is_embedded:
+                self._unsynced.append((batch, steps))
             return None if results is None else results[1:]
 
     async def _is_written(self, batch: int) -> bool:
@@ -106,6 +124,39 @@ class Transactions:
                 await self._lost(error)
             else:
                 return row.fencing_token == self._lease.token and row.batch == batch
+
+    async def restore(self) -> bool:
+        """Make those transactions again that the server lost when it crashed.
+
+        Returns: whether everything up to now is there; False when another gateway has the store.
+        Raises: DatabaseError.
+        """
+        async with self._restoring:
+            while True:
+                row = await read_lock(self._adapter)
+                lost = [kept for kept in self._unsynced if kept[0] > row.batch]
+                is_complete = row.batch + len(lost) == self.counters.batch
+                if row.fencing_token != self._lease.token or not is_complete:
+                    return False
+                try:
+                    for _, steps in lost:
+                        await self._adapter.transaction(steps, synced=True)
+                except FenceError:
+                    continue  # one whose answer was lost before was still on its way
+                if lost:
+                    logger.warning("database=restored lost_transactions=%d", len(lost))
+                return True
+
+    async def _is_restored(self) -> bool:
+        """The same, however long the database is away. Raises: StoreIOError, StoreClosedError."""
+        while True:
+            self.require_open()
+            try:
+                return await self.restore()
+            except DatabaseUnavailableError as error:
+                await self._lost(error)
+            except DatabaseError as error:
+                raise self.fail(f"what the server lost cannot be written again: {error}") from error
 
     async def recount(self) -> None:
         """Count anew what a transaction changed whose results were lost."""
@@ -134,6 +185,17 @@ class Transactions:
                 raise CorruptRecordError(error.problem, location=statement) from error
             except DatabaseError as error:
                 raise StoreIOError(f"reading failed: {error}") from error
+
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the database answers. Raises: StoreIOError, StoreClosedError."""
+        while True:
+            self.require_open()
+            try:
+                return await question()
+            except DatabaseUnavailableError as error:
+                await self._lost(error)
+            except DatabaseError as error:
+                raise StoreIOError(f"asking failed: {error}") from error
 
     async def _lost(self, error: DatabaseError) -> None:
         self._reachability.lost(str(error))

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidegate.spi import CommandHost, StoreLockedError
+from tidegate.spi import CommandHost, ConfigError, StoreLockedError
 from tidegate_store_journal._located import (
+    directory_around,
     directory_of,
     find_directory,
     find_store,
+    large_directory_of,
     require_journal,
 )
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 #: `verify` found damage.
 EXIT_DAMAGED: Final = 1
+#: Percent: files less alive than this are emptied by `compact`.
+COMPACT_BELOW: Final = 50
 
 app: Final = typer.Typer(
     rich_markup_mode=None,
@@ -89,8 +93,10 @@ def verify(
     from tidegate_store_journal import _verify
 
     host: CommandHost = context.obj
-    where = find_directory(host, config, directory)
-    found = _verify.verify(where, host.progress())
+    store = find_store(host, config, directory)
+    where = directory_of(store)
+    require_journal(where)
+    found = _verify.verify(where, host.progress(), large=large_directory_of(store))
     if as_json:
         host.print_json(
             {"directory": str(where), "damaged": bool(found.damages), **dataclasses.asdict(found)}
@@ -99,6 +105,7 @@ def verify(
         typer.echo(
             f"{where}: {found.files} data files, {found.batches} batches, {found.records} records "
             f"({found.read_bytes / 1e6:.1f} MB) read; {found.references} references followed"
+            + (f", {found.bodies} of them to other files" if found.bodies else "")
         )
         for note in found.notes:
             typer.echo(f"note: {note}")
@@ -127,7 +134,7 @@ def why(
 
     host: CommandHost = context.obj
     if directory is None and config is None and Path(file).parent != Path():
-        directory = Path(file).parent
+        directory = directory_around(Path(file))
     found = _why.why(find_directory(host, config, directory), file)
     if as_json:
         host.print_json(dataclasses.asdict(found) | {"live_share": found.live_share})
@@ -141,29 +148,49 @@ def compact(
     config: ConfigOption = None,
     directory: DirectoryOption = None,
     below: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--below", min=1, max=100, metavar="PERCENT", help="Only files less alive than this."
+            "--below",
+            min=1,
+            max=100,
+            metavar="PERCENT",
+            help=f"Only files less alive than this ({COMPACT_BELOW}).",
         ),
-    ] = 50,
+    ] = None,
     delete_free: Annotated[
         bool, typer.Option("--delete-free", help="Delete dead files that wait to be used again.")
     ] = False,
+    destination: Annotated[
+        str,
+        typer.Option(
+            "--destination",
+            metavar="NAME",
+            help="Only the directory of one destination, as in queue://orders.",
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Empty sparse data files now.
 
     Whatever the options say. The gateway must not run. A dead file is kept to be used again as journal_pool_files says;
-    --delete-free gives its room back.
+    --delete-free gives its room back. --destination writes the record file of one destination anew
+    instead (per_destination, preset flatfile) and leaves the data files alone.
     """
-    from tidegate_store_journal import _offline
-
     host: CommandHost = context.obj
     store = find_store(host, config, directory)
     require_journal(directory_of(store))
+    if destination:
+        if delete_free or below is not None:
+            raise ConfigError("--destination goes with neither --below nor --delete-free")
+        _compact_destination(host, store, destination, as_json)
+        return
+    from tidegate_store_journal import _offline
+
     before, after = _offline_only(
         store,
-        lambda: _offline.compact(store, host.progress(), percentage=below, delete_free=delete_free),
+        lambda: _offline.compact(
+            store, host.progress(), percentage=below or COMPACT_BELOW, delete_free=delete_free
+        ),
     )
     if as_json:
         host.print_json({"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)})
@@ -249,8 +276,16 @@ def _print_inspect(host: CommandHost, found: JournalReport) -> None:
     rows = max(0, found.acknowledged_last - found.acknowledged_first + 1)
     typer.echo(
         f"last batch {found.batch}, last sequence {found.last_sequence}, {rows} rows in the "
-        f"acknowledged log, {found.sessions} sessions, {found.retained} retained messages\n"
+        f"acknowledged log, {found.sessions} sessions, {found.retained} retained messages"
     )
+    counters = found.counters
+    if counters is None:
+        typer.echo("the metadata store cannot be read\n")
+    else:
+        typer.echo(
+            f"metadata store: {counters.checkpoints} checkpoints; {counters.pending_put} references "
+            f"to pending messages came in, {counters.pending_deleted} went\n"
+        )
     files = [
         (
             file.name,
@@ -319,6 +354,20 @@ def _inspect_json(found: JournalReport) -> dict[str, Any]:
             item["records"] = records.get(file.name, {})
             item["batches"] = batches.get(file.name)
     return value
+
+
+def _compact_destination(
+    host: CommandHost, store: ConfiguredStore, destination: str, as_json: bool
+) -> None:
+    from tidegate_store_journal import _splitcompact
+
+    place = directory_of(store)
+    done = _offline_only(store, lambda: _splitcompact.compact(place, destination))
+    if as_json:
+        host.print_json(dataclasses.asdict(done))
+        return
+    row = (done.destination, done.messages, done.bytes_before, done.bytes_after)
+    host.print_table(("destination", "messages", "bytes before", "bytes after"), [row])
 
 
 def _print_counts(host: CommandHost, counts: dict[str, int], as_json: bool, where: Path) -> None:

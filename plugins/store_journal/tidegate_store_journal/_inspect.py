@@ -10,8 +10,9 @@ from pathlib import Path
 
 from tidegate.spi import Progress, StoreIOError
 from tidegate_store_journal._census import open_file, take_census
-from tidegate_store_journal._format import FormatError
+from tidegate_store_journal._format import FormatError, file_name
 from tidegate_store_journal._lookon import Look, ReadOnlyStorage, look
+from tidegate_store_journal._metadata import MetadataCounters, MetadataError, read_counters
 from tidegate_store_journal._why import FileReport, file_reports
 
 
@@ -46,6 +47,7 @@ class JournalReport:
         files: in the journal's order; lists: by their id.
         records: per file that holds batches, records by type; empty when they were not counted.
         batches: per file, the numbers of its first and its last batch; likewise.
+        counters: what was ever written into the metadata store; None when it cannot be read.
     """
 
     directory: str
@@ -60,6 +62,7 @@ class JournalReport:
     lists: list[ListReport]
     records: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     batches: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    counters: MetadataCounters | None = None
 
 
 def report(directory: Path, progress: Progress, *, records: bool = True) -> JournalReport:
@@ -81,24 +84,30 @@ def report(directory: Path, progress: Progress, *, records: bool = True) -> Jour
             files=file_reports(seen),
             lists=_lists(seen),
         )
+    try:
+        result.counters = read_counters(directory)
+    except MetadataError:
+        pass  # `verify` says what is wrong with it; the rest is in the data files
     if records:
         storage = ReadOnlyStorage(directory)
-        used = [file.name for file in result.files if file.state in ("used", "current")]
-        for done, name in enumerate(used):
+        storage.list()  # it has to know where they are
+        used = [file for file in result.files if file.state in ("used", "current")]
+        for done, one in enumerate(used):
+            name = file_name(one.file_id)
             progress("counting records", done, len(used))
             try:
                 file = open_file(storage, name)
             except FileNotFoundError:
                 continue  # put away by the gateway meanwhile
             except FormatError as error:
-                raise StoreIOError(f"{directory / name}: {error}") from error
+                raise StoreIOError(f"{storage.describe(name)}: {error}") from error
             assert file.handle is not None
             try:
                 census = take_census(file)
             finally:
                 file.handle.close()
-            result.records[name] = census.types
-            result.batches[name] = (census.first_batch, census.last_batch)
+            result.records[one.name] = census.types
+            result.batches[one.name] = (census.first_batch, census.last_batch)
         progress("counting records", len(used), len(used))
     return result
 
@@ -116,6 +125,8 @@ def _lists(seen: Look) -> list[ListReport]:
             name = subscription.name
         elif list_id in queues:
             kind, destination = "queue", queues[list_id]
+        elif (branch := index.branch_of_list(list_id)) is not None:
+            kind, client_id, name = "prepared branch", branch.client_id, str(branch.branch_id)
         pending = index.lists.get(list_id)
         messages = body_bytes = first = delivered = 0
         if pending is not None:

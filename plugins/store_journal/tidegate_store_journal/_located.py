@@ -9,16 +9,21 @@ from typing import Final
 from tidegate.spi import CommandHost, ConfigError, ConfiguredStore, StoreContext
 from tidegate_store_journal import _format, _presets
 from tidegate_store_journal._format import FILE_HEADER_BYTES, FILE_MAGIC
+from tidegate_store_journal._names import NamedStorage, preset_of
 from tidegate_store_journal._options import JournalOptions
 
 PLUGIN: Final = "journal"
 _DATA_NAME: Final = re.compile(r"journal-\d{10}\.data")
 
 
-def data_names(directory: Path) -> list[str]:
-    """Names of the data files in *directory*, in order of their ids. Raises: ConfigError."""
+def data_names(storage: NamedStorage) -> list[str]:
+    """The engine's names of the data files in *storage*, in order of their ids.
+
+    Whatever they are called on the disk: ``storage.describe`` tells. Raises: ConfigError.
+    """
+    directory = storage.describe("")
     try:
-        names = [path.name for path in directory.iterdir()]
+        names = storage.list()
     except FileNotFoundError:
         raise ConfigError(f"there is no directory {directory}") from None
     except OSError as error:
@@ -61,39 +66,62 @@ def directory_of(store: ConfiguredStore) -> Path:
     return _presets.directory_of(context, options.directory)
 
 
+def large_directory_of(store: ConfiguredStore) -> Path:
+    """Where the large bodies of *store* are, or would be."""
+    options = store.options
+    assert isinstance(options, JournalOptions)
+    return directory_of(store) / options.large_messages_directory
+
+
 def require_journal(directory: Path) -> None:
     """Raises: ConfigError for a place that holds no journal, or one of a newer program."""
-    names = data_names(directory)
+    storage = NamedStorage(directory)
+    names = data_names(storage)
     if not names:
         inner = [path for path in (directory / "journal", directory.parent) if _is_journal(path)]
         hint = f"; there is one in {inner[0]}" if inner else ""
         raise ConfigError(f"{directory} is not a journal: it has no data files{hint}")
     for name in names:
-        with (directory / name).open("rb") as file:
+        path = storage.describe(name)
+        with Path(path).open("rb") as file:
             head = file.read(FILE_HEADER_BYTES)
         version = int.from_bytes(head[8:10], "little")
         if head[:8] == FILE_MAGIC and version > _format.FORMAT_VERSION:
             raise ConfigError(
-                f"{directory / name} has version {version} of the journal's format, and this "
+                f"{path} has version {version} of the journal's format, and this "
                 f"program reads up to {_format.FORMAT_VERSION}: use the tidegate that wrote it, or "
                 "a newer one"
             )
 
 
 def _is_journal(directory: Path) -> bool:
-    return directory.is_dir() and bool(data_names(directory))
+    return directory.is_dir() and bool(data_names(NamedStorage(directory)))
+
+
+def directory_around(file: Path) -> Path:
+    """The directory of the journal that has the data file *file*: where it lies, or one above.
+
+    Two presets keep data files in a directory of their own, ``journal``.
+    """
+    inner = file.parent
+    return inner.parent if not _is_journal(inner) and _is_journal(inner.parent) else inner
 
 
 def _store_in(directory: Path) -> ConfiguredStore:
-    """The journal in *directory*, with the size that its data files have."""
+    """The journal in *directory*, with the size that its data files have, and their names."""
     from tidegate_store_journal.plugin import JournalStoreFactory
 
-    names = data_names(directory) if directory.is_dir() else []
-    lengths = [(directory / name).stat().st_size for name in names]
+    storage = NamedStorage(directory)
+    names = data_names(storage) if directory.is_dir() else []
+    lengths = [Path(storage.describe(name)).stat().st_size for name in names]
     options = JournalOptions(directory=str(directory))
     if lengths:
         usual = max(set(lengths), key=lengths.count)
-        options = JournalOptions(directory=str(directory), journal_max_file_length=usual)
+        options = JournalOptions(
+            directory=str(directory),
+            preset=preset_of(storage) or _presets.NO_PRESET,
+            journal_max_file_length=usual,
+        )
     return ConfiguredStore(
         PLUGIN, JournalStoreFactory(), options, directory.parent, "tidegate journal"
     )

@@ -32,6 +32,7 @@ from tidegate.spi import (
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
 from tidegate_store_journal._format import FormatError, encode
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._pieces import Piece, decode_piece, encode_piece, without_removed
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ _COUNT: Final = struct.Struct("<I")
 _INFLIGHT_KEY: Final = struct.Struct(">BH")
 _STATE_KEY: Final = b"state"
 _COUNTERS_KEY: Final = b"counters"
+_ENTRIES_KEY: Final = b"entries"
 
 
 class MetadataError(Exception):
@@ -295,7 +297,7 @@ class LmdbMetadata:
         for key, value in transaction.cursor(db=database["deliveries"]):
             list_id, sequence = _PENDING_KEY.unpack(key)
             deliveries[list_id, sequence] = _COUNT.unpack(value)[0]
-        return Loaded(
+        loaded = Loaded(
             state=state,
             lists=self._load_pending(transaction, progress),
             deliveries=deliveries,
@@ -316,6 +318,37 @@ class LmdbMetadata:
                 for key, value in transaction.cursor(db=database["large"])
             },
         )
+        self._check_entries(transaction, loaded)
+        return loaded
+
+    def _check_entries(self, transaction: lmdb.Transaction, loaded: Loaded) -> None:
+        """As many were found as there were: one wrong bit in a tree can hide a whole branch of it.
+
+        Raises: MetadataError.
+        """
+        encoded = transaction.get(_ENTRIES_KEY, db=self._open["meta"])
+        if encoded is None:
+            raise MetadataError(f"{self._directory} does not say how many entries it has")
+        found = {
+            "pending": sum(map(len, loaded.lists.values())),
+            "deliveries": len(loaded.deliveries),
+            "destinations": len(loaded.destinations),
+            "subscriptions": len(loaded.subscriptions),
+            "sessions": len(loaded.sessions),
+            "inflight": len(loaded.inflight),
+            "retained": len(loaded.retained),
+            "large": len(loaded.large),
+            "acknowledged": len(loaded.acknowledged),
+            "files": len(loaded.speaks_of),
+            "branches": len(loaded.branches),
+            "duplicates": len(loaded.duplicate_ids),
+        }
+        entries = msgspec.msgpack.decode(encoded, type=dict[str, int])
+        for name, count in entries.items():
+            if found.get(name) != count:
+                raise MetadataError(
+                    f"{self._directory} has {found.get(name)} {name}, and should have {count}"
+                )
 
     def _load_pending(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
@@ -343,6 +376,12 @@ class LmdbMetadata:
                     total = replace(self.counters)
                     total.add(counters)
                     transaction.put(_COUNTERS_KEY, encode(total), db=self._open["meta"])
+                    entries = {
+                        name: transaction.stat(database)["entries"]
+                        for name, database in self._open.items()
+                        if name != "meta"
+                    }
+                    transaction.put(_ENTRIES_KEY, encode(entries), db=self._open["meta"])
                 break
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
@@ -463,7 +502,7 @@ def read_counters(directory: Path) -> MetadataCounters:
     Works beside a running gateway; zeros where there is no metadata store.
     Raises: MetadataError.
     """
-    metadata = LmdbMetadata(directory / "metadata", read_only=True)
+    metadata = LmdbMetadata(NamedStorage(directory).metadata_directory, read_only=True)
     try:
         metadata.load(lambda _what, _done, _total: None)
     finally:

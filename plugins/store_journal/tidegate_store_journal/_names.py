@@ -213,6 +213,20 @@ class NamedStorage(DirectoryStorage):
         return str(self._root / self.path_of(name)) if name else str(self._root)
 
 
+def preset_of(storage: NamedStorage) -> str:
+    """The preset that named most data files in *storage*; "" when it was none, or there are none.
+
+    Raises: OSError.
+    """
+    counts = dict.fromkeys(NAMINGS, 0)
+    for name in storage.list():
+        match = _OURS.fullmatch(name)
+        if match is not None and match[2] == "data":
+            path = storage.path_of(name)
+            counts[next(key for key, item in NAMINGS.items() if item.name_of(path))] += 1
+    return max(counts, key=lambda key: counts[key])
+
+
 def holds_journal(directory: Path) -> bool:
     """Tell whether there are data files of any naming in *directory*."""
     if not directory.is_dir():

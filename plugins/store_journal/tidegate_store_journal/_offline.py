@@ -19,7 +19,6 @@ from tidegate_store_journal._located import directory_of
 from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._recovery import FREE_NAME
-from tidegate_store_journal._storage import DirectoryStorage
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -120,16 +119,17 @@ async def _compact(
 
 def space_of(directory: Path) -> tuple[int, int]:
     """Number and bytes of the data files in *directory*, used, spare and free."""
+    storage = NamedStorage(directory)
     sizes = [
-        path.stat().st_size
-        for path in directory.iterdir()
-        if path.name.startswith("journal-") and path.suffix in (".data", ".free")
+        Path(storage.describe(name)).stat().st_size
+        for name in storage.list()
+        if name.startswith("journal-") and name.endswith((".data", ".free"))
     ]
     return len(sizes), sum(sizes)
 
 
 def _delete_free(directory: Path) -> None:
-    storage = DirectoryStorage(directory)
+    storage = NamedStorage(directory)
     storage.lock("tidegate journal compact")
     try:
         for name in filter(FREE_NAME.fullmatch, storage.list()):
@@ -146,8 +146,8 @@ def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
     Raises: StoreLockedError while a gateway runs; CorruptRecordError; StoreError.
     """
     directory = directory_of(store)
-    storage = DirectoryStorage(directory)
-    metadata, aside = NamedStorage(directory).metadata_directory, directory / ASIDE
+    storage = NamedStorage(directory)
+    metadata, aside = storage.metadata_directory, directory / ASIDE
     storage.lock("tidegate journal rebuild-index")
     try:
         # Crash story: from the rename to the end there is no metadata, or a new one; either is

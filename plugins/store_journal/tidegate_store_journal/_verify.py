@@ -7,6 +7,7 @@ therefore looked at again, and counts only when it stays while the file stays wh
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -26,6 +27,7 @@ from tidegate_store_journal._format import (
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
     FILE_SHIFT,
+    MASK_32,
     FormatError,
     location_parts,
     read_message,
@@ -33,7 +35,8 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._located import data_names
 from tidegate_store_journal._lookon import Look, ReadOnlyStorage, look
 from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
-from tidegate_store_journal._names import NamedStorage
+from tidegate_store_journal._names import NAMINGS, NamedStorage, preset_of
+from tidegate_store_journal._reference import Reference, decode_reference
 from tidegate_store_journal._sidefiles import (
     BINDINGS_COPY_NAME,
     BINDINGS_NAME,
@@ -42,6 +45,7 @@ from tidegate_store_journal._sidefiles import (
 )
 from tidegate_store_journal._storage import LOCK_NAME
 from tidegate_store_journal._tail import scan
+from tidegate_store_journal._verifybodies import Places, Wanted, check_bodies, confirmed
 
 #: How often something suspicious is looked at before it is called damage, and the pause between.
 _ATTEMPTS: Final = 5
@@ -68,6 +72,8 @@ class VerifyReport:
     Attributes:
         files, read_bytes, batches, records: of data files; references: messages and rows of the
             acknowledged log that something holds, each read where it lies.
+        bodies: of them, those that were read in the directories of destinations or in files of large
+            bodies, too.
         damages: empty for a whole journal.
         notes: what could not be checked, or is unusual and no damage.
     """
@@ -77,6 +83,7 @@ class VerifyReport:
     batches: int = 0
     records: int = 0
     references: int = 0
+    bodies: int = 0
     damages: list[Damage] = field(default_factory=list[Damage])
     notes: list[str] = field(default_factory=list[str])
 
@@ -89,22 +96,31 @@ class VerifyReport:
 
 
 def verify(
-    directory: Path, progress: Progress, *, sleep: Callable[[float], None] = time.sleep
+    directory: Path,
+    progress: Progress,
+    *,
+    large: Path | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> VerifyReport:
     """Check the journal in *directory*: files, batches, records, references, metadata. Blocks.
 
-    Args: sleep: how to wait before a second look, in seconds.
+    Args: large: directory of the large bodies, None for the usual one below; sleep: how to wait before a second look, in seconds.
     Raises: ConfigError, StoreIOError when it cannot be read at all.
     """
-    return _Verifier(directory, progress, sleep).run()
+    places = Places(directory, directory / "large-messages" if large is None else large)
+    return _Verifier(places, progress, sleep).run()
 
 
 class _Verifier:
-    def __init__(self, directory: Path, progress: Progress, sleep: Callable[[float], None]) -> None:
-        self._directory = directory
+    def __init__(self, places: Places, progress: Progress, sleep: Callable[[float], None]) -> None:
+        self._places = places
+        self._directory = directory = places.directory
         self._progress = progress
         self._sleep = sleep
-        self._storage = ReadOnlyStorage(directory)
+        there = NamedStorage(directory)
+        data_names(there)  # says it when there is nothing
+        self._storage = ReadOnlyStorage(directory, NAMINGS[preset_of(there)])
+        self._metadata_name = str(there.metadata_directory.relative_to(directory) / "data.mdb")
         self._report = VerifyReport()
 
     def run(self) -> VerifyReport:
@@ -120,7 +136,7 @@ class _Verifier:
 
     def _data_files(self, batch: int) -> None:
         """*batch*: number of one that was on disk before."""
-        names = data_names(self._directory)
+        names = data_names(self._storage)
         is_whole = True
         newest = max((self._first_batch(name) for name in names), default=0)
         found: list[tuple[str, Census]] = []
@@ -138,7 +154,7 @@ class _Verifier:
                 f"the journal ends with batch {census.last_batch}, and batch {batch} was on disk "
                 "once: what follows is damaged or missing. Restore the file from a copy"
             )
-            self._report.add(Damage(name, census.end, text))
+            self._add(Damage(name, census.end, text))
 
     def _first_batch(self, name: str) -> int:
         """0 for a file that has none, cannot be read or is gone: the census says why."""
@@ -193,7 +209,7 @@ class _Verifier:
             self._count(name, last[0], 0 if is_moving else last[1])
             return last[0]
         for damage in problems:
-            self._report.add(damage)
+            self._add(damage)
         return None
 
     def _problems(self, file: DataFile, census: Census, newest: int) -> tuple[list[Damage], int]:
@@ -224,7 +240,7 @@ class _Verifier:
         report.records += census.records
         if torn and not self._is_running():
             report.notes.append(
-                f"{name} at offset {census.end}: a torn batch of {torn} bytes, never confirmed; the "
+                f"{self._shown(name)} at offset {census.end}: a torn batch of {torn} bytes, never confirmed; the "
                 "next start cuts it off and keeps a copy"
             )
 
@@ -249,7 +265,7 @@ class _Verifier:
                     f"its first batch is {after.first_batch}, and another file goes to "
                     f"{before.last_batch} already; one of them does not belong here"
                 )
-                self._report.add(Damage(name, DATA_OFFSET, text))
+                self._add(Damage(name, DATA_OFFSET, text))
 
     def _is_running(self) -> bool:
         """A gateway seems to hold the lock; where the system does not tell, one may."""
@@ -270,8 +286,8 @@ class _Verifier:
                 check_bindings(self._storage, name)
             except FormatError as error:
                 text = f"{error}. It is written again at the next checkpoint; the metadata and"
-                self._report.add(Damage(name, 0, f"{text} the other copy say the same"))
-        for name in data_names(self._directory):
+                self._add(Damage(name, 0, f"{text} the other copy say the same"))
+        for name in data_names(self._storage):
             file_id = int(name[8:18])
             try:
                 live = read_live_list(self._storage, file_id)
@@ -279,7 +295,7 @@ class _Verifier:
                     live.blocks()
             except FormatError as error:
                 text = f"{error}. Only a rebuild of the metadata would need it"
-                self._report.add(Damage(_format.live_name(file_id), 0, text))
+                self._add(Damage(_format.live_name(file_id), 0, text))
 
     def _metadata(self) -> int | None:
         """Check the checkpoint by itself. Returns: its last batch; None when it cannot be read."""
@@ -307,7 +323,7 @@ class _Verifier:
                 metadata.close()
         except (MetadataError, lmdb_verify.VerifyError) as error:
             text = f"the metadata store is damaged: {error}; {advice}"
-            self._report.add(Damage("metadata/data.mdb", 0, text))
+            self._add(Damage(self._metadata_name, 0, text))
             return None
         return loaded.state.batch if loaded is not None else 0
 
@@ -317,11 +333,15 @@ class _Verifier:
         """Everything that the checkpoint and the journal behind it refer to can be read."""
         try:
             with look(self._directory) as seen:
-                suspects = self._unreadable(seen)
+                references: dict[int, Reference] = {}
+                suspects = self._unreadable(seen, references)
+                large = dict(seen.replay.index.large.bodies)
+                wanted = Wanted(seen.store_id, references, large)
                 before = seen.replay.index.batch
                 self._compare(seen)
             if suspects:
                 suspects = self._confirmed(suspects, before)
+            self._bodies(wanted, before)
         except CorruptRecordError as error:
             self._add_error(error)
         except StoreIOError as error:
@@ -331,10 +351,27 @@ class _Verifier:
                 file_id, offset, _, _ = location_parts(place)
                 who = f"list {list_id}" if list_id else "the acknowledged log"
                 text = f"message {sequence}, which {who} holds: {problem}. Restore it from a copy"
-                self._report.add(Damage(_format.file_name(file_id), offset, text))
+                self._add(Damage(_format.file_name(file_id), offset, text))
 
-    def _unreadable(self, seen: Look) -> list[tuple[int, int, int, str]]:
-        """(list, or 0 for the log, sequence, location, problem) of what cannot be read."""
+    def _bodies(self, wanted: Wanted, batch: int) -> None:
+        """Records in the directories of destinations, and large bodies."""
+        self._report.bodies = len(wanted.references) + len(wanted.bodies)
+        broken = check_bodies(self._places, wanted, self._progress)
+        pause = functools.partial(self._sleep, _PAUSE_SECONDS)
+        for one in confirmed(self._places, wanted, broken, batch, pause):
+            if one.is_lost:
+                self._report.notes.append(f"{one.problem}: not synced; the next start drops them")
+            else:
+                text = f"{one.problem}. Restore the file from a copy"
+                self._add(Damage(one.file, one.offset, text))
+
+    def _unreadable(
+        self, seen: Look, references: dict[int, Reference]
+    ) -> list[tuple[int, int, int, str]]:
+        """(list, or 0 for the log, sequence, location, problem) of what cannot be read.
+
+        Puts what is in the directories of destinations into *references*.
+        """
         files = {file.file_id: file for file in seen.replay.files}
         found: list[tuple[int, int, int, str]] = []
         wanted = sorted({*files, *seen.replay.index.files})
@@ -346,7 +383,7 @@ class _Verifier:
             if file is None:
                 found += [(*item, "its data file is missing") for item in held]
             else:
-                found += _read_held(file, held)
+                found += _read_held(file, held, references)
         self._progress("reading references", len(wanted), len(wanted))
         return found
 
@@ -367,7 +404,7 @@ class _Verifier:
                 suspects = []
                 for one in still:
                     file = files.get(location_parts(one[2])[0])
-                    suspects += [one] if file is None else _read_held(file, [one[:3]])
+                    suspects += [one] if file is None else _read_held(file, [one[:3]], {})
                 if not suspects or seen.replay.index.batch == before:
                     break  # nothing is being written: it stays as it is
                 before = seen.replay.index.batch
@@ -388,12 +425,19 @@ class _Verifier:
                 if number == _DIFFERENCES_MAX:
                     self._report.notes.append("there are more differences in the metadata")
                     break
-                self._report.damages.append(Damage("metadata/data.mdb", 0, text))
+                self._report.damages.append(Damage(self._metadata_name, 0, text))
+
+    def _shown(self, name: str) -> str:
+        """What the file that the engine calls *name* is called on the disk."""
+        return name if "/" in name else Path(self._storage.describe(name)).name
+
+    def _add(self, damage: Damage) -> None:
+        self._report.add(Damage(self._shown(damage.file), damage.offset, damage.problem))
 
     def _add_error(self, error: CorruptRecordError) -> None:
         place, _, offset = error.location.rpartition(" at offset ")
         name = Path(place or error.location).name
-        self._report.add(Damage(name, int(offset) if offset.isdigit() else 0, error.problem))
+        self._add(Damage(name, int(offset) if offset.isdigit() else 0, error.problem))
 
 
 def _held_in(seen: Look, file_id: int) -> Iterator[tuple[int, int, int]]:
@@ -411,7 +455,9 @@ def _held_in(seen: Look, file_id: int) -> Iterator[tuple[int, int, int]]:
                     yield 0, block.sequences[number], place
 
 
-def _read_held(file: DataFile, held: list[tuple[int, int, int]]) -> list[tuple[int, int, int, str]]:
+def _read_held(
+    file: DataFile, held: list[tuple[int, int, int]], references: dict[int, Reference]
+) -> list[tuple[int, int, int, str]]:
     """Read messages of one file, sorted by location. Returns those that cannot be read, with why."""
     handle = file.handle
     assert handle is not None
@@ -428,7 +474,10 @@ def _read_held(file: DataFile, held: list[tuple[int, int, int]]) -> list[tuple[i
             at = offset - begin
             known, problem = offset, ""
             try:
-                read_message(data[at : at + size], sequence)
+                message = read_message(data[at : at + size], sequence)
+                reference = decode_reference(message, place & MASK_32)
+                if reference is not None:
+                    references[sequence] = reference
             except FormatError as error:
                 problem = str(error)
         if problem:

@@ -50,9 +50,10 @@ def test_a_wrong_call_is_one_line_on_stderr_and_code_2(tidegate, arguments, said
 def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) -> None:
     done = tidegate("plugins")
     assert done.code == 0
+    stores = ("tidegate-store-journal", "tidegate-store-jdbc", "tidegate-store-journaled")
     assert done.out.splitlines() == [
         "no plugins installed",
-        "no store plugin: pip install tidegate-store-journal or pip install tidegate-store-jdbc",
+        "no store plugin: " + " or ".join(f"pip install {name}" for name in stores),
         "no cursor plugin: pip install tidegate-cursors",
         "no protocol plugin: pip install tidegate-protocols",
         "no sink plugin: pip install tidegate-sink-spark",

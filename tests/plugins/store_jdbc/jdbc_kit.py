@@ -129,7 +129,8 @@ def _sample(name: str, number: int) -> object:
         return b"%016d" % number
     if name in (
         "destination", "client_id", "protocol", "content_type", "reply_to", "headers", "owner",
-        "subscription", "name", "filter", "selector", "store_id",
+        "subscription", "name", "filter", "selector", "store_id", "journal", "place", "duplicate_id",
+        "branch_id", "principal",
     ):  # fmt: skip
         return f"{name} {number}"
     if name in ("durable", "qos", "shared", "direction", "state", "priority"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pwd
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -177,3 +179,29 @@ class PostgresServer:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(SERVER_SECONDS)
+
+    @contextlib.contextmanager
+    def crash_behind(self) -> Iterator[None]:
+        """What is committed inside without waiting for the disk is lost in a crash at the end.
+
+        On return the server has noticed, and restarts by itself.
+        """
+        assert self._process is not None
+        parent = self._process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        names = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+        (writer,) = [int(child) for child, name in names.items() if b"walwriter" in name]
+        before = self._crashes()
+        os.kill(writer, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(writer, signal.SIGKILL)
+        end = time.monotonic() + SERVER_SECONDS
+        while self._crashes() == before:
+            if time.monotonic() > end:
+                raise RuntimeError((self.directory / "log").read_text()[-2000:])
+            time.sleep(0.01)
+
+    def _crashes(self) -> int:
+        return (self.directory / "log").read_bytes().count(b"all server processes terminated")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tidegate.spi import AddDestination, AddMessage, Message, StoreContext, StoreError, WriteBatch
 from tidegate_store_jdbc import JdbcOptions, JdbcStore
+from tidegate_store_journaled import JournaledOptions, JournaledStore
 
 
 def say(text: str) -> None:
@@ -31,7 +32,12 @@ async def main(directory: str, tag: str, mode: str, options: str) -> int:
             say("standby")
 
     context = StoreContext(Path(directory), tag, progress=progress)
-    store = JdbcStore(context, JdbcOptions(**json.loads(options)))
+    values = json.loads(options)
+    store = (
+        JournaledStore(context, JournaledOptions(**values))
+        if "use_journal" in values
+        else JdbcStore(context, JdbcOptions(**values))
+    )
     state = await store.open()
     sequence = state.last_sequence
     say(f"open {sequence}")

@@ -62,6 +62,11 @@ def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
         else:
             postgres.stop(signal.SIGKILL)
             postgres.start()
+            # Before the gateway itself is killed it finds the server again.
+            end = time.monotonic() + 60
+            while "database=reachable" not in gateway.log.read_text():
+                assert time.monotonic() < end, gateway.tail()
+                time.sleep(0.02)
 
     extra = on_postgres(postgres, tmp_path)
     oracle = asyncio.run(

@@ -13,10 +13,13 @@ from tidegate.spi import ConfigError
 from tidegate_store_jdbc._options import JdbcOptions
 from tidegate_store_jdbc._secrets import (
     FILE_BYTES_MAX,
+    KEY_VARIABLE,
     PASSWORD_VARIABLE,
     USER_VARIABLE,
     Credentials,
     credentials,
+    mask,
+    new_key,
     read_password_file,
 )
 from tidegate_store_jdbc._url import parse_url
@@ -112,11 +115,6 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
         read_password_file(tmp_path)
 
 
-def test_masked_values_are_refused_until_they_can_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not supported yet"):
-        credentials(JdbcOptions(password="ENC(abc)"), NO_URL, tmp_path, {})
-
-
 def test_the_password_is_in_no_log_and_no_process_list(
     postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,3 +145,71 @@ def test_bodies_are_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
     run(scenario())
     assert "4711 ..." not in caplog.text
+
+
+def test_masked_values_are_read_with_the_key_and_are_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = new_key(tmp_path / "key")
+    options = JdbcOptions(
+        user=mask("masked-user", key), password=mask("masked-pass", key), mask_key_file="key"
+    )
+    with caplog.at_level(logging.DEBUG):
+        found = credentials(options, NO_URL, tmp_path, {})
+    assert found == Credentials("masked-user", "masked-pass")
+    assert caplog.records == []
+    options = JdbcOptions(password=mask("masked-pass", key))
+    found = credentials(options, NO_URL, tmp_path, {KEY_VARIABLE: key.decode()})
+    assert found.password == "masked-pass"
+    lines = f"password={mask('in-file', key)}\n"
+    made = password_file(tmp_path, lines)
+    assert credentials(made, NO_URL, tmp_path, {KEY_VARIABLE: key.decode()}).password == "in-file"
+
+
+def test_a_masked_value_without_its_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+    key = new_key(tmp_path / "key")
+    new_key(tmp_path / "other")
+    value = mask("masked-pass", key)
+    for options, expected in (
+        (JdbcOptions(password=value), "mask_key_file"),
+        (JdbcOptions(password=value, mask_key_file="missing"), "mask_key_file"),
+        (JdbcOptions(password=value, mask_key_file="other"), "password"),
+        (JdbcOptions(password="ENC(nonsense)", mask_key_file="key"), "password"),
+        (JdbcOptions(password="ENC(ü)", mask_key_file="key"), "password"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            credentials(options, NO_URL, tmp_path, {})
+        assert caught.value.key == expected
+        assert value not in str(caught.value)
+        assert caught.value.__cause__ is None or expected == "mask_key_file"
+    (tmp_path / "key").chmod(0o644)
+    with pytest.raises(ConfigError, match="0644"):
+        credentials(JdbcOptions(password=value, mask_key_file="key"), NO_URL, tmp_path, {})
+    (tmp_path / "bad").write_text("not a key")
+    (tmp_path / "bad").chmod(0o600)
+    with pytest.raises(ConfigError, match="not one of"):
+        credentials(JdbcOptions(password=value, mask_key_file="bad"), NO_URL, tmp_path, {})
+
+
+def test_a_password_is_asked_for_on_the_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = JdbcOptions(needpassword=True)
+    found = credentials(options, NO_URL, tmp_path, {})
+    assert found.is_asked_for
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    with pytest.raises(ConfigError, match="no terminal"):
+        found.ask()
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda _: True})())
+    monkeypatch.setattr("getpass.getpass", lambda *_, **__: "typed")
+    found.ask()
+    assert (found.password, found.is_asked_for) == ("typed", False)
+    given = credentials(options, NO_URL, tmp_path, {PASSWORD_VARIABLE: "given"})
+    given.ask()
+    assert given.password == "given"
+
+
+def test_the_text_of_options_holds_no_secret() -> None:
+    options = JdbcOptions(password="hunter2", url="postgresql://me:hunter2@host/db?a=hunter2")
+    assert repr(options) == "JdbcOptions(host/db)"
+    assert "hunter2" not in f"{options}"

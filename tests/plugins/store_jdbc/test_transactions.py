@@ -79,6 +79,45 @@ def test_killing_the_server_under_load_loses_nothing_confirmed(
     run(scenario())
 
 
+def test_a_server_that_crashed_gets_the_batches_again_that_nobody_waited_for(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        options = postgres_options(
+            postgres, tmp_path, lock_renew_period=600, lock_expiration=1800, reconnect_wait=3600
+        )
+        store, _ = await opened(tmp_path, options, keep=True)
+        await write(store, QUEUE, *[add(number) for number in range(1, 11)])
+        with postgres.crash_behind():
+            await write(store, ack(1, 2), synced=False)
+            await write(store, ack(3), add(11), synced=False)
+        await write(store, add(12), ack(4))
+        assert await pending(store) == [5, 6, 7, 8, 9, 10, 11, 12]
+        assert store.statistics().pending_messages == 8
+        page = await store.acknowledged(0, 10, ANY_SIZE)
+        assert [(row.ack_sequence, row.sequence) for row in page.rows] == [
+            (1, 1), (2, 2), (3, 3), (4, 4),
+        ]  # fmt: skip
+        await store.close()
+
+    run(scenario())
+
+
+def test_without_anybody_waiting_batches_are_synced_now_and_then(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
+        await write(store, QUEUE)
+        for number in range(1, 66):
+            await write(store, add(number), synced=False)
+            kept = store._transactions._unsynced  # pyright: ignore[reportPrivateUsage]
+            assert len(kept) == number % 65
+        await store.close()
+
+    run(scenario())
+
+
 def test_a_commit_whose_answer_is_lost_is_not_repeated(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from gateway_process import GatewayProcess
 from journal_kit import KB, ack, add, data_files, opened, run, write
+from split_kit import add as split_add
+from split_kit import split_store, vrfile
 
 from tidegate.cli import main
 from tidegate.spi import AddDestination, PutSubscription, Subscription
@@ -73,6 +75,9 @@ def test_inspect_shows_files_and_lists(call: Call, journal: Path) -> None:
     orders = next(line for line in lines if "queue://orders" in line)
     assert columns(orders) == ["1", "queue", "queue://orders", "2", "10000", "1", "0"]
     assert "durable subscription" in out
+    counters = next(line for line in lines if line.startswith("metadata store: "))
+    assert columns(counters)[3] == "checkpoints;"
+    assert int(columns(counters)[2]) > 0
 
 
 def test_inspect_gives_machines_the_same(call: Call, journal: Path) -> None:
@@ -224,3 +229,153 @@ def test_nobody_reads_the_output_to_its_end_is_no_error(journal: Path) -> None:
             assert process.stderr is not None
             assert process.stderr.read() == b""
             assert process.wait(60) == 0
+
+
+# ------------------------------------------------------------------------------------- presets
+
+FIRST_FILES = {
+    "kahadb": "db-1.log",
+    "amq": "journal/data-1",
+    "artemis": "journal/activemq-data-1.amq",
+}
+
+
+@pytest.fixture(params=FIRST_FILES)
+def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """A journal with the names of a preset: the preset, and where it is."""
+    preset = str(request.param)
+
+    async def scenario() -> None:
+        store, _ = await opened(
+            tmp_path, preset=preset, directory="kept", journal_max_file_length=64 * KB
+        )
+        await write(store, AddDestination("queue://orders", 1))
+        for sequence in range(1, 60):
+            await write(store, add(sequence, size=5000))
+        await write(store, ack(*range(3, 59)))
+        await store.close()
+
+    run(scenario())
+    return preset, tmp_path / "kept"
+
+
+def test_every_command_finds_the_files_of_a_preset(
+    call: Call, named: tuple[str, Path], tmp_path: Path
+) -> None:
+    preset, place = named
+    first = place / FIRST_FILES[preset]
+    found = json.loads(call("inspect", "-d", place, "--json")[1])
+    assert found["files"][0]["name"] == first.name
+    assert found["files"][0]["records"]["add"] > 5
+    assert found["counters"]["checkpoints"] > 0
+    verified = json.loads(call("verify", "-d", place, "--json")[1])
+    assert (verified["damages"], verified["references"]) == ([], 3)
+    assert verified["files"] == sum(file["state"] != "free" for file in found["files"])
+    for arguments in ((first,), (first.name, "-d", place)):
+        code, out, _ = call("why", *arguments)
+        assert (code, out.splitlines()[0].split(":")[0]) == (0, first.name)
+        assert "queue queue://orders (list 1): messages 1, 2 (2, " in out
+    compacted = json.loads(call("compact", "-d", place, "--delete-free", "--json")[1])
+    assert compacted["after"]["files"] < compacted["before"]["files"]
+    assert compacted["before"]["disk_bytes"] > 5 * 64 * KB
+    code, out, err = call("rebuild-index", "-d", place)
+    assert (code, err) == (0, "")
+    assert out.endswith("3 pending messages, 1 destinations, 0 subscriptions\n")
+    assert call("export", tmp_path / "out", "-d", place)[0] == 0
+    config = tmp_path / "tidegate.toml"
+    config.write_text(
+        f'[broker]\ndata_directory = "{tmp_path / "new"}"\n[store]\npreset = "{preset}"\n'
+        'directory = "again"\njournal_max_file_length = "64kb"\n'
+    )
+    code, out, err = call("import", tmp_path / "out", "--config", config)
+    assert (code, err) == (0, "")
+    assert (tmp_path / "new" / "again" / FIRST_FILES[preset]).is_file()
+    assert call("verify", "--config", config)[0] == 0
+    # Nothing was made under other names on the way.
+    assert not list(tmp_path.rglob("journal-*.*"))
+    assert not list(tmp_path.rglob("metadata.before"))
+
+
+def test_damage_and_missing_files_are_called_as_the_preset_calls_them(
+    call: Call, named: tuple[str, Path]
+) -> None:
+    preset, place = named
+    first = place / FIRST_FILES[preset]
+    data = bytearray(first.read_bytes())
+    data[4096 + 100] ^= 1
+    first.write_bytes(data)
+    code, out, _ = call("verify", "-d", place, "--json")
+    assert code == 1
+    assert json.loads(out)["damages"][0]["file"] == first.name
+    first.unlink()
+    code, out, _ = call("verify", "-d", place, "--json")
+    assert code == 1
+    assert {damage["file"] for damage in json.loads(out)["damages"]} == {first.name}
+
+
+# ------------------------------------------------------------------------- one destination
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    """A journal with a directory for each destination, most of one of them dead."""
+
+    async def scenario() -> None:
+        store = await split_store(tmp_path)
+        await write(store, AddDestination("queue://q", 1))
+        await write(store, *(split_add(sequence, size=2000) for sequence in range(1, 101)))
+        await write(store, ack(*range(3, 101)))
+        await store.close()
+
+    run(scenario())
+    return tmp_path / "journal"
+
+
+def test_one_destination_is_compacted_and_its_bytes_are_printed(call: Call, split: Path) -> None:
+    before = vrfile(split.parent).stat().st_size
+    code, out, err = call("compact", "-d", split, "--destination", "queue://q")
+    assert (code, err) == (0, "")
+    after = vrfile(split.parent).stat().st_size
+    assert columns(out.splitlines()[-1]) == ["queue://q", "2", str(before), str(after)]
+    assert after < before / 10
+    again = json.loads(call("compact", "-d", split, "--destination", "queue://q", "--json")[1])
+    assert again == {
+        "destination": "queue://q",
+        "messages": 2,
+        "bytes_before": after,
+        "bytes_after": after,
+    }
+    assert call("verify", "-d", split)[0] == 0
+
+
+def test_a_destination_without_a_directory_is_an_error_that_names_those_there_are(
+    call: Call, split: Path
+) -> None:
+    code, out, err = call("compact", "-d", split, "--destination", "queue://other")
+    assert (code, out) == (5, "")
+    assert "queue://other has no directory in" in err
+    assert "there are: queue#q" in err
+
+
+@pytest.mark.parametrize(
+    "other", [["--below", "10"], ["--delete-free"]], ids=lambda other: other[0]
+)
+def test_a_destination_goes_with_no_option_about_data_files(
+    call: Call, split: Path, other: list[str]
+) -> None:
+    code, out, err = call("compact", "-d", split, "--destination", "queue://q", *other)
+    assert (code, out) == (2, "")
+    assert "neither --below nor --delete-free" in err
+
+
+def test_a_destination_is_not_compacted_beside_a_gateway(call: Call, split: Path) -> None:
+    async def scenario() -> tuple[int, str, str]:
+        store = await split_store(split.parent)
+        try:
+            return call("compact", "-d", split, "--destination", "queue://q")
+        finally:
+            await store.close()
+
+    code, out, err = run(scenario())
+    assert (code, out) == (4, "")
+    assert "stop it first" in err

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 from journal_kit import KB, ack, add, opened, run, write
 
-from tidegate.spi import AddDestination, PutSubscription, RecordDelivery, Subscription
+from tidegate.spi import (
+    AddDestination,
+    Branch,
+    BranchId,
+    PutBranch,
+    PutSubscription,
+    RecordDelivery,
+    Subscription,
+)
 from tidegate_store_journal import _inspect
 from tidegate_store_journal._inspect import JournalReport, report
 
@@ -93,3 +101,31 @@ def test_a_file_that_is_put_away_meanwhile_is_left_out(
     found: JournalReport = report(journal, silent)
     assert "journal-0000000001.data" not in found.records
     assert "journal-0000000002.data" in found.records
+
+
+def test_the_list_of_a_prepared_branch_says_whose_it_is(tmp_path: Path) -> None:
+    branch = Branch(BranchId(1, b"one"), 7, client_id="manager")
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, AddDestination("queue://q", 1), add(1, 7), PutBranch(branch))
+        await store.close()
+
+    run(scenario())
+    found = report(tmp_path / "journal", silent)
+    held = next(item for item in found.lists if item.pending_list == 7)
+    assert (held.kind, held.client_id, held.messages) == ("prepared branch", "manager", 1)
+    assert held.subscription == str(branch.branch_id)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_counters_of_the_metadata_store_are_told(journal: Path, there: bool) -> None:
+    if there:
+        counters = report(journal, silent).counters
+        assert counters is not None
+        assert counters.checkpoints > 0
+    else:
+        (journal / "metadata" / "data.mdb").write_bytes(b"\xff" * 8192)
+        found = report(journal, silent)
+        assert found.counters is None
+        assert [item.destination for item in found.lists][:2] == ["queue://orders", "topic://news"]

@@ -11,11 +11,13 @@ from journal_kit import KB, add, data_files, opened, run, write
 from tidegate.spi import ConfigError, ConfiguredStore, Progress
 from tidegate_store_journal._located import (
     data_names,
+    directory_around,
     directory_of,
     find_directory,
     find_store,
     require_journal,
 )
+from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._options import JournalOptions
 from tidegate_store_journal.plugin import JournalStoreFactory
 
@@ -82,7 +84,7 @@ def test_a_place_that_is_no_journal_is_said_to_be_none_with_a_hint(journal: Path
     with pytest.raises(ConfigError, match="there is no directory"):
         require_journal(journal / "nowhere")
     with pytest.raises(ConfigError, match="Not a directory"):
-        data_names(journal / "lock")
+        data_names(NamedStorage(journal / "lock"))
     bare = journal / "inner" / "bare"
     bare.mkdir()
     with pytest.raises(ConfigError, match=r"no data files$"):
@@ -97,3 +99,24 @@ def test_a_newer_format_is_said_to_be_newer(journal: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ConfigError, match=r"version 99 of the journal's format.*a newer one"):
         require_journal(journal)
+
+
+@pytest.mark.parametrize(("preset", "folder"), [("kahadb", ""), ("amq", "journal")])
+def test_the_names_of_a_preset_are_found_and_go_on(
+    tmp_path: Path, preset: str, folder: str
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, preset=preset, directory="x")
+        await write(store, add(1))
+        await store.close()
+
+    run(scenario())
+    place = tmp_path / "x"
+    require_journal(place)
+    file = place / folder / ("db-1.log" if preset == "kahadb" else "data-1")
+    assert file.is_file()
+    assert directory_around(file) == place
+    options = find_store(Host("jdbc", place), None, place).options
+    assert isinstance(options, JournalOptions)
+    assert (options.preset, options.file_length) == (preset, 64 * KB)
+    assert options.directory == str(place)

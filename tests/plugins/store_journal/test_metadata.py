@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lmdb
 import pytest
 from journal_kit import ack, add
 
@@ -252,6 +253,19 @@ def test_garbage_is_noticed(saved: Path) -> None:
     path.write_bytes(bytes(data))
     with pytest.raises(MetadataError):
         LmdbMetadata(saved).load(no_progress)
+
+
+def test_entries_that_are_not_found_any_more_are_noticed(saved: Path) -> None:
+    # As a wrong bit in a page of the tree would: everything that is left is well formed.
+    with lmdb.open(str(saved), max_dbs=20) as environment:
+        database = environment.open_db(b"pending")
+        with environment.begin(write=True) as transaction:
+            assert transaction.stat(database)["entries"]
+            transaction.drop(database, delete=False)
+    metadata = LmdbMetadata(saved)
+    with pytest.raises(MetadataError, match="has 0 pending"):
+        metadata.load(no_progress)
+    metadata.close()
 
 
 def test_another_version_is_not_read(tmp_path: Path) -> None:

@@ -316,7 +316,8 @@ WRITER = """
 
     async def main():
         store, _ = await opened(Path(sys.argv[1]), journal_max_file_length=64 * KB,
-                                checkpoint_interval=0.02, cleanup_interval=0.02)
+                                checkpoint_interval=0.02, cleanup_interval=0.02,
+                                per_destination=tuple(sys.argv[3:]))
         await write(store, AddDestination("queue://q", 1))
         await write(store, *[add(n, size=2000) for n in range(1, 30)])
         print("ready", flush=True)
@@ -333,11 +334,13 @@ WRITER = """
 """
 
 
+@pytest.mark.parametrize("per_destination", [(), ("queue://>",)], ids=["journal", "directories"])
 def test_beside_a_store_that_writes_compacts_and_reuses_files_there_is_no_false_alarm(
-    tmp_path: Path,
+    tmp_path: Path, per_destination: tuple[str, ...]
 ) -> None:
+    here = str(Path(__file__).parent)
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path), str(Path(__file__).parent)],
+        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path), here, *per_destination],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -350,4 +353,5 @@ def test_beside_a_store_that_writes_compacts_and_reuses_files_there_is_no_false_
         assert int(writer.stdout.read()) > 30  # it went on meanwhile
     assert [item.damages for item in found] == [[]] * 6
     assert all(item.references >= 29 or item.notes for item in found)
+    assert all(item.bodies >= 29 or item.notes for item in found if per_destination)
     assert checked(tmp_path).damages == []

@@ -1,9 +1,15 @@
 import java.io.File;
 import org.apache.activemq.broker.BrokerService;
+import org.apache.activemq.store.PersistenceAdapter;
+import org.apache.activemq.store.jdbc.JDBCPersistenceAdapter;
 import org.apache.activemq.store.kahadb.KahaDBPersistenceAdapter;
 import org.apache.activemq.store.kahadb.disk.journal.Journal.JournalDiskSyncStrategy;
+import org.apache.commons.dbcp2.BasicDataSource;
 
-/** Runs ActiveMQ Classic on KahaDB until it is killed. Arguments: data directory, STOMP port, MQTT port. */
+/**
+ * Runs ActiveMQ Classic until it is killed. Arguments: data directory, STOMP port, MQTT port, and, for its JDBC store
+ * instead of KahaDB, the database's JDBC URL; user and password are then in PGUSER and PGPASSWORD.
+ */
 public final class Classic {
   private static final long MEBIBYTE = 1L << 20;
 
@@ -11,11 +17,7 @@ public final class Classic {
 
   public static void main(String[] arguments) throws Exception {
     File data = new File(arguments[0]);
-
-    KahaDBPersistenceAdapter store = new KahaDBPersistenceAdapter();
-    store.setDirectory(new File(data, "kahadb"));
-    // The default, said aloud: a send is confirmed after its journal write was synced.
-    store.setJournalDiskSyncStrategy(JournalDiskSyncStrategy.ALWAYS.name());
+    PersistenceAdapter store = arguments.length > 3 ? jdbc(arguments[3]) : kahadb(data);
 
     BrokerService broker = new BrokerService();
     broker.setBrokerName("bench");
@@ -31,5 +33,27 @@ public final class Classic {
     broker.addConnector("mqtt+nio://127.0.0.1:" + arguments[2]);
     broker.start();
     broker.waitUntilStopped();
+  }
+
+  private static PersistenceAdapter kahadb(File data) {
+    KahaDBPersistenceAdapter store = new KahaDBPersistenceAdapter();
+    store.setDirectory(new File(data, "kahadb"));
+    // The default, said aloud: a send is confirmed after its journal write was synced.
+    store.setJournalDiskSyncStrategy(JournalDiskSyncStrategy.ALWAYS.name());
+    return store;
+  }
+
+  private static PersistenceAdapter jdbc(String url) throws Exception {
+    BasicDataSource source = new BasicDataSource();
+    source.setDriverClassName("org.postgresql.Driver");
+    source.setUrl(url);
+    source.setUsername(System.getenv("PGUSER"));
+    source.setPassword(System.getenv("PGPASSWORD"));
+    // As its documentation advises.
+    source.setPoolPreparedStatements(true);
+    source.setMaxTotal(20);
+    JDBCPersistenceAdapter store = new JDBCPersistenceAdapter();
+    store.setDataSource(source);
+    return store;
   }
 }

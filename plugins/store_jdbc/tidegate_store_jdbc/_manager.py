@@ -1,0 +1,243 @@
+"""The database manager: what is done to a store's tables while no gateway runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+
+from tidegate.spi import (
+    ConfigError,
+    ConfiguredStore,
+    StoreIOError,
+    StoreLockedError,
+)
+from tidegate_store_jdbc import _codec
+from tidegate_store_jdbc._adapter import Adapter, AdapterContext, DatabaseError, adapter_factory
+from tidegate_store_jdbc._front import Mark, read_mark
+from tidegate_store_jdbc._lock import LockRow, describe, is_gone, read_lock
+from tidegate_store_jdbc._options import JdbcOptions, check, table_names
+from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
+from tidegate_store_jdbc._secrets import credentials
+from tidegate_store_jdbc._statements import resolve
+from tidegate_store_jdbc._url import parse_url
+
+#: A statement without parameters and with one column: its place is lent to other questions.
+_QUESTION: Final = "database_size_statement"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What :meth:`Manager.query` found.
+
+    Attributes:
+        database: where, without secrets.
+        version: of the schema; store_id: identity of the contents.
+        owner: who holds the lock, "" when nobody does.
+        journal: which journal is in front, None when none ever was.
+        tables: rows by table.
+        destinations: (name, messages, bytes of their bodies).
+    """
+
+    database: str
+    version: int
+    store_id: str
+    owner: str
+    journal: Mark | None
+    tables: dict[str, int]
+    destinations: list[tuple[str, int, int]]
+
+
+def jdbc_options(store: ConfiguredStore) -> JdbcOptions:
+    """The options of a store that is in a database. Raises: ConfigError for any other."""
+    if not isinstance(store.options, JdbcOptions):
+        raise ConfigError(
+            f"the configured store, {store.plugin!r}, is not in a database; this command is for "
+            "'jdbc' and 'journaled'",
+            key="store.plugin",
+        )
+    return store.options
+
+
+class Manager:
+    """One database's tables of one store. Use :func:`manager`."""
+
+    def __init__(self, options: JdbcOptions, adapter: Adapter) -> None:
+        self._options = options
+        self._adapter = adapter
+        self._tables = table_names(options)
+        self._words = words(options, adapter.dialect)
+        self._database = str(parse_url(options.url))
+        self._known = resolve(adapter.dialect.statements, options.statements, self._words)
+
+    async def tables(self) -> dict[str, int | None]:
+        """Rows of each table by its name; None for one that is missing."""
+        return {name: await self._rows(name) for name in self._tables.values()}
+
+    async def _rows(self, name: str) -> int | None:
+        try:
+            await self._adapter.prepare({_QUESTION: f"SELECT COUNT(*) FROM {name}"})
+        except DatabaseError as error:
+            if error.statement:
+                return None
+            raise
+        return int((await self._adapter.fetch(_QUESTION, ()))[0][0])
+
+    async def exists(self) -> bool:
+        """Whether all tables are there."""
+        return all(count is not None for count in (await self.tables()).values())
+
+    async def create(self) -> None:
+        """Make all tables. Raises: StoreIOError when there are some already."""
+        found = [name for name, count in (await self.tables()).items() if count is not None]
+        if found:
+            raise StoreIOError(
+                f"{', '.join(found)} exist already in {self._database}; 'recreate' deletes them first"
+            )
+        await self._create()
+
+    async def _create(self) -> None:
+        await self._adapter.create(
+            create_statements(self._options, self._adapter.dialect, self._words)
+        )
+        await self._prepare("add_version_statement", "add_lock_statement")
+        await self._adapter.control(
+            "add_version_statement", (SCHEMA_VERSION, os.urandom(16).hex()), fetch=False
+        )
+        await self._adapter.control("add_lock_statement", (), fetch=False)
+
+    async def delete(self, *, forced: bool) -> list[str]:
+        """Delete all tables that are there, with everything in them. Returns: their names.
+
+        Raises: StoreLockedError while a gateway has the store, unless *forced*.
+        """
+        found = [name for name, count in (await self.tables()).items() if count is not None]
+        if self._tables["lock_table"] in found and not forced:
+            self._require_free(await self._lock())
+        await self._adapter.create([(f"drop {name}", f"DROP TABLE {name}") for name in found])
+        return found
+
+    async def recreate(self, *, forced: bool) -> None:
+        """Delete and create. Raises: as :meth:`delete`."""
+        await self.delete(forced=forced)
+        await self._create()
+
+    async def query(self) -> Report:
+        """What is in the store. Raises: StoreIOError when there is none."""
+        tables = await self._present()
+        lock = await self._lock()
+        await self._prepare("find_version_statement", "find_journal_statement")
+        rows = await self._adapter.control("find_version_statement", (), fetch=True)
+        mark = await read_mark(self._adapter)
+        await self._prepare(
+            "find_all_destinations_statement", "destination_message_count_statement"
+        )
+        counts = {
+            int(row[0]): (int(row[1]), int(row[2]))
+            for row in await self._adapter.fetch("destination_message_count_statement", ())
+        }
+        destinations = [
+            (_codec.name(value, "destination table"), *counts.get(int(number), (0, 0)))
+            for number, value in await self._adapter.fetch("find_all_destinations_statement", ())
+        ]
+        return Report(
+            database=self._database,
+            version=int(rows[0][0]) if rows else 0,
+            store_id=str(rows[0][1]) if rows else "",
+            owner=describe(lock.owner) if _is_held(lock) else "",
+            journal=mark,
+            tables=tables,
+            destinations=sorted(destinations),
+        )
+
+    async def upgrade(self) -> tuple[int, int]:
+        """Bring the schema up to date. Returns: the version before and now.
+
+        Raises: StoreLockedError; StoreIOError for a schema that is newer than this program.
+        """
+        self._require_free(await self._lock())
+        await self._prepare("find_version_statement")
+        rows = await self._adapter.control("find_version_statement", (), fetch=True)
+        if not rows:
+            raise StoreIOError("the version table has no row; was it emptied by hand?")
+        version = int(rows[0][0])
+        # Tables that are new without a new version; the statements do nothing for the others.
+        await self._adapter.create(
+            create_statements(self._options, self._adapter.dialect, self._words)
+        )
+        await migrate(self._adapter, self._words, version)
+        return version, SCHEMA_VERSION
+
+    async def remove_lock(self) -> str:
+        """Free the lock, whoever holds it; that gateway can no longer write. Returns: who it was."""
+        lock = await self._lock()
+        if lock.owner:
+            await self._adapter.control(
+                "lock_create_statement", ("", 0, lock.fencing_token, lock.expires_at), fetch=False
+            )
+            await self._adapter.control(
+                "lock_release_statement", (lock.fencing_token + 1,), fetch=False
+            )
+        return describe(lock.owner) if lock.owner else ""
+
+    async def _present(self) -> dict[str, int]:
+        tables = await self.tables()
+        missing = [name for name, count in tables.items() if count is None]
+        if missing:
+            raise StoreIOError(
+                f"no store in {self._database}: {', '.join(missing)} missing; 'create' makes them"
+            )
+        return {name: count for name, count in tables.items() if count is not None}
+
+    async def _lock(self) -> LockRow:
+        await self._present()
+        await self._prepare(
+            "find_lock_statement", "lock_create_statement", "lock_release_statement"
+        )
+        return await read_lock(self._adapter)
+
+    def _require_free(self, lock: LockRow) -> None:
+        if _is_held(lock):
+            raise StoreLockedError(
+                f"the store belongs to {describe(lock.owner)}; stop that gateway, or, when it is "
+                "gone for good, use 'tidegate store remove-lock'",
+                owner=describe(lock.owner),
+            )
+
+    async def _prepare(self, *names: str) -> None:
+        await self._adapter.prepare({name: self._known[name] for name in names})
+
+
+def _is_held(lock: LockRow) -> bool:
+    return bool(lock.owner) and lock.expires_at > lock.now and not is_gone(lock.owner)
+
+
+@contextlib.asynccontextmanager
+async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
+    """Connect to the database of *store*; an embedded one that is missing is made.
+
+    Raises: ConfigError; StoreIOError for everything that the database refuses.
+    """
+    options = jdbc_options(store)
+    check(options)
+    url = parse_url(options.url)
+    secret = credentials(options, url, store.data_directory, os.environ)
+    secret.ask()
+    adapter = adapter_factory(options.adapter, url.scheme)(
+        AdapterContext(
+            url=url,
+            credentials=secret,
+            directory=store.data_directory,
+            network_timeout=options.network_timeout,
+            connections_max=1,
+        )
+    )
+    try:
+        await adapter.connect()
+        yield Manager(options, adapter)
+    except DatabaseError as error:
+        raise StoreIOError(f"{url}: {error}") from error
+    finally:
+        await adapter.close()

@@ -1,0 +1,211 @@
+"""The journal in front, used as any store of the contract: a queue of records, and one of bodies.
+
+Each batch of the gateway is one message in the journal's list of records. Nothing here knows how the
+journal is made; another durable store would do as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tidegate.spi import (
+    AddDestination,
+    AddMessage,
+    Discard,
+    DiscardReason,
+    Durability,
+    Message,
+    MessageStore,
+    Operation,
+    RecoveredState,
+    StoreLockedError,
+    WriteBatch,
+)
+from tidegate_store_jdbc import Mark
+from tidegate_store_journaled import _record
+from tidegate_store_journaled._record import Record
+
+logger = logging.getLogger("tidegate.store.journaled")
+
+_RECORDS: Final = 1
+_BODIES: Final = 2
+_NAMES: Final = {_RECORDS: "queue://journaled.records", _BODIES: "queue://journaled.bodies"}
+#: What one read of the journal brings at most, in messages and bytes.
+_PAGE: Final = 256
+_PAGE_BYTES: Final = 4 << 20
+#: Time between looks at whether another process has let go of the journal, seconds.
+_LOOK_SECONDS: Final = 0.5
+
+
+class Front:
+    """See the module. Writes must not overlap, as the contract says.
+
+    Args:
+        make: builds the journal; called again when it was locked by another process.
+        directory: where the journal is, for people.
+    """
+
+    def __init__(self, make: Callable[[], MessageStore], directory: Path) -> None:
+        self._make = make
+        self._store = make()
+        self._number = 0
+        self._before = 0
+        self._is_open = False
+        self.identity = ""
+        self.place = f"{socket.gethostname()}:{directory}"
+        self.records_found = 0
+        self.bodies_found = 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the journal's files."""
+        return self._store.statistics().disk_bytes if self._is_open else 0
+
+    async def open(self, *, waits: bool, progress: Callable[[str, int, int], None]) -> None:
+        """Open the journal; *waits*: until another process lets go of it.
+
+        Raises: StoreLockedError when it does not wait; as MessageStore.open.
+        """
+        is_told = False
+        while True:
+            try:
+                state = await self._store.open()
+            except StoreLockedError as error:
+                if not waits:
+                    raise
+                if not is_told:
+                    is_told = True
+                    logger.warning("standby: waiting for the journal: %s", error)
+                    progress(f"waiting for the journal of {error.owner}", 0, 0)
+                await asyncio.sleep(_LOOK_SECONDS)
+                self._store = self._make()
+            else:
+                self._is_open = True
+                await self._start(state)
+                return
+
+    async def _start(self, state: RecoveredState) -> None:
+        self.identity = state.store_id
+        self._number = state.last_sequence
+        known = {found.pending_list for found in state.destinations}
+        missing = [number for number in _NAMES if number not in known]
+        if missing:
+            made: list[Operation] = [AddDestination(_NAMES[number], number) for number in missing]
+            await self._store.write(WriteBatch(made))
+        counts = state.pending
+        self.records_found = counts[_RECORDS].messages if _RECORDS in counts else 0
+        self.bodies_found = counts[_BODIES].messages if _BODIES in counts else 0
+
+    def mark(self, position: int, *, is_open: bool) -> Mark:
+        """What the database is told of this journal."""
+        return Mark(self.identity, self.place, position, is_open)
+
+    def skip_to(self, position: int) -> None:
+        """The next record gets a higher number than *position*, whatever the journal lost."""
+        self._number = max(self._number, position)
+        self._before = position
+
+    # ------------------------------------------------------------------------------- writing
+
+    async def append(
+        self, operations: Sequence[Operation], durability: Durability, *, apart: bool
+    ) -> tuple[int, int, dict[int, int]]:
+        """Append a batch. *apart*: bodies stand beside the record and can be read one by one.
+
+        Returns: number of the record; bytes; sequence -> number of its body.
+        Raises: as MessageStore.write; after StoreFullError it may be repeated.
+        """
+        number = self._number
+        written: list[Operation] = []
+        references: dict[int, int] = {}
+        size = 0
+        if apart:
+            for operation in operations:
+                if isinstance(operation, AddMessage) and operation.message.body:
+                    number += 1
+                    body = operation.message.body
+                    # What the body belongs to is in a field that nothing else here uses.
+                    kept = Message(_NAMES[_BODIES], body, received_at=operation.sequence)
+                    written.append(AddMessage(number, kept, (_BODIES,)))
+                    references[operation.sequence] = number
+                    size += len(body)
+        record = _record.encode(operations, references)
+        size += len(record)
+        number = await self._append(number + 1, record, written, durability)
+        return number, size, references
+
+    async def append_release(self, through: int) -> int:
+        """Note how far the acknowledged log was released. Returns: number of the record."""
+        record = _record.encode_release(through)
+        return await self._append(self._number + 1, record, [], Durability.WRITTEN)
+
+    async def _append(
+        self, number: int, record: bytes, before: list[Operation], durability: Durability
+    ) -> int:
+        # Each record names the one before it, so that a gap is noticed.
+        kept = Message(_NAMES[_RECORDS], record, received_at=self._before)
+        before.append(AddMessage(number, kept, (_RECORDS,)))
+        await self._store.write(WriteBatch(before, durability))
+        self._number = self._before = number
+        return number
+
+    async def sync(self) -> None:
+        """Everything that was appended is durable on return."""
+        await self._store.write(WriteBatch())
+
+    async def discard(self, records: Sequence[int], bodies: Sequence[int]) -> None:
+        """Records that the database has, and bodies that nobody needs, may go."""
+        gone: list[Operation] = []
+        if records:
+            gone.append(Discard(_RECORDS, tuple(records), DiscardReason.PURGED))
+        if bodies:
+            gone.append(Discard(_BODIES, tuple(sorted(bodies)), DiscardReason.PURGED))
+        if gone:
+            await self._store.write(WriteBatch(gone, Durability.WRITTEN))
+
+    # ------------------------------------------------------------------------------- reading
+
+    async def records(self) -> AsyncIterator[tuple[int, int, int, Record]]:
+        """All records, in order: (number, the one before, bytes, contents)."""
+        after = 0
+        while page := await self._store.page_in(_RECORDS, after, _PAGE, _PAGE_BYTES):
+            for stored in page:
+                after = stored.sequence
+                body = stored.message.body
+                yield after, stored.message.received_at, len(body), _record.decode(body, after)
+
+    async def body_owners(self) -> AsyncIterator[Sequence[tuple[int, int]]]:
+        """All bodies, a page at a time: (number, sequence of the message)."""
+        after = 0
+        while page := await self._store.page_in(_BODIES, after, _PAGE, _PAGE_BYTES):
+            after = page[-1].sequence
+            yield [(stored.sequence, stored.message.received_at) for stored in page]
+
+    async def bodies(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Bodies by their numbers, which are in order; those that are not there are left out."""
+        found: dict[int, bytes] = {}
+        at = 0
+        while at < len(numbers):
+            # Neighbours are mostly wanted together: read on from the first that is missing.
+            wanted = numbers[at : at + _PAGE]
+            span = wanted[-1] - wanted[0] + 1
+            limit = len(wanted) if span <= 4 * len(wanted) else 1
+            page = await self._store.page_in(_BODIES, wanted[0] - 1, limit, _PAGE_BYTES)
+            for stored in page:
+                found[stored.sequence] = stored.message.body
+            last = page[-1].sequence if page else wanted[0]
+            at += 1
+            while at < len(numbers) and numbers[at] <= last:
+                at += 1
+        return {number: found[number] for number in numbers if number in found}
+
+    async def close(self) -> None:
+        """Let go of the journal. Idempotent."""
+        if self._is_open:
+            self._is_open = False
+            await self._store.close()

@@ -1,0 +1,102 @@
+"""The options of ``[store] plugin = "journaled"``: those of the SQL store, and of the journal in front.
+
+Names, units and defaults are those of the journaled JDBC persistence adapter, in snake_case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.spi import ConfigError, Kind, option
+from tidegate_store_jdbc import JdbcOptions
+from tidegate_store_journal import JournalOptions
+
+#: What to do at start when the journal of the database's last gateway is not here.
+FAIL: Final = "fail"
+IGNORE: Final = "ignore"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JournaledOptions(JdbcOptions):
+    """Options of the journaled SQL store."""
+
+    use_journal: bool = option(
+        True,
+        help="Put the journal in front of the database. With false this is the plain SQL store, "
+        "which refuses a database whose journal still holds messages.",
+    )
+    use_quick_journal: bool = option(
+        False,
+        help="Keep the bodies of messages in the journal and only references in the database. The "
+        "journal then holds the bodies of everything that is pending, and is as important as the "
+        "database.",
+    )
+    journal_directory: str = option(
+        "journaled",
+        help="Directory of the journal, below the data directory unless absolute. A standby that "
+        "is to continue without losing anything needs the same one, on shared storage.",
+    )
+    journal_log_files: int = option(
+        2,
+        help="Number of log files of the journal. Together with journal_log_file_size: how much may "
+        "wait for the database. Half of it begins a checkpoint; when all is full, messages wait.",
+        minimum=2,
+        maximum=100,
+    )
+    journal_log_file_size: int = option(
+        20 << 20,
+        help="Size of one log file.",
+        kind=Kind.SIZE,
+        minimum=64 << 10,
+        maximum=1 << 30,
+    )
+    journal_archive_directory: str = option(
+        "",
+        help="Move log files in which nothing is needed any more to this directory, below the "
+        "journal's unless absolute. Left empty: they are used again.",
+    )
+    checkpoint_interval: float = option(
+        6.0,
+        help="Time between checkpoints: what is still pending then goes to the database in one "
+        "transaction. What was consumed before never does.",
+        kind=Kind.DURATION,
+        minimum=0.01,
+        maximum=3600,
+    )
+    journal_lost_policy: str = option(
+        FAIL,
+        help="When the database's last journal is not the one in journal_directory and may hold "
+        "confirmed messages: 'fail' refuses to start, 'ignore' gives those messages up.",
+        choices=(FAIL, IGNORE),
+    )
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes that may wait for the database."""
+        return self.journal_log_files * self.journal_log_file_size
+
+
+def check_journal(options: JournaledOptions) -> None:
+    """Refuse what cannot work together. Raises: ConfigError."""
+    if not options.journal_directory.strip():
+        raise ConfigError("is empty; name a directory such as 'journaled'", key="journal_directory")
+    if options.use_quick_journal and not options.use_journal:
+        raise ConfigError("needs use_journal", key="use_quick_journal")
+
+
+def journal_options(options: JournaledOptions) -> JournalOptions:
+    """The options of the journal that stands in front."""
+    return JournalOptions(
+        # Without files (`persistent = false`) it has room for twice what may wait.
+        memory_limit=max(
+            JournalOptions().memory_limit,
+            2 * (options.journal_log_files + 2) * options.journal_log_file_size,
+        ),
+        directory=options.journal_directory,
+        journal_max_file_length=options.journal_log_file_size,
+        journal_min_files=options.journal_log_files,
+        journal_pool_files=options.journal_log_files,
+        archive_data_logs=bool(options.journal_archive_directory),
+        directory_archive=options.journal_archive_directory or "archive",
+    )

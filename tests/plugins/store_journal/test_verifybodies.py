@@ -1,0 +1,241 @@
+"""`verify` outside of the data files: record files of destinations, and large bodies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from journal_kit import KB, ack, new_store, opened, run, write
+from split_kit import add, split_store, vrfile
+
+from tidegate.spi import AddDestination, AddMessage, Message
+from tidegate_store_journal import JournalStore
+from tidegate_store_journal._records import BLOCK_BYTES
+from tidegate_store_journal._verify import VerifyReport, verify
+
+
+def silent(_what: str, _done: int, _total: int) -> None: ...
+
+
+def checked(where: Path, sleep: Callable[[float], None] = lambda _: None) -> VerifyReport:
+    return verify(where / "journal", silent, sleep=sleep)
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+def where_is(path: Path, number: int) -> int:
+    """Offset of the body of ``split_kit.message(number)`` in a file."""
+    return path.read_bytes().index(b"%d ..." % number)
+
+
+async def filled(where: Path) -> JournalStore:
+    """Messages 1 and 20 to 29 live in the record file, 31 in a file of its own; two queues."""
+    store = await split_store(where, max_record_size=5000)
+    await write(store, AddDestination("queue://q", 1), AddDestination("queue://other", 2))
+    await write(store, *(add(sequence) for sequence in range(1, 30)))
+    await write(store, add(30, 2, queue="other"), add(31, size=9000))
+    await write(store, ack(*range(2, 20)))
+    return store
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    async def scenario() -> None:
+        await (await filled(tmp_path)).close()
+
+    run(scenario())
+    return tmp_path
+
+
+# ------------------------------------------------------------------------------------ record files
+
+
+def test_records_of_destinations_are_read(split: Path) -> None:
+    found = checked(split)
+    assert (found.damages, found.references, found.bodies) == ([], 13, 13)
+
+
+def test_a_damaged_record_is_named_with_file_and_offset(split: Path) -> None:
+    path = vrfile(split)
+    flip(path, where_is(path, 25))
+    (damage,) = checked(split).damages
+    assert damage.file == "message/queue#q/vrfile"
+    assert 0 <= where_is(path, 26) - damage.offset <= 3 * BLOCK_BYTES
+    assert "message 25" in damage.problem
+
+
+def test_damage_where_nothing_lives_is_none(split: Path) -> None:
+    path = vrfile(split)
+    flip(path, where_is(path, 10))
+    assert checked(split).damages == []
+
+
+def test_a_damaged_file_of_a_single_message_is_named(split: Path) -> None:
+    (path,) = vrfile(split).parent.glob("*.msg")
+    flip(path, where_is(path, 31))
+    (damage,) = checked(split).damages
+    assert (damage.file, damage.offset) == (f"message/queue#q/{path.name}", 0)
+    path.unlink()
+    (damage,) = checked(split).damages
+    assert damage.file == "message/queue#q/vrfile"
+    assert "1 messages of queue://q" in damage.problem
+    assert "(sequences 31)" in damage.problem
+
+
+def test_a_damaged_header_is_named_once_with_the_messages_behind_it(split: Path) -> None:
+    flip(vrfile(split), 20)
+    (damage,) = checked(split).damages
+    assert (damage.file, damage.offset) == ("message/queue#q/vrfile", 0)
+    assert "the CRC of its file header does not match" in damage.problem
+    assert "12 messages of queue://q" in damage.problem
+
+
+def test_a_damaged_header_matters_also_when_nothing_lives_behind_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await split_store(tmp_path)
+        await write(store, AddDestination("queue://q", 1), add(1))
+        await write(store, ack(1))
+        await store.close()
+
+    run(scenario())
+    assert checked(tmp_path).damages == []
+    flip(vrfile(tmp_path), 20)
+    (damage,) = checked(tmp_path).damages
+    assert damage.file == "message/queue#q/vrfile"
+
+
+def test_a_missing_directory_is_named_with_its_messages(split: Path) -> None:
+    shutil.rmtree(vrfile(split, "other").parent)
+    (damage,) = checked(split).damages
+    assert damage.file == "message/queue#other/vrfile"
+    assert "queue://other" in damage.problem
+    assert "(sequences 30)" in damage.problem
+
+
+def test_a_record_file_of_another_store_is_named(split: Path, tmp_path: Path) -> None:
+    other = tmp_path / "another"
+
+    async def scenario() -> None:
+        await (await filled(other)).close()
+
+    run(scenario())
+    shutil.copy(vrfile(other), vrfile(split))
+    (damage,) = checked(split).damages
+    assert "belongs to another store" in damage.problem
+
+
+def test_a_record_that_was_never_synced_and_is_missing_is_a_note(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = await split_store(tmp_path, journal_disk_sync_strategy="never")
+        await write(store, AddDestination("queue://q", 1), add(1))
+        await store.close()
+
+    run(scenario())
+    shutil.rmtree(vrfile(tmp_path).parent)
+    found = checked(tmp_path)
+    assert found.damages == []
+    assert any("the next start drops them" in note for note in found.notes)
+
+
+def test_a_record_that_is_consumed_meanwhile_is_not_damaged(split: Path) -> None:
+    async def scenario() -> None:
+        store = await split_store(split, max_record_size=5000)
+        await write(store, ack(25))
+        await store.close()
+
+    pauses: list[float] = []
+
+    def consumed(seconds: float) -> None:
+        if not pauses:
+            run(scenario())
+        pauses.append(seconds)
+
+    flip(vrfile(split), where_is(vrfile(split), 25))
+    assert checked(split, consumed).damages == []
+    assert len(pauses) == 1
+
+
+# ------------------------------------------------------------------------------------ large bodies
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A journal with one large body that two messages share."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        bodies = store.capabilities.large_bodies
+        assert bodies is not None
+        writer = bodies.create(300 * KB)
+        await writer.write(b"x" * 300 * KB)
+        message = Message("queue://q", b"", large=await writer.finish())
+        await write(store, AddDestination("queue://q", 1))
+        await write(store, AddMessage(1, message, (1,)), AddMessage(2, message, (1,)))
+        await store.close()
+
+    run(scenario())
+    return tmp_path
+
+
+def body_of(where: Path, folder: str = "large-messages") -> Path:
+    (path,) = (where / "journal" / folder).glob("*.body")
+    return path
+
+
+def test_large_bodies_are_read(large: Path) -> None:
+    found = checked(large)
+    assert (found.damages, found.references, found.bodies) == ([], 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (lambda path: flip(path, 200 * KB), "checksum"),
+        (lambda path: path.write_bytes(b"x" * 1000), "ends before byte 307200"),
+        (lambda path: path.write_bytes(b"x" * 301 * KB), "308224 bytes instead of 307200"),
+        (lambda path: path.unlink(), "is missing"),
+    ],
+    ids=["flipped", "cut off", "longer", "missing"],
+)
+def test_a_damaged_large_body_is_named_with_its_messages(
+    large: Path, harm: Callable[[Path], object], problem: str
+) -> None:
+    path = body_of(large)
+    harm(path)
+    (damage,) = checked(large).damages
+    assert damage.file == f"large-messages/{path.name}"
+    assert "message 1, 2" in damage.problem
+    assert problem in damage.problem
+
+
+def test_large_bodies_are_looked_for_where_they_are(large: Path, tmp_path: Path) -> None:
+    place = tmp_path / "elsewhere"
+    (large / "journal" / "large-messages").rename(place)
+    assert len(checked(large).damages) == 1
+    assert verify(large / "journal", silent, large=place).damages == []
+
+
+def test_a_body_that_is_removed_meanwhile_is_not_missed(large: Path) -> None:
+    path = body_of(large)
+    aside = path.with_suffix(".aside")
+    path.rename(aside)
+
+    def consumed(_seconds: float) -> None:
+        async def scenario() -> None:
+            store = new_store(large)
+            await store.open()
+            await write(store, ack(1, 2))
+            await store.close()
+
+        if not aside.exists():
+            return
+        aside.unlink()
+        run(scenario())
+
+    assert checked(large, consumed).damages == []
