@@ -1,7 +1,6 @@
 """The command in this process with the test's own plugins, and as a process of its own."""
 
 import importlib.metadata
-import logging
 import os
 import subprocess
 import sys
@@ -30,17 +29,6 @@ plugin = "toy"
 match = ">"
 cursor = "toy"
 """
-
-
-@pytest.fixture(autouse=True)
-def the_log_is_as_it_was() -> Iterator[None]:
-    """A command configures the log of its process, which here is that of all tests."""
-    loggers = [logging.getLogger(name) for name in (None, "asyncio", "py4j", "pyspark")]
-    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
-    yield
-    for logger, level, handlers in before:
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
 
 
 @dataclass(frozen=True)
