@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+import sys
+import threading
+from collections.abc import Generator, Iterator
 
 import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main() -> Generator[None, object, object]:
+    """A thread that a failed test left behind must not keep the process, whose result is known."""
+    status = yield
+    left = [
+        thread.name
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not thread.daemon
+    ]
+    if left and isinstance(status, int):
+        print("ended in spite of threads:", ", ".join(left))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.metadata
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import pluggy
@@ -16,6 +18,8 @@ from tidegate.spi.hookspecs import PROJECT
 
 #: A test that takes longer than this hangs; in seconds. The slowest takes a few.
 SCENARIO_TIMEOUT: Final = 120.0
+#: What a test that failed left open has this long to close; in seconds.
+_CLOSE_TIMEOUT: Final = 10.0
 
 _SelfT = TypeVar("_SelfT")
 _P = ParamSpec("_P")
@@ -27,14 +31,32 @@ def scenario(
 ) -> Callable[Concatenate[_SelfT, _P], None]:
     """Make a test method of a coroutine function: run it on an event loop of its own.
 
-    An exception that nobody awaited (a callback, a forgotten task) fails the test too.
+    An exception that nobody awaited (a callback, a forgotten task) fails the test too. What it was
+    given and did not come to close (an argument with ``async def close``) is closed when it fails: a
+    store that stays open keeps threads, and those keep the process.
     """
 
     @functools.wraps(function)
     def run(self: _SelfT, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        run_scenario(function(self, *args, **kwargs))
+        async def guarded() -> None:
+            try:
+                await function(self, *args, **kwargs)
+            except BaseException:
+                await _close([*args, *kwargs.values()])
+                raise
+
+        run_scenario(guarded())
 
     return run
+
+
+async def _close(given: Iterable[object]) -> None:
+    for value in given:
+        close = getattr(value, "close", None)
+        if inspect.iscoroutinefunction(close):
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
+                    await close()
 
 
 def run_scenario(coroutine: Coroutine[Any, Any, _T]) -> _T:

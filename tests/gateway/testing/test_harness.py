@@ -7,10 +7,26 @@ import pytest
 from tidegate.testing._harness import plugin_factory, run_scenario, scenario
 
 
+class Opened:
+    is_closed = False
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.is_closed = True
+
+
 class Sample:
     @scenario
     async def passes(self, value: int) -> None:
         await asyncio.sleep(0)
+        assert value == 1
+
+    @scenario
+    async def hangs(self, opened: Opened) -> None:
+        await asyncio.sleep(60)
+
+    @scenario
+    async def fails(self, value: int, *, opened: Opened) -> None:
         assert value == 1
 
 
@@ -18,6 +34,21 @@ def test_a_scenario_runs_on_a_loop_of_its_own() -> None:
     Sample().passes(1)
     with pytest.raises(AssertionError):
         Sample().passes(2)
+
+
+def test_what_a_failed_scenario_left_open_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened()
+    Sample().fails(1, opened=opened)
+    assert not opened.is_closed
+    with pytest.raises(AssertionError):
+        Sample().fails(2, opened=opened)
+    assert opened.is_closed
+
+    monkeypatch.setattr("tidegate.testing._harness.SCENARIO_TIMEOUT", 0.01)
+    late = Opened()
+    with pytest.raises(TimeoutError):
+        Sample().hangs(late)
+    assert late.is_closed
 
 
 def test_an_error_in_a_callback_fails_the_scenario() -> None:
