@@ -25,6 +25,7 @@ from tidegate.spi import (
     PutInflight,
     RemoveInflight,
     StoredMessage,
+    Subscription,
 )
 
 if TYPE_CHECKING:
@@ -108,14 +109,12 @@ def hand_back(core: BrokerCore, session: SessionState, consumer: Consumer) -> No
     pending_list.hand_over(consumer, messages, core.now())
 
 
-def discard(core: BrokerCore, session: SessionState, name: str) -> None:
-    """The session or its subscription *name* ends."""
-    messages = session.in_doubt.pop(name, None)
-    for subscription in session.stored.attached:
-        if messages and subscription.name == name:
-            pending_list = core.shared.get((subscription.share_group, subscription.filter))
-            if pending_list is not None:
-                _discard(core, pending_list, messages)
+def discard(core: BrokerCore, session: SessionState, subscription: Subscription) -> None:
+    """The session or this *subscription* of it ends."""
+    messages = session.in_doubt.pop(subscription.name, None)
+    pending_list = core.shared.get((subscription.share_group, subscription.filter))
+    if messages and pending_list is not None:
+        _discard(core, pending_list, messages)
 
 
 async def recover(core: BrokerCore, sessions: Sequence[SessionState]) -> None:

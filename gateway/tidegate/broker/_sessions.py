@@ -200,7 +200,7 @@ class Sessions:
         for pending_list in list(session.lists.values()):
             self._core.remove_subscription(pending_list)
         for subscription in session.stored.attached:
-            _in_doubt.discard(self._core, session, subscription.name)
+            _in_doubt.discard(self._core, session, subscription)
             self._remove_member(session, subscription)
         self._core.add_operation(RemoveSession(session.client_id))
 
@@ -259,7 +259,7 @@ class Sessions:
         """It does so no more."""
         for subscription in session.stored.attached:
             if subscription.name == name:
-                _in_doubt.discard(self._core, session, name)
+                _in_doubt.discard(self._core, session, subscription)
                 rest = tuple(i for i in session.stored.attached if i is not subscription)
                 session.stored = msgspec.structs.replace(session.stored, attached=rest)
                 self._core.add_operation(PutSession(session.stored))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -75,12 +75,12 @@ class Commands(TyperGroup):
         own: Any = super().get_command(ctx, cmd_name)
         if own is not None and not isinstance(own, OpenGroup):
             return own
-        offers = [point for point in _installed() if point.name == cmd_name]
-        group = own if isinstance(own, OpenGroup) else None
-        if group is None and offers:
-            group = OpenGroup(name=cmd_name, no_args_is_help=True, rich_markup_mode=None)
-        for offer in offers if group is not None else ():
-            cast("OpenGroup", group).merge(offer)
+        group: OpenGroup | None = own
+        for offer in _installed():
+            if offer.name == cmd_name:
+                if group is None:
+                    group = OpenGroup(name=cmd_name, no_args_is_help=True, rich_markup_mode=None)
+                group.merge(offer)
         return group
 
 

@@ -25,8 +25,11 @@ from tidegate_store_jdbc._secrets import credentials
 from tidegate_store_jdbc._statements import resolve
 from tidegate_store_jdbc._url import parse_url
 
-#: A statement without parameters and with one column: its place is lent to other questions.
-_QUESTION: Final = "database_size_statement"
+#: A statement without parameters and with one column, which may take its time: its place is lent to
+#: counting the rows of a table.
+_COUNT: Final = "acknowledged_bytes_statement"
+#: Tables (placeholders) that every store had from the beginning; others may be missing in an old one.
+_OLDEST: Final = ("lock_table", "version_table")
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -72,26 +75,33 @@ class Manager:
         self._database = str(parse_url(options.url))
         self._known = resolve(adapter.dialect.statements, options.statements, self._words)
 
-    async def tables(self) -> dict[str, int | None]:
-        """Rows of each table by its name; None for one that is missing."""
-        return {name: await self._rows(name) for name in self._tables.values()}
+    async def tables(self) -> list[str]:
+        """Names of the tables that are there. Nothing is counted, which could take long."""
+        return [name for name in self._tables.values() if await self._is_there(name)]
 
-    async def _rows(self, name: str) -> int | None:
+    async def _is_there(self, name: str) -> bool:
         try:
-            await self._adapter.prepare({_QUESTION: f"SELECT COUNT(*) FROM {name}"})
+            await self._prepare_count(name)
         except DatabaseError as error:
             if error.statement:
-                return None
+                return False
             raise
-        return int((await self._adapter.fetch(_QUESTION, ()))[0][0])
+        return True
+
+    async def _prepare_count(self, name: str) -> None:
+        await self._adapter.prepare({_COUNT: f"SELECT COUNT(*) FROM {name}"})
+
+    async def _rows(self, name: str) -> int:
+        await self._prepare_count(name)
+        return int((await self._adapter.fetch(_COUNT, ()))[0][0])
 
     async def exists(self) -> bool:
         """Whether all tables are there."""
-        return all(count is not None for count in (await self.tables()).values())
+        return len(await self.tables()) == len(self._tables)
 
     async def create(self) -> None:
         """Make all tables. Raises: StoreIOError when there are some already."""
-        found = [name for name, count in (await self.tables()).items() if count is not None]
+        found = await self.tables()
         if found:
             raise StoreIOError(
                 f"{', '.join(found)} exist already in {self._database}; 'recreate' deletes them first"
@@ -113,7 +123,7 @@ class Manager:
 
         Raises: StoreLockedError while a gateway has the store, unless *forced*.
         """
-        found = [name for name, count in (await self.tables()).items() if count is not None]
+        found = await self.tables()
         if self._tables["lock_table"] in found and not forced:
             self._require_free(await self._lock())
         await self._adapter.create([(f"drop {name}", f"DROP TABLE {name}") for name in found])
@@ -126,7 +136,8 @@ class Manager:
 
     async def query(self) -> Report:
         """What is in the store. Raises: StoreIOError when there is none."""
-        tables = await self._present()
+        await self._require(*self._tables)
+        tables = {name: await self._rows(name) for name in self._tables.values()}
         lock = await self._lock()
         await self._prepare("find_version_statement", "find_journal_statement")
         rows = await self._adapter.control("find_version_statement", (), fetch=True)
@@ -155,8 +166,10 @@ class Manager:
     async def upgrade(self) -> tuple[int, int]:
         """Bring the schema up to date. Returns: the version before and now.
 
-        Raises: StoreLockedError; StoreIOError for a schema that is newer than this program.
+        Raises: StoreLockedError; StoreIOError for a schema that is newer than this program, and when
+            there is no store.
         """
+        await self._require(*_OLDEST)
         self._require_free(await self._lock())
         await self._prepare("find_version_statement")
         rows = await self._adapter.control("find_version_statement", (), fetch=True)
@@ -172,6 +185,7 @@ class Manager:
 
     async def remove_lock(self) -> str:
         """Free the lock, whoever holds it; that gateway can no longer write. Returns: who it was."""
+        await self._require("lock_table")
         lock = await self._lock()
         if lock.owner:
             await self._adapter.control(
@@ -182,17 +196,18 @@ class Manager:
             )
         return describe(lock.owner) if lock.owner else ""
 
-    async def _present(self) -> dict[str, int]:
-        tables = await self.tables()
-        missing = [name for name, count in tables.items() if count is None]
+    async def _require(self, *tables: str) -> None:
+        """Raises: StoreIOError when one of *tables* (placeholders) is missing."""
+        there = await self.tables()
+        missing = [self._tables[table] for table in tables if self._tables[table] not in there]
         if missing:
+            is_older = all(self._tables[table] in there for table in _OLDEST)
             raise StoreIOError(
-                f"no store in {self._database}: {', '.join(missing)} missing; 'create' makes them"
+                f"no store in {self._database}: {', '.join(missing)} missing; "
+                f"'{'upgrade' if is_older else 'create'}' makes them"
             )
-        return {name: count for name, count in tables.items() if count is not None}
 
     async def _lock(self) -> LockRow:
-        await self._present()
         await self._prepare(
             "find_lock_statement", "lock_create_statement", "lock_release_statement"
         )

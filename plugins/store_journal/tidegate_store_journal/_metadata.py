@@ -242,15 +242,26 @@ class LmdbMetadata:
 
     def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
         """See :class:`Metadata`."""
+        return self._read(lambda transaction: self._load(transaction, progress))
+
+    def load_counters(self) -> None:
+        """Only :attr:`counters`; what the checkpoint holds is not looked at.
+
+        Raises: MetadataError, OSError.
+        """
+        self._read(self._load_state)
+
+    def _read(self, take: Callable[[lmdb.Transaction], T | None]) -> T | None:
+        """What *take* finds; None when there is no metadata store."""
         if not (self._directory / "data.mdb").exists():
             return None
         if not self._read_only:
             self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
-                loaded = self._load(transaction, progress)
+                found = take(transaction)
             self._unmap_if_large()
-            return loaded
+            return found
         except (lmdb.Error, msgspec.DecodeError, struct.error, FormatError, ValueError) as error:
             raise MetadataError(f"{self._directory}: {error}") from error
 
@@ -268,20 +279,28 @@ class LmdbMetadata:
         if problems:
             raise MetadataError(f"{path}: {problems[0]}")
 
-    def _load(
-        self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
-    ) -> Loaded | None:
-        database = self._open
-        encoded = transaction.get(_STATE_KEY, db=database["meta"])
+    def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
+        """Also takes over the counters."""
+        meta = self._open["meta"]
+        encoded = transaction.get(_STATE_KEY, db=meta)
         if encoded is None:
             return None
         state = msgspec.msgpack.decode(encoded, type=MetadataState)
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
 
-        counters = transaction.get(_COUNTERS_KEY, db=database["meta"])
+        counters = transaction.get(_COUNTERS_KEY, db=meta)
         if counters is not None:
             self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
+        return state
+
+    def _load(
+        self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
+    ) -> Loaded | None:
+        state = self._load_state(transaction)
+        if state is None:
+            return None
+        database = self._open
 
         def values(name: str) -> list[bytes]:
             if name not in database:
@@ -504,7 +523,7 @@ def read_counters(directory: Path) -> MetadataCounters:
     """
     metadata = LmdbMetadata(NamedStorage(directory).metadata_directory, read_only=True)
     try:
-        metadata.load(lambda _what, _done, _total: None)
+        metadata.load_counters()
     finally:
         metadata.close()
     return metadata.counters

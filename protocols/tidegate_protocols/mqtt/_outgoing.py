@@ -253,9 +253,7 @@ class Outgoing:
                         )
                     else:
                         block = _NO_PROPERTIES
-                length = len(topic) + len(block) + len(body)
-                if large is not None:
-                    length += large.size
+                length = len(topic) + len(block) + (len(body) if large is None else large.size)
                 if qos:
                     length += 2  # the packet id
                 if length > length_max:
@@ -343,6 +341,8 @@ class Outgoing:
         block = publish_properties(message, now_us, mine)
         if aliases is None or is_held:
             return topic, block
+        if message.large is not None:
+            return topic, block  # nothing is sent of a body that turns out not to be readable
         if len(topic) + len(block) + len(message.body) + 2 + _ALIAS_BYTES > self._length_max:
             return topic, block  # it might not be sent, and then the alias would mean nothing
         topic, alias = aliases.use(message.destination, topic)

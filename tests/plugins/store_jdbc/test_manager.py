@@ -101,8 +101,43 @@ def test_a_table_that_is_new_without_a_new_version_is_made_by_upgrade(
             name = next(name for name in await found.tables() if "JOURNAL" in name)
             await found._adapter.create([("drop", f"DROP TABLE {name}")])  # pyright: ignore[reportPrivateUsage]
         assert not await managed(store, lambda m: m.exists())
-        with pytest.raises(StoreIOError):
+        with pytest.raises(StoreIOError, match="'upgrade' makes them"):
             await managed(store, lambda m: m.query())
+        assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
+        assert (await managed(store, lambda m: m.query())).tables[name] == 0
+
+    run(scenario())
+
+
+def test_tables_of_the_first_version_are_upgraded_recreated_and_deleted(
+    store: ConfiguredStore,
+) -> None:
+    async def first_version() -> None:
+        await managed(store, lambda m: m.create())
+        async with manager(store) as found:
+            later = [name for name in await found.tables() if "DUPL" in name or "BRANCH" in name]
+            version = next(name for name in await found.tables() if "VERSION" in name)
+            made = [("drop", f"DROP TABLE {name}") for name in later]
+            made.append(("version", f"UPDATE {version} SET version = 1"))
+            await found._adapter.create(made)  # pyright: ignore[reportPrivateUsage]
+        assert len(later) == 2
+
+    async def scenario() -> None:
+        await first_version()
+        assert await managed(store, lambda m: m.upgrade()) == (1, SCHEMA_VERSION)
+        assert await managed(store, lambda m: m.exists())
+        await managed(store, lambda m: m.delete(forced=False))
+        await first_version()
+        await managed(store, lambda m: m.recreate(forced=False))
+        assert (await managed(store, lambda m: m.query())).version == SCHEMA_VERSION
+        await managed(store, lambda m: m.delete(forced=False))
+        await first_version()
+        assert await managed(store, lambda m: m.remove_lock()) == ""
+        assert len(await managed(store, lambda m: m.delete(forced=False))) == 12
+        with pytest.raises(StoreIOError, match="'create' makes them"):
+            await managed(store, lambda m: m.upgrade())
+        with pytest.raises(StoreIOError, match="'create' makes them"):
+            await managed(store, lambda m: m.remove_lock())
 
     run(scenario())
 

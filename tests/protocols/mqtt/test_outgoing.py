@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tidegate.spi import InflightDirection, InflightRecord, InflightState
+from tidegate.spi import InflightDirection, InflightRecord, InflightState, LargeBody
 from tidegate_protocols.mqtt import NO_PROPERTIES, Properties, Publish
 from tidegate_protocols.mqtt._outgoing import remaining_length_of
 from tidegate_protocols.mqtt._window import PACKET_ID_MAX
@@ -295,6 +295,19 @@ def test_a_message_that_is_held_back_neither_defines_nor_uses_an_alias(make_side
 def test_a_message_that_is_left_out_defines_no_alias(make_side, stored):
     side = make_side(level=5, topic_alias_max=2, packet_bytes_max=20)
     side.outgoing.deliver(side.subscribed("a", 0), [stored(1, body=b"x" * 16), stored(2)])
+    (packet,) = side.gets()
+    assert (packet.topic, packet.properties.topic_alias) == ("a", 1)
+
+
+@pytest.mark.parametrize("packet_bytes_max", [20, 100])
+def test_a_large_body_defines_no_alias_whether_it_is_left_out_or_not(
+    make_side, stored, packet_bytes_max
+):
+    side = make_side(level=5, topic_alias_max=2, packet_bytes_max=packet_bytes_max)
+    large = stored(1, body=b"", large=LargeBody("k", 16))
+    side.outgoing.deliver(side.subscribed("a", 0), [large, stored(2)])
+    assert [wire[2:] for wire in side.sent[:-1]] == [b"\0\x01a\0"] * (packet_bytes_max == 100)
+    del side.sent[:-1]
     (packet,) = side.gets()
     assert (packet.topic, packet.properties.topic_alias) == ("a", 1)
 
