@@ -41,6 +41,8 @@ T = TypeVar("T")
 #: Threads that write, sync and read large bodies: apart from the others, because one sync of a large
 #: body can take seconds. More would only make the disk seek.
 LARGE_THREADS: Final = 4
+#: ``size_min`` of a store whose bodies are only read: no body is so large.
+NO_NEW_BODIES: Final = 1 << 62
 _SUFFIX: Final = ".body"
 _LOST_SUFFIX: Final = ".lost"
 #: What was written is forced to disk in such pieces, so that the sync at the end, for which the

@@ -21,6 +21,7 @@ from tidegate_store_journal._storage import DirectoryStorage
 
 _OURS: Final = re.compile(r"journal-(\d{10})\.(data|free|live)(.*)")
 _BINDINGS: Final = "bindings.snapshot"
+_MARKER: Final = "index-store-state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Naming:
         prefix, suffix: a data file is called *prefix*, its id, *suffix*.
         digits: the id has at least this many.
         bindings: the bindings snapshot. metadata: directory of the metadata store.
+        marker: the file that says that the metadata store may be trusted.
     """
 
     folder: str = ""
@@ -40,6 +42,7 @@ class Naming:
     digits: int = 10
     bindings: str = _BINDINGS
     metadata: str = "metadata"
+    marker: str = _MARKER
 
     def path_of(self, name: str) -> str:
         """Where the file that the engine calls *name* lies."""
@@ -49,6 +52,8 @@ class Naming:
             return f"{self.folder}/{file_name}" if self.folder else file_name
         if name.startswith(_BINDINGS):
             return self.bindings + name[len(_BINDINGS) :]
+        if name.startswith(_MARKER):
+            return self.marker + name[len(_MARKER) :]
         return name
 
     def base_name_of(self, name: str) -> str:
@@ -66,6 +71,8 @@ class Naming:
         """The engine's name of the file at *path*; None when the path is not of this naming."""
         if path.startswith(self.bindings):
             return _BINDINGS + path[len(self.bindings) :]
+        if path.startswith(self.marker):
+            return _MARKER + path[len(self.marker) :]
         folder, _, file_name = path.rpartition("/")
         if folder != self.folder or not file_name.startswith(self.prefix):
             return None
@@ -84,7 +91,8 @@ class Naming:
 
     def folders(self) -> set[str]:
         """Directories of data files and bindings, without the store's own."""
-        return {self.folder, self.bindings.rpartition("/")[0]} - {""}
+        files = (self.bindings, self.marker)
+        return {self.folder, *(path.rpartition("/")[0] for path in files)} - {""}
 
 
 #: The journal's own names first: they are used when nothing else is asked for.
@@ -98,6 +106,7 @@ NAMINGS: Final = {
         digits=1,
         bindings="kr-store/state/bindings.snapshot",
         metadata="kr-store/data",
+        marker="kr-store/state/index-store-state",
     ),
     "artemis": Naming(
         folder="journal",

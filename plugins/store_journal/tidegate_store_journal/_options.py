@@ -58,6 +58,11 @@ class JournalOptions:
         "is the gateway's name. Put it on a "
         "device of its own to keep other writers from delaying the syncs.",
     )
+    create_journal_dir: bool = option(
+        True,
+        help="Make the directory when it is missing. False: refuse to start, so that a volume that "
+        "is not mounted does not look like an empty store.",
+    )
     journal_max_file_length: int = option(
         DefaultInt(32 << 20),
         help="Size of a data file. Small files are freed sooner; large ones mean fewer changes "
@@ -116,7 +121,7 @@ class JournalOptions:
         "absolute. On another file system each file is copied.",
     )
     damaged_journal_policy: str = option(
-        REFUSE,
+        DefaultText(REFUSE),
         help="Damage in the middle of a data file: 'refuse' to start, naming file, offset and "
         "length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
         "and list what was lost in damage-NNNN.report. A torn tail is repaired either way.",
@@ -170,21 +175,26 @@ class JournalOptions:
         help="Empty all of those files when the gateway stops: less room, a longer stop.",
     )
     journal_disk_sync_strategy: str = option(
-        ALWAYS,
+        DefaultText(ALWAYS),
         help="When confirmed batches are forced to disk: 'always' before the confirmation, "
         "'periodic' every journal_disk_sync_interval, 'never' when the system likes. All but "
         "'always' can lose confirmed messages in a power cut (not when only the gateway dies).",
         choices=STRATEGIES,
     )
+    sync_on_write: bool | None = option(
+        None,
+        help="The AMQ documents' name: true is journal_disk_sync_strategy 'always', false is "
+        "'never'; give one of the two.",
+    )
     journal_disk_sync_interval: float = option(
-        1.0,
+        DefaultFloat(1.0),
         help="Time between syncs with strategy 'periodic': what a power cut can cost.",
         kind=Kind.DURATION,
         minimum=0.001,
         maximum=3600,
     )
     journal_type: str = option(
-        NIO,
+        DefaultText(NIO),
         help="How batches get to the disk: 'NIO' by a thread, 'ASYNCIO' by io_uring without a thread "
         "(the extra 'asyncio' of tidegate-store-journal; falls back to NIO where it is missing), "
         "'MAPPED' by a thread through a mapping of the file. The bytes on disk are the same.",
@@ -251,7 +261,7 @@ class JournalOptions:
         "then reads all data files (some 20 seconds for 5 million small messages).",
     )
     memory_limit: int = option(
-        512 << 20,
+        DefaultInt(512 << 20),
         help="Only with broker.persistent = false: memory that the data files may take, as if it "
         "were the disk. At the limit new messages are refused (store full); acknowledging makes "
         "room. At least 4 files.",
@@ -266,21 +276,21 @@ class JournalOptions:
         maximum=86400,
     )
     large_message_min_size: int = option(
-        100 << 10,
+        DefaultInt(100 << 10),
         help="Bodies of at least this size that a protocol can stream have a file of their own and "
         "are never whole in memory.",
         kind=Kind.SIZE,
         minimum=1 << 10,
         maximum=64 << 20,
-        zero="every body is kept in the data files and passes through memory",
+        zero="every new body is kept in the data files and passes through memory",
     )
     large_messages_directory: str = option(
-        "large-messages",
+        DefaultText("large-messages"),
         help="Directory of the files of large bodies, below the journal's directory unless "
         "absolute. Used by this store alone: what no message refers to is removed at the start.",
     )
     disk_free_limit: int = option(
-        50 << 20,
+        DefaultInt(50 << 20),
         help="New messages are refused (store full) while the file system has less room, so that "
         "acknowledgements, checkpoints and other programs still have some.",
         kind=Kind.SIZE,
@@ -300,15 +310,21 @@ class JournalOptions:
         Raises: ConfigError.
         """
         self._apply_preset()
-        if self.journal_file_size is None:
-            return
-        if not is_default(self.journal_max_file_length):
-            raise ConfigError(
-                "is another name of journal_max_file_length; give one of the two",
-                key="journal_file_size",
-            )
         # Whoever prints the options sees the same value under both names.
-        object.__setattr__(self, "journal_max_file_length", DefaultInt(self.journal_file_size))
+        if self.journal_file_size is not None:
+            self._take_other_name(
+                "journal_file_size", "journal_max_file_length", DefaultInt(self.journal_file_size)
+            )
+        if self.sync_on_write is not None:
+            strategy = ALWAYS if self.sync_on_write else NEVER
+            self._take_other_name(
+                "sync_on_write", "journal_disk_sync_strategy", DefaultText(strategy)
+            )
+
+    def _take_other_name(self, other: str, key: str, value: object) -> None:
+        if not is_default(getattr(self, key)):
+            raise ConfigError(f"is another name of {key}; give one of the two", key=other)
+        object.__setattr__(self, key, value)
 
     def _apply_preset(self) -> None:
         """So that whoever prints the options sees what counts."""
@@ -366,7 +382,7 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
             )
     if options.file_length < 4 * DATA_OFFSET:
         raise ConfigError("is too small", key="journal_max_file_length")
-    if options.large_message_min_size and not options.large_messages_directory.strip():
+    if not options.large_messages_directory.strip():
         raise ConfigError(
             "is empty; name a directory such as 'large-messages'", key="large_messages_directory"
         )

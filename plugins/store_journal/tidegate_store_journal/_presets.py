@@ -102,6 +102,16 @@ def directory_of(context: StoreContext, directory: str) -> Path:
     return context.data_directory / directory.replace("{gateway}", name)
 
 
+def require_directory(context: StoreContext, directory: str) -> None:
+    """``create_journal_dir = false``. Blocks. Raises: StoreIOError: it is not there; OSError."""
+    place = directory_of(context, directory)
+    if not place.is_dir():
+        raise StoreIOError(
+            f"{place} does not exist, and create_journal_dir = false: mount the volume that it is "
+            "on, or make the directory"
+        )
+
+
 def refuse_other_journal(context: StoreContext, directory: str) -> None:
     """Do not begin an empty store beside one that another preset made. Blocks.
 

@@ -46,7 +46,7 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._journaltypes import make_writer, open_directory
-from tidegate_store_journal._large import LARGE_THREADS, LargeFiles
+from tidegate_store_journal._large import LARGE_THREADS, NO_NEW_BODIES, LargeFiles
 from tidegate_store_journal._layout import Layout, Surroundings, open_layout
 from tidegate_store_journal._losses import Losses
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
@@ -62,7 +62,11 @@ from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._offline import compact_files
 from tidegate_store_journal._opening import recovered_state, usable_pool, usable_spares
 from tidegate_store_journal._options import ALWAYS, NEVER, QUARANTINE, JournalOptions, check
-from tidegate_store_journal._presets import directory_of, refuse_other_journal
+from tidegate_store_journal._presets import (
+    directory_of,
+    refuse_other_journal,
+    require_directory,
+)
 from tidegate_store_journal._reader import Reader
 from tidegate_store_journal._reclaim import Reclaim
 from tidegate_store_journal._recovery import Recovered
@@ -87,9 +91,12 @@ class JournalStore:
         options: JournalOptions,
         storage: Storage | None = None,
         large_storage: Storage | None = None,
+        *,
+        ignored: Sequence[str] = (),
     ) -> None:
         """*storage* replaces the directory that the options name (tests, fault injection), and
         *large_storage* the one of large bodies; a journal that is not on disk has none of those.
+        *ignored* are options that have no effect without files, for the warning at the start.
 
         Raises: ConfigError.
         """
@@ -99,12 +106,15 @@ class JournalStore:
         self._warning = ""  # for the operator, at the start
         directory = directory_of(context, options.directory)
         if storage is None and context.persistent and large_storage is None:
-            large_storage = DirectoryStorage(directory / Path(options.large_messages_directory))
+            large_directory = directory / Path(options.large_messages_directory)
+            # Switched off, those that are there still have to be delivered.
+            if options.large_message_min_size or large_directory.is_dir():
+                large_storage = DirectoryStorage(large_directory)
         self._large: LargeFiles | None = None
-        if large_storage is not None and options.large_message_min_size:
+        if large_storage is not None:
             self._large = LargeFiles(
                 large_storage,
-                size_min=options.large_message_min_size,
+                size_min=options.large_message_min_size or NO_NEW_BODIES,
                 free_limit_bytes=options.disk_free_limit,
                 syncs=options.sync_strategy != NEVER,
             )
@@ -117,6 +127,8 @@ class JournalStore:
                     "persistent=false: nothing survives the end of this gateway memory_limit="
                     + storage.limit
                 )
+                if ignored:
+                    self._warning += f" options_without_effect={','.join(ignored)}"
         self._storage = storage
         metadata_directory = storage.metadata_directory
         self._metadata: Metadata = NoMetadata()
@@ -334,6 +346,10 @@ class JournalStore:
             await loop.run_in_executor(
                 self._workers, refuse_other_journal, context, options.directory
             )
+            if not options.create_journal_dir:
+                await loop.run_in_executor(
+                    self._workers, require_directory, context, options.directory
+                )
         await loop.run_in_executor(
             self._workers, self._storage.lock, f"gateway={context.gateway_name}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.spi import MessageStore, MessageStoreFactory, PluginInfo, StoreContext, hookimpl
+from tidegate_store_journal._idle import idle_without_files, refuse_idle
 from tidegate_store_journal._options import JournalOptions, check
 from tidegate_store_journal._store import JournalStore
 
@@ -25,6 +26,9 @@ class JournalStoreFactory:
         if not isinstance(options, JournalOptions):
             raise TypeError(f"expected JournalOptions, got {type(options).__name__}")
         check(options, persistent=context.persistent)
+        if not context.persistent:
+            return JournalStore(context, options, ignored=idle_without_files(options))
+        refuse_idle(options)
         return JournalStore(context, options)
 
 

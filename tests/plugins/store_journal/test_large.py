@@ -633,6 +633,28 @@ def test_stores_that_are_not_on_disk_or_do_not_want_to_have_no_large_bodies(tmp_
     assert bodies_of(new_store(tmp_path)).size_min == 100 * KB
 
 
+def test_bodies_that_are_there_are_delivered_after_new_ones_were_switched_off(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        await write(store, AddMessage(1, Message("queue://q", b"", large=body), (1,)))
+        await store.close()
+        store, state = await opened(tmp_path, large_message_min_size=0)
+        assert state.report.notes == ()
+        (found,) = await pending(store)
+        assert found.message.large is not None
+        assert await download(store, found.message.large) == content()
+        assert bodies_of(store).size_min > 1 << 60
+        await write(store, ack(1))
+        del found
+        await store.close()
+        assert not list((tmp_path / "journal" / "large-messages").glob("*.body"))
+
+    run(scenario())
+
+
 def test_the_thread_count_is_enough_for_uploads_and_downloads_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path)

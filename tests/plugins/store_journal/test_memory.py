@@ -119,7 +119,7 @@ def test_a_limit_that_cannot_hold_four_files_is_refused(tmp_path: Path) -> None:
         new_store(tmp_path, persistent=False, memory_limit=255 * KB)
     assert caught.value.key == "memory_limit"
     new_store(tmp_path, persistent=False, memory_limit=256 * KB)
-    new_store(tmp_path, memory_limit=255 * KB)  # has no meaning on disk
+    new_store(tmp_path, memory_limit=255 * KB)  # on disk the factory refuses it, see test_idle
 
 
 def test_files_count_with_their_whole_length_until_they_are_gone() -> None:

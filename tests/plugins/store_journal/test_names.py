@@ -140,6 +140,38 @@ def test_it_is_rebuilt_without_metadata_under_every_name(tmp_path: Path, preset:
     run(scenario())
 
 
+def test_removing_the_marker_where_the_amq_document_has_it_rebuilds(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, preset="amq", directory="here")
+        await write(store, add(1))
+        await store.close()
+        (marker,) = (tmp_path / "here").rglob("index-store-state*")
+        assert marker == tmp_path / "here" / "kr-store" / "state" / "index-store-state"
+        marker.unlink()
+        store, state = await opened(tmp_path, preset="amq", directory="here")
+        assert any("rebuilt" in note for note in state.report.notes)
+        assert await pending(store) == [1]
+        await store.close()
+        store, state = await opened(tmp_path, preset="amq", directory="here")
+        assert state.report.clean
+        await store.close()
+        assert marker.is_file()
+
+    run(scenario())
+
+
+def test_a_marker_stays_where_another_preset_put_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for preset in ("none", "amq", "none"):
+            store, state = await opened(tmp_path, preset=preset, directory="here")
+            assert state.report.notes == ()
+            await store.close()
+        (marker,) = (tmp_path / "here").rglob("index-store-state*")
+        assert marker.parent == tmp_path / "here"
+
+    run(scenario())
+
+
 def test_archived_files_have_the_names_of_the_preset(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path, preset="kahadb", archive_data_logs=True)

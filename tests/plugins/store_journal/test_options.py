@@ -130,6 +130,22 @@ def test_the_size_of_the_buffer_is_accepted_where_it_does_something(
     check(parse_options(JournalOptions, table))
 
 
+@pytest.mark.parametrize(("sync_on_write", "strategy"), [(True, "always"), (False, "never")])
+def test_sync_on_write_is_the_strategy_under_the_name_of_the_amq_document(
+    sync_on_write: bool, strategy: str
+) -> None:
+    options = parse_options(JournalOptions, {"sync_on_write": sync_on_write})
+    check(options)
+    assert options.journal_disk_sync_strategy == options.sync_strategy == strategy
+    assert replace(options, journal_min_files=3).sync_strategy == strategy
+    with pytest.raises(ConfigError, match="journal_disk_sync_strategy") as caught:
+        parse_options(
+            JournalOptions,
+            {"sync_on_write": sync_on_write, "journal_disk_sync_strategy": strategy},
+        )
+    assert caught.value.key == "sync_on_write"
+
+
 @pytest.mark.parametrize("strategy", ["always", "periodic", "never"])
 def test_without_datasync_nothing_is_synced_whatever_the_strategy(strategy: str) -> None:
     table = {"journal_disk_sync_strategy": strategy}
