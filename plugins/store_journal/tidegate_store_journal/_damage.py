@@ -286,6 +286,16 @@ def _begins_empty(file: DataFile) -> bool:
     return _end_of_bytes(file, DATA_OFFSET) == DATA_OFFSET
 
 
+def readable_in(file: DataFile) -> list[tuple[int, int]]:
+    """(sequence, list) of messages in *file*, which has no whole batch, whose own CRC is right.
+
+    Raises: OSError.
+    """
+    whole = Damage(file, DATA_OFFSET, file.length, 0, 0, 0, 0, 0)
+    _describe(whole)
+    return whole.readable
+
+
 def _describe(damage: Damage) -> None:
     """Name the messages that can still be read in it, for the report."""
     assert damage.file.handle is not None

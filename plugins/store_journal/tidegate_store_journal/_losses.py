@@ -18,6 +18,7 @@ from tidegate_store_journal._damage import Damage
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._lossreport import LossReport
 from tidegate_store_journal._metadata import Loaded
+from tidegate_store_journal._orphans import adopt_lists
 from tidegate_store_journal._pieces import files_of
 
 #: In the upper half of a location.
@@ -158,13 +159,16 @@ class Losses:
     ) -> tuple[Sequence[tuple[int, int]], list[Message]]:
         """The messages of a page, without those that are damaged and were dropped now.
 
-        Raises: CorruptRecordError unless the policy is *quarantine*; StoreError, OSError.
+        Unless the policy is *quarantine*, those in front of the first one that is damaged.
+
+        Raises: CorruptRecordError: the policy is *refuse*, and the first one is damaged;
+            StoreError, OSError.
         """
         try:
             return page, await self._reader.read(page)
         except CorruptRecordError:
             if not self._quarantines:
-                raise
+                return await self._in_front(page)
         good: list[tuple[int, int]] = []
         messages: list[Message] = []
         bad: list[int] = []
@@ -183,6 +187,28 @@ class Losses:
         await self._write_report()
         await self._write([Discard(pending_list, tuple(bad), DiscardReason.DROPPED)])
         return good, messages
+
+    async def adopt(self) -> None:
+        """Find owners for lists that lost theirs, see ``_orphans``. Raises: StoreError, OSError."""
+        await adopt_lists(self._index, self._reader.read, self._write, self._report)
+        await self._write_report()
+
+    async def _in_front(
+        self, page: Sequence[tuple[int, int]]
+    ) -> tuple[Sequence[tuple[int, int]], list[Message]]:
+        """What comes in front of the first message of *page* that cannot be read.
+
+        Raises: CorruptRecordError: the first one is it.
+        """
+        messages: list[Message] = []
+        for number, item in enumerate(page):
+            try:
+                messages += await self._reader.read([item])
+            except CorruptRecordError:
+                if not number:
+                    raise
+                return page[:number], messages
+        return page, messages
 
     async def _write_report(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._report.write)

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidegate.spi import CorruptRecordError
 from tidegate_store_journal import _format
-from tidegate_store_journal._damage import BATCH_BYTES_MIN, Damage, survey
+from tidegate_store_journal._damage import BATCH_BYTES_MIN, Damage, readable_in, survey
 from tidegate_store_journal._datafile import DataFile
 from tidegate_store_journal._format import END_MARK, FILE_HEADER_BYTES, FormatError
 from tidegate_store_journal._lossreport import LossReport
@@ -114,7 +114,9 @@ class Quarantine:
             files.append(file)
         return files, was_damaged
 
-    def _move_aside(self, name: str, problem: str) -> None:
+    def _move_aside(
+        self, name: str, problem: str, readable: Sequence[tuple[int, int]] = ()
+    ) -> None:
         target = fresh_name(self._storage, f"{name}.damaged")
         self._storage.rename(name, target)
         self._storage.sync_directory()
@@ -123,15 +125,18 @@ class Quarantine:
             f"{self._storage.describe(name)}: {problem}, so nothing in it can be read. The whole "
             f"file is now {target}."
         )
+        if readable:
+            self._report.add_readable(readable)
 
     def _move_unreadable(self, file: DataFile, files: Sequence[DataFile]) -> bool:
         """A file without a readable batch: the newest one may only be torn, see ``_tail``."""
         if file.file_id == max(item.file_id for item in files):
             return False
         assert file.handle is not None
+        readable = readable_in(file)
         file.handle.close()
         file.handle = None
-        self._move_aside(file.name, "no batch in it is whole")
+        self._move_aside(file.name, "no batch in it is whole", readable)
         return True
 
     # ---------------------------------------------------------------------------- stretches

@@ -470,6 +470,8 @@ class JournalStore:
         if self._warning:
             logger.warning(self._warning)
         await self._losses.drop(found.lost)
+        if found.report.name or (found.rebuilt and options.ignore_missing_journalfiles):
+            await self._losses.adopt()
         if found.report.name and not found.rebuilt:
             await self._checkpointer.write_down_all_that_lives()
         self._say_what_was_found(found)

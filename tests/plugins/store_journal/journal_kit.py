@@ -117,6 +117,13 @@ def data_files(directory: Path) -> list[Path]:
     return sorted((directory / "journal").glob("journal-*.data"))
 
 
+def damage_byte(path: Path, offset: int) -> None:
+    """Flip a bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 4
+    path.write_bytes(data)
+
+
 def killed(directory: Path, target: Path) -> Path:
     """What a SIGKILL at this moment would leave: a copy of everything written so far."""
     shutil.copytree(directory, target, ignore=shutil.ignore_patterns("*.tmp"))

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from journal_kit import ANY_SIZE, ack, add, opened, pending, run, write
 
-from tidegate.spi import AddDestination, Discard, DiscardReason, PutSubscription, Subscription
+from tidegate.spi import (
+    AddDestination,
+    CorruptRecordError,
+    Discard,
+    DiscardReason,
+    PutSubscription,
+    Subscription,
+)
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal._damage import Damage
 from tidegate_store_journal._losses import Lost, find_lost
@@ -50,6 +58,22 @@ def break_message(store: JournalStore, pending_list: int, sequence: int) -> None
     handle = store._files.used()[0].handle  # pyright: ignore[reportPrivateUsage]
     assert handle is not None
     handle.pwritev([bytes([handle.pread(1, offset)[0] ^ 8])], offset)
+
+
+def test_with_refuse_a_list_goes_on_up_to_the_damaged_message(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, AddDestination("queue://q", 1), *[add(item) for item in range(1, 7)])
+        break_message(store, 1, 4)
+        page = await store.page_in(1, 0, 10, ANY_SIZE)
+        assert [item.sequence for item in page] == [1, 2, 3]
+        with pytest.raises(CorruptRecordError, match="message 4"):
+            await store.page_in(1, 3, 10, ANY_SIZE)
+        assert store.statistics().pending_messages == 6
+        assert not list((tmp_path / "journal").glob("damage-*"))
+        await store.close()
+
+    run(scenario())
 
 
 def test_a_page_of_nothing_but_damaged_messages_does_not_end_the_list(tmp_path: Path) -> None:

@@ -236,6 +236,30 @@ def test_the_newest_file_missing_without_metadata_needs_the_policy(tmp_path: Pat
     run(scenario())
 
 
+def test_the_report_names_what_is_readable_in_a_file_that_was_put_aside_whole(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path / "a", journal_max_file_length=64 << 10)
+        await write(store, AddDestination("queue://q", 1))
+        await write(store, *[add(item, size=9000) for item in range(1, 31)])  # a file of its own
+        await write(store, *[add(item, size=9000) for item in range(31, 41)])
+        copy = killed(tmp_path / "a", tmp_path / "b")
+        await store.close()
+        (name,) = [
+            path.name
+            for path in (copy / "journal").glob("journal-*.data")
+            if path.stat().st_size > 200_000
+        ]
+        damage(copy, name, (copy / "journal" / name).read_bytes().index(b"7 ....") + 100)
+        store, _ = await opened(copy, **QUARANTINE)
+        assert await pending(store) == list(range(31, 41))
+        assert "still holds readably: 1-6, 8-30 (list 1)." in report_of(copy)
+        await store.close()
+
+    run(scenario())
+
+
 def test_a_file_that_is_damaged_beyond_reading_is_moved_aside_whole(tmp_path: Path) -> None:
     async def scenario() -> None:
         copy, used = await many_files(tmp_path)
