@@ -207,7 +207,11 @@ def _report(error: Exception) -> int:
     if hasattr(shown, "format_message") and hasattr(shown, "exit_code"):  # typer's usage errors
         context = getattr(shown, "ctx", None)
         command = context.command_path if context else "tidegate"
-        text = f"{' '.join(shown.format_message().split())} (see `{command} --help`)"
+        message: str = shown.format_message()
+        if message.startswith("Usage:"):  # a group without a command: its help, as it is
+            sys.stderr.write(message.rstrip("\n") + "\n")
+            return ExitCode.CONFIG
+        text = f"{' '.join(message.split())} (see `{command} --help`)"
         failure = Failure(ExitCode.CONFIG, text)
     else:
         failure = failure_of(error, config)

@@ -25,7 +25,10 @@ def data_names(storage: NamedStorage) -> list[str]:
     try:
         names = storage.list()
     except FileNotFoundError:
-        raise ConfigError(f"there is no directory {directory}") from None
+        raise ConfigError(
+            f"there is no directory {directory}: name the gateway's configuration with --config, "
+            "or the journal itself with --directory"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{directory}: {error.strerror or error}") from error
     return sorted(filter(_DATA_NAME.fullmatch, names))

@@ -133,6 +133,7 @@ class RecordFolder:
         self._single_bytes: dict[int, int] = {}  # of every file of a single message, in use or not
         self._pool_clean: deque[int] = deque()
         self._pool_dirty: deque[int] = deque()
+        self._emptying = 0  # files on their way into the clean ones
 
     # --------------------------------------------------------------------------- at start
 
@@ -256,18 +257,21 @@ class RecordFolder:
             self.space.give_back(place.number, blocks_of(place.payload_bytes))
             return ""
         policy = self._policy
-        pooled = len(self._pool_clean) + len(self._pool_dirty)
+        clean = len(self._pool_clean) + self._emptying
+        pooled = clean + len(self._pool_dirty)
         if pooled >= policy.limit:
             self._single_bytes.pop(place.number, None)
             return "delete"
-        if 100 * (len(self._pool_clean) + 1) <= policy.clean_ratio * (pooled + 1):
+        if 100 * (clean + 1) <= policy.clean_ratio * (pooled + 1):
             self._single_bytes[place.number] = 0
+            self._emptying += 1
             return "empty"
         self._pool_dirty.append(place.number)
         return ""
 
     def emptied(self, number: int) -> None:
         """The file of a single message is clean now and may be used again."""
+        self._emptying -= 1
         self._pool_clean.append(number)
 
     def all_dirty(self) -> list[int]:

@@ -47,6 +47,15 @@ def test_a_wrong_call_is_one_line_on_stderr_and_code_2(tidegate, arguments, said
 # -------------------------------------------------------------------------------- plugins
 
 
+@pytest.mark.parametrize("group", ["store", "transactions"])
+def test_a_group_without_a_command_shows_its_help_as_it_is(tidegate, group: str) -> None:
+    done = tidegate(group)
+    assert (done.code, done.out) == (ExitCode.CONFIG, "")
+    assert done.err.startswith(f"Usage: tidegate {group} [OPTIONS] COMMAND [ARGS]...\n")
+    assert "tidegate: error" not in done.err
+    assert len(done.err.splitlines()) > 8
+
+
 def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) -> None:
     done = tidegate("plugins")
     assert done.code == 0

@@ -131,6 +131,20 @@ def test_the_clean_ratio_says_how_many_are_emptied(tmp_path: Path) -> None:
     assert sum(path.stat().st_size == 0 for path in tmp_path.glob("*.msg")) == 10
 
 
+def test_the_limit_and_the_ratio_count_files_that_are_being_emptied(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path, PoolPolicy(limit=4, clean_ratio=50, cleanup=False))
+    places = put(folder, *((sequence, 500) for sequence in range(1, 11)), limit=100)
+    acts = [(folder.give_back(place), place.number) for place in map(unpack_place, places.values())]
+    assert [act for act, _ in acts] == ["", "empty", "", "empty", *["delete"] * 6]
+    dispose([(folder, number, act) for act, number in acts if act])
+    for act, number in acts:
+        if act == "empty":
+            folder.emptied(number)
+    assert sorted(path.stat().st_size for path in tmp_path.glob("*.msg")) == [0, 0, 540, 540]
+    put(folder, *((sequence, 500) for sequence in range(11, 15)), limit=100)
+    assert len(list(tmp_path.glob("*.msg"))) == 4
+
+
 def test_what_was_found_at_the_start_goes_on(tmp_path: Path) -> None:
     first = new_folder(tmp_path)
     places = put(first, (1, 50), (2, 500), (3, 300), limit=400)
