@@ -83,13 +83,42 @@ def test_a_client_that_does_not_read_stops_the_reading():
     async def scenario(case):
         case.bodies.piece = 2
         case.out.writable(False)
-        case.stream(b"abcd")
+        case.stream(b"abcdef")
         await settled()
         assert case.link.sent == [(b"<ab", False)]
-        assert case.bodies.readers[0].at == 2
+        assert case.bodies.readers[0].at == 4, "one piece is read ahead"
         case.out.writable(True)
         await settled()
-        assert case.link.sent == [(b"<ab", False), (b"cd>", True)]
+        assert case.link.sent == [(b"<ab", False), (b"cd", False), (b"ef>", True)]
+
+    run(scenario)
+
+
+def test_the_next_body_is_read_while_the_end_of_the_last_one_is_written():
+    async def scenario(case):
+        case.bodies.piece = 2
+        case.out.writable(False)
+        case.stream(b"ab")
+        case.stream(b"cdef")
+        await settled()
+        assert case.link.sent == [(b"<ab>", True)]
+        assert [reader.at for reader in case.bodies.readers] == [2, 2]
+        case.out.cancel()
+        await settled()
+        assert all(reader.is_closed for reader in case.bodies.readers)
+
+    run(scenario)
+
+
+def test_a_body_that_breaks_while_it_is_read_ahead_says_so_once():
+    async def scenario(case):
+        case.bodies.piece, case.bodies.fails_at = 2, 2
+        case.out.writable(False)
+        case.stream(b"abcd")
+        await settled()
+        case.out.cancel()  # the piece that failed is never asked for
+        await settled()
+        assert (case.broken, case.missing, case.idle) == ([], [], 0)
 
     run(scenario)
 
