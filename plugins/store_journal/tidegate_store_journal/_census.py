@@ -50,6 +50,11 @@ RECORD_NAMES: Final = {
     _format.REMOVE_INFLIGHT: "remove in-flight",
     _format.COPY: "copy",
     _format.COPIED_ROWS: "copied rows",
+    _format.PUT_BRANCH: "put branch",
+    _format.REMOVE_BRANCH: "remove branch",
+    _format.ADD_DUPLICATE_ID: "add duplicate id",
+    _format.FORGET_DUPLICATE_IDS: "forget duplicate ids",
+    _format.VOID: "void",  # in place of damage that was taken out
 }
 
 
@@ -127,6 +132,8 @@ def take_census(file: DataFile, *, checks: bool = False) -> Census:
 
 
 def _name_of(number: int) -> str:
+    if number in RECORD_NAMES:
+        return RECORD_NAMES[number]
     name = RECORD_NAMES.get(number & _KIND_BITS, f"type {number}")
     return name if number <= _KIND_BITS else f"large {name}"
 
@@ -145,7 +152,7 @@ def _problem(payload: bytes, record: Record) -> str:
             _format.decode_acknowledge(record)
         elif record.type == _format.COPIED_ROWS:
             decode_block(record.payload)
-        else:
+        elif record.type != _format.VOID:
             _format.decode_operation(record)
     except FormatError as error:
         return str(error)

@@ -24,6 +24,8 @@ from tidegate.spi import AddDestination, CorruptRecordError, RecoveredState
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal._damage import survey
 from tidegate_store_journal._format import DATA_OFFSET
+from tidegate_store_journal._inspect import report
+from tidegate_store_journal._verify import verify
 
 NAME = "journal-0000000001.data"
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
@@ -106,6 +108,22 @@ def test_a_damaged_batch_is_taken_out_and_the_rest_is_served(
             shutil.rmtree(copy / "journal" / "metadata")
 
     run(scenario())
+
+
+def test_verify_and_inspect_know_what_a_quarantine_leaves(tmp_path: Path) -> None:
+    async def scenario() -> Path:
+        copy, begin, _, _ = await three_batches(tmp_path)
+        damage(copy, NAME, begin + 80)
+        store, _ = await opened(copy, **QUARANTINE)
+        await write(store, add(6))
+        await store.close()
+        return copy / "journal"
+
+    journal = run(scenario())
+    found = verify(journal, lambda *_: None)
+    assert not found.damages
+    assert found.references == 3
+    assert report(journal, lambda *_: None).records[NAME]["void"] == 1
 
 
 def test_damage_that_a_page_finds_is_dropped_and_the_list_goes_on(tmp_path: Path) -> None:
