@@ -41,14 +41,14 @@ async def adopt_lists(
         names = await _names_in(pending.page(0, _LOOK_MAX, _ANY_SIZE), read)
         name = names.pop() if len(names) == 1 else ""
         count = len(pending)
-        if name.startswith(_QUEUE) and not name.startswith(_TEMPORARY):
-            if name not in index.destinations:
-                await write([AddDestination(name, list_id)])
-                report.add_note(
-                    f"That {name} has list {list_id} was lost; its messages say so too, and "
-                    f"{count} of them are pending again."
-                )
-                continue
+        is_queue = name.startswith(_QUEUE) and not name.startswith(_TEMPORARY)
+        if is_queue and name not in index.destinations:
+            await write([AddDestination(name, list_id)])
+            report.add_note(
+                f"That {name} has list {list_id} was lost; its messages say so too, and {count} "
+                "of them are pending again."
+            )
+            continue
         report.add_note(
             f"{count} messages are pending in list {list_id}, and who had that list was lost"
             + (f"; they were sent to {name}" if name else "")
