@@ -402,9 +402,9 @@ def test_damaged_messages_are_reported_and_the_others_are_read(tmp_path: Path) -
         await write(store, add(3))
         storage.flip("journal-0000000001.data", offset + 64 + 36 + 20)
         with pytest.raises(CorruptRecordError, match="message 2") as caught:
-            await store.page_in(1, 0, 10, ANY_SIZE)
+            await store.page_in(1, 1, 10, ANY_SIZE)
         assert caught.value.location.startswith("crash:journal-0000000001.data at offset")
-        assert [item.sequence for item in await store.page_in(1, 0, 1, ANY_SIZE)] == [1]
+        assert [item.sequence for item in await store.page_in(1, 0, 10, ANY_SIZE)] == [1]
         assert [item.sequence for item in await store.page_in(1, 2, 9, ANY_SIZE)] == [3]
         await store.close()
 
