@@ -116,7 +116,7 @@ def test_the_entry_point_names_the_plugin() -> None:
 def test_a_store_is_made_without_touching_disk_or_network(tmp_path: Path) -> None:
     context = StoreContext(tmp_path, "test")
     assert isinstance(factory().create(context, options()), JournaledStore)
-    assert isinstance(factory().create(context, options(use_journal=False)), JdbcStore)
+    assert isinstance(factory().create(context, JournaledOptions(use_journal=False)), JdbcStore)
     assert factory().options_type is JournaledOptions
     assert list(tmp_path.iterdir()) == []
 
