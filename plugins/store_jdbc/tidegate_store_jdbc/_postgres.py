@@ -495,7 +495,8 @@ def _check_shape(name: str, parameters: int, attributes: Sequence[Any]) -> None:
         if attribute.name in _ENCODED and kind != "bytea":
             # The server would turn bytes into text on the way in, and not back.
             raise DatabaseError(
-                f"its column {attribute.name!r} is of type {kind}, not bytea (binary_data_type)", name
+                f"its column {attribute.name!r} is of type {kind}, not bytea (binary_data_type)",
+                name,
             )
 
 

@@ -40,10 +40,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "gw.toml"
-    path.write_text(
-        f'[broker]\ndata_directory = "{tmp_path / "data"}"\n'
-        '[store]\nplugin = "jdbc"\n'
-    )
+    path.write_text(f'[broker]\ndata_directory = "{tmp_path / "data"}"\n[store]\nplugin = "jdbc"\n')
     return path
 
 
