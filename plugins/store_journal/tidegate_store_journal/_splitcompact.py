@@ -16,7 +16,7 @@ from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal import _records
-from tidegate_store_journal._folders import Folder, folder_name, folders_of
+from tidegate_store_journal._folders import DAMAGE_ADVICE, Folder, folder_name, folders_of
 from tidegate_store_journal._format import FormatError
 from tidegate_store_journal._lookon import look
 from tidegate_store_journal._names import NamedStorage
@@ -88,7 +88,7 @@ def _read(files: Folder, old: File, header: FileHeader, sequence: int, place: Pl
         _records.payload_of(header.seed, record, sequence)
     except FormatError as error:
         raise CorruptRecordError(
-            f"{error}. Restore the file from a copy, or discard the message",
+            f"{error} ({len(record)} bytes are damaged). {DAMAGE_ADVICE}",
             location=f"{files.describe(RECORD_FILE)} at offset {offset}",
         ) from error
     return record
@@ -131,7 +131,9 @@ def _compact(storage: NamedStorage, directory: Path, destination: str) -> Destin
         known = ", ".join(folders.names()) or "none"
         raise StoreIOError(f"{destination} has no directory in {directory}; there are: {known}")
     found = open_folders(folders, "", sequences, PoolPolicy(0, 0, False), _ignore)
-    folder = next(item for item in found.folders if item.name == name)
+    folder = next((item for item in found.folders if item.name == name), None)
+    if folder is None:
+        raise StoreIOError(f"the directory of {destination} in {directory} has no {RECORD_FILE}")
     before = folder.disk_bytes
     records: list[tuple[int, Place]] = []
     for piece in found.places.pieces():

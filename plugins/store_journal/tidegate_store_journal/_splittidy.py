@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from typing import Final
 
-from tidegate.spi import StoreError, StoreFullError, StoreIOError
-from tidegate_store_journal import _records
+from tidegate.spi import CorruptRecordError, StoreError, StoreFullError, StoreIOError
 from tidegate_store_journal._files import FULL_ERRNOS
 from tidegate_store_journal._folders import Folders
 from tidegate_store_journal._index import Index
@@ -17,6 +17,9 @@ from tidegate_store_journal._split import Split
 from tidegate_store_journal._splitcompact import install_copy, write_copy
 
 logger = logging.getLogger("tidegate.store.journal")
+
+#: What writing a record file anew costs beside its live bytes (syncs, a rename), as if in bytes.
+_COPY_COST_BYTES: Final = 64 << 10
 
 
 class Tidy:
@@ -30,18 +33,27 @@ class Tidy:
         workers: Executor,
         fail: Callable[[BaseException], None],
         *,
-        bytes_min: int,
+        checkpoint: Callable[[], Awaitable[object]],
+        file_bytes: int,
         percentage: int,
+        keeps_bound: bool,
     ) -> None:
-        """A record file above *bytes_min* of which less than *percentage* lives is compacted;
-        0: none is. *fail*: nobody knows any more what is on disk."""
+        """A record file above *file_bytes* of which less than *percentage* lives is compacted;
+        0: none is. *keeps_bound*: see :meth:`keep_bound`. *checkpoint*: what was released is
+        released on disk. *fail*: nobody knows any more what is on disk."""
         self._split = split
         self._folders = folders
         self._index = index
         self._workers = workers
         self._fail = fail
-        self._bytes_min = bytes_min
+        self._checkpoint = checkpoint
+        self._file_bytes = file_bytes
         self._percentage = percentage
+        self._keeps_bound = keeps_bound
+        if keeps_bound:
+            split.keep_bound = self.keep_bound
+        self._bound_lock = asyncio.Lock()
+        self._stuck: set[int] = set()  # numbers of directories that could not be compacted
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
@@ -68,7 +80,7 @@ class Tidy:
             try:
                 await self.tidy()
             except (OSError, StoreError) as error:
-                logger.warning("a destination cannot be compacted error=%s", error)
+                logger.warning("directories of destinations cannot be tidied error=%s", error)
 
     async def tidy(self) -> None:
         """Free what can be freed, compact, and remove directories of destinations that are gone.
@@ -77,19 +89,81 @@ class Tidy:
         """
         async with self._split.lock:
             self._split.collect()
+        self._stuck.clear()
         percentage = self._percentage
         for folder in self._split.folders():
             if self._closing.is_set():
                 return
-            live = folder.live_blocks * _records.BLOCK_BYTES
+            live = folder.live_bytes
             if not folder.messages and folder.header.destination not in self._index.destinations:
                 await self._remove(folder)
             elif (
                 percentage
-                and folder.record_file_bytes > self._bytes_min
+                and folder.record_file_bytes > self._file_bytes
                 and live * 100 < percentage * folder.record_file_bytes
             ):
-                await self.compact(folder.header.destination)
+                await self._try_to_compact(folder)
+        if self._keeps_bound:
+            await self.keep_bound()
+
+    async def keep_bound(self) -> None:
+        """Compact until all record files together keep their bound: 3 times the live bytes and
+        4 times *file_bytes*, the first page of each file counted as live.
+
+        One part of each is left for the copy while a file is written anew, and for what files
+        grow until somebody looks again. Raises: StoreIOError, OSError.
+        """
+        async with self._bound_lock:
+            self._split.grown_bytes = 0
+            split = self._split
+            async with split.lock:
+                split.collect()
+            if not self._is_over(split.freeing_bytes):
+                return
+            await self._free()
+            while self._is_over() and not self._closing.is_set():
+                folder = self._sparsest()
+                if folder is None:
+                    return
+                await self._try_to_compact(folder)
+
+    def _is_over(self, freeing_bytes: int = 0) -> bool:
+        """*freeing_bytes*: what counts as live although it is consumed."""
+        total = live = 0
+        for folder in self._split.folders():
+            total += folder.record_file_bytes
+            live += folder.live_bytes
+        return total > 2 * (live - freeing_bytes) + 3 * self._file_bytes
+
+    async def _free(self) -> None:
+        """Give back the room of everything that is consumed."""
+        if self._split.freeing_bytes:
+            try:
+                await self._checkpoint()
+            except (OSError, StoreError) as error:
+                logger.warning("room waits for a checkpoint that failed error=%s", error)
+        async with self._split.lock:
+            self._split.collect()
+
+    def _sparsest(self) -> RecordFolder | None:
+        """Where most room is got back for what has to be copied."""
+        best, best_gain = None, 0.0
+        for folder in self._split.folders():
+            live = folder.live_bytes
+            gain = (folder.record_file_bytes - live) / (live + _COPY_COST_BYTES)
+            if gain > best_gain and folder.number not in self._stuck:
+                best, best_gain = folder, gain
+        return best
+
+    async def _try_to_compact(self, folder: RecordFolder) -> None:
+        """Raises: StoreIOError."""
+        before = folder.record_file_bytes
+        try:
+            await self.compact(folder.header.destination)
+        except (CorruptRecordError, StoreFullError) as error:
+            logger.warning("a destination cannot be compacted error=%s", error)
+        if folder.record_file_bytes >= before:
+            self._stuck.add(folder.number)  # until the next cleanup
 
     async def _remove(self, folder: RecordFolder) -> None:
         split = self._split

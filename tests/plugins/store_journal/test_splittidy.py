@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import random
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from journal_kit import (
@@ -23,12 +25,15 @@ from split_kit import ALL, add, checkpoint, folder_of, split_of, split_store, ti
 
 from tidegate.spi import (
     AddDestination,
+    AddMessage,
     CorruptRecordError,
     RemoveDestination,
     StoreFullError,
     StoreIOError,
 )
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal._format import encode
+from tidegate_store_journal._records import blocks_of
 
 SPARSE = {"journal_max_file_length": 128 << 10}
 
@@ -259,5 +264,200 @@ def test_damage_is_reported_and_the_file_is_kept(
                 await asyncio.sleep(0.005)
         assert split_of(store).messages == 11
         await store.close()
+
+    run(scenario())
+
+
+# ------------------------------------------------------------------------------------- the bound
+
+FILE = 64 << 10
+
+
+class Watched:
+    """A store whose record files are measured at every operation on its disk.
+
+    Attributes: worst: the most bytes above the bound so far; negative: it was kept.
+    """
+
+    def __init__(self, where: Path, *, keep: bool, **changes: Any) -> None:
+        self._where = where
+        self._changes = {"journal_max_file_length": FILE, "keep": keep, **changes}
+        self._keep = keep
+        self._row = 0
+        self._live: dict[str, dict[int, int]] = {}
+        self._bound = 0
+        self.storage = CrashStorage()
+        self.worst = -(1 << 60)
+        self.highest = 0
+
+    async def __aenter__(self) -> Self:
+        self.store = await split_store(self._where, self.storage, **self._changes)
+        self.storage.fault = self._measure
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.storage.fault = lambda _operation, _name: None
+        await self.store.close()
+
+    def _measure(self, _operation: str, _name: str) -> None:
+        names = [name for name in self.storage.list() if "vrfile" in name]
+        total = sum(len(self.storage._names[name].now) for name in names)  # pyright: ignore[reportPrivateUsage]
+        self.highest = max(self.highest, total)
+        self.worst = max(self.worst, total - self._bound)
+
+    async def add(self, *operations: AddMessage) -> None:
+        """Add, and reckon what lives; what is acknowledged then may still have its room."""
+        for item in operations:
+            blocks = blocks_of(len(encode(item.message)))
+            self._live.setdefault(item.message.destination, {})[item.sequence] = blocks
+        self._reckon()
+        await write(self.store, *operations)
+
+    async def acknowledge(self, queue: str, *sequences: int) -> None:
+        """As a consumer, and a sink behind it."""
+        for sequence in sequences:
+            del self._live[f"queue://{queue}"][sequence]
+        await write(self.store, ack(*sequences))
+        if self._keep:
+            self._row += len(sequences)
+            await self.store.release_acknowledged(self._row)
+
+    async def clean_up(self) -> None:
+        """What the cleanup interval brings; from here on nothing else counts than what lives."""
+        await tidy_of(self.store).tidy()
+        self._reckon()
+        self._measure("", "")
+
+    def _reckon(self) -> None:
+        live = sum(4096 + 128 * sum(items.values()) for items in self._live.values())
+        self._bound = 3 * live + 4 * FILE
+
+
+async def endure(watched: Watched, batches: int, size: int, keep_one_in: int) -> None:
+    """A load on one queue of which some messages are never acknowledged."""
+    for batch in range(batches):
+        sequences = range(50 * batch + 1, 50 * batch + 51)
+        await watched.add(*(add(item, size=size) for item in sequences))
+        await watched.acknowledge("q", *(item for item in sequences if item % keep_one_in))
+
+
+async def outgrow_the_holes(watched: Watched) -> None:
+    """Each phase has larger messages than the holes that the one before it left."""
+    sequence = 0
+    for size in (50, 300, 700, 1500, 3500):
+        for _ in range(12):
+            sequences = range(sequence + 1, sequence + 31)
+            sequence += 30
+            await watched.add(*(add(item, size=size) for item in sequences))
+            await watched.acknowledge("q", *(item for item in sequences if item % 3))
+    await watched.clean_up()
+
+
+async def move_on(watched: Watched) -> None:
+    """A backlog in one queue after the other, none of which is as long as a data file."""
+    sequence = 0
+    for number in range(30):
+        queue = f"q{number}"
+        first = sequence + 1
+        for _ in range(4):
+            sequences = range(sequence + 1, sequence + 11)
+            sequence += 10
+            await watched.add(*(add(item, size=1000, queue=queue) for item in sequences))
+        await watched.acknowledge(queue, *range(first + 1, sequence + 1))
+        await watched.clean_up()
+
+
+LOADS: list[tuple[str, Callable[[Watched], Awaitable[None]]]] = [
+    ("one in many", lambda watched: endure(watched, 150, 200, 1000)),
+    ("one in five", lambda watched: endure(watched, 100, 500, 5)),
+    ("larger and larger", outgrow_the_holes),
+    ("many queues", move_on),
+]
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["with a sink", "without"])
+@pytest.mark.parametrize("load", [load for _, load in LOADS], ids=[name for name, _ in LOADS])
+def test_record_files_never_take_more_than_three_times_what_lives_and_four_files(
+    tmp_path: Path, load: Callable[[Watched], Awaitable[None]], keep: bool
+) -> None:
+    """Also amid a compaction, when the old file and the new one are there."""
+
+    async def scenario() -> None:
+        async with Watched(tmp_path, keep=keep) as watched:
+            await load(watched)
+            assert watched.worst <= 0
+            assert watched.highest > FILE  # else the load was none
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("load", [outgrow_the_holes, move_on])
+@pytest.mark.parametrize("option", ["journal_compact_percentage", "journal_compact_min_files"])
+def test_without_compaction_the_bound_does_not_hold(
+    tmp_path: Path, load: Callable[[Watched], Awaitable[None]], option: str
+) -> None:
+    """The negative control of the test above; either option turns it off, as for data files."""
+
+    async def scenario() -> None:
+        async with Watched(tmp_path, keep=False, **{option: 0}) as watched:
+            await load(watched)
+            assert watched.worst > 0
+
+    run(scenario())
+
+
+def test_a_consumed_backlog_is_given_back_at_the_cleanup(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Watched(tmp_path, keep=True) as watched:
+            for first in range(1, 1001, 100):
+                await watched.add(*(add(first + n, size=1000) for n in range(100)))
+            assert folder_of(watched.store).record_file_bytes > 1_000_000
+            await watched.acknowledge("q", *range(1, 1000))
+            await watched.clean_up()
+            assert folder_of(watched.store).record_file_bytes == 4096 + 9 * 128
+            assert await pending(watched.store) == [1000]
+
+    run(scenario())
+
+
+def test_a_damaged_record_keeps_its_file_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with Watched(tmp_path, keep=False) as watched:
+            storage, store = watched.storage, watched.store
+            sequence = 0
+            for queue in ("a", "q", "z"):
+                first = sequence + 1
+                for _ in range(4):
+                    sequences = range(sequence + 1, sequence + 51)
+                    sequence += 50
+                    await watched.add(*(add(n, size=1000, queue=queue) for n in sequences))
+                await watched.acknowledge(queue, *range(first + 1, sequence + 1))
+            name = next(item for item in storage.list() if "queue#q" in item)
+            storage.flip(name, 4096 + 500)
+            await watched.clean_up()
+            assert "a destination cannot be compacted" in caplog.text
+            sizes = [folder_of(store, queue).record_file_bytes for queue in ("a", "q", "z")]
+            assert (sizes[0], sizes[2]) == (4096 + 9 * 128, 4096 + 9 * 128)
+            assert sizes[1] > 200_000
+            # And it is not tried again with every batch.
+            before = caplog.text.count("cannot be compacted")
+            for n in range(1, 30):
+                await watched.add(add(1000 + n, size=3000, queue="b"))
+            assert caplog.text.count("cannot be compacted") == before
+
+    run(scenario())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("keep_one_in", [10_000, 100, 4])
+def test_the_bound_holds_for_a_million_messages(tmp_path: Path, keep_one_in: int) -> None:
+    async def scenario() -> None:
+        async with Watched(tmp_path, keep=False) as watched:
+            await endure(
+                watched, 1_000_000 // 50 // (1 if keep_one_in > 4 else 10), 200, keep_one_in
+            )
+            assert watched.worst <= 0
 
     run(scenario())
