@@ -28,7 +28,7 @@ from tidegate_store_journal._recovery import RecoveryPolicy
 from tidegate_store_journal._reference import decode_reference
 from tidegate_store_journal._replay import Progress
 from tidegate_store_journal._split import Inner, Split, SplitPolicy
-from tidegate_store_journal._splitopen import Found, living, open_folders
+from tidegate_store_journal._splitopen import Found, living, open_folders, wipe_out
 from tidegate_store_journal._splitrecovery import Problem, SplitRecovery, Wanted
 from tidegate_store_journal._splittidy import Tidy
 from tidegate_store_journal._storage import Storage
@@ -145,6 +145,8 @@ async def open_layout(options: JournalOptions, around: Surroundings) -> Layout:
         require_room=around.require_room,
         fail=around.fail,
     )
+    # Either option at 0 turns all of it off, as for data files.
+    percentage = options.journal_compact_percentage if options.journal_compact_min_files else 0
     tidy = Tidy(
         split,
         folders,
@@ -153,8 +155,7 @@ async def open_layout(options: JournalOptions, around: Surroundings) -> Layout:
         around.fail,
         checkpoint=around.checkpoint,
         file_bytes=options.file_length,
-        percentage=options.journal_compact_percentage,
-        keeps_bound=bool(options.journal_compact_percentage and options.journal_compact_min_files),
+        percentage=percentage,
     )
     return Layout(split, tidy, lost, losses)
 
@@ -187,6 +188,7 @@ async def _read(
         if refusal is not None:
             raise refusal
         if not await loop.run_in_executor(around.workers, recovery.carry_out, problems):
+            await loop.run_in_executor(around.workers, wipe_out, found)
             return found, lost, _losses_of(problems, around.index)
     raise CorruptRecordError(
         f"what was put right is not right when it is read again. {DAMAGE_ADVICE}",

@@ -52,12 +52,14 @@ class Found:
         folders: by number, from 1. places: of every message that lives in one of them.
         last_write: highest write number there is.
         missing: sequences that live and are in none of them: in the journal itself, or lost.
+        unborn: records (folder, number, single) of batches that never came, see :func:`wipe_out`.
     """
 
     folders: list[RecordFolder]
     places: Places
     last_write: int
     missing: Sequence[int]
+    unborn: Sequence[tuple[int, int, bool]] = ()
 
 
 def living(index: Index) -> array[int]:
@@ -120,8 +122,7 @@ def open_folders(
 
     Args:
         sequences: what lives, see :func:`living`.
-        last_sequence: the highest of the journal. Records above it are of batches that never came,
-            and are wiped out: their sequences will be given to other messages.
+        last_sequence: the highest of the journal. Records above it are of batches that never came.
         mend: what to do about record files that are not whole; None: raise, or pass them over.
     Raises: CorruptRecordError when a record file is not ours or its header is damaged; OSError.
     """
@@ -148,7 +149,6 @@ def open_folders(
             continue
         opened.append(folder)
         lengths[number], singles[number] = _scan(folder, there, newest)
-    _wipe_out(newest.unborn, opened)
     return _finish(newest, opened, lengths, singles)
 
 
@@ -188,19 +188,20 @@ def damaged_header(files: Folder, problem: str) -> CorruptRecordError:
     )
 
 
-def _wipe_out(unborn: Sequence[tuple[int, int, bool]], opened: Sequence[RecordFolder]) -> None:
+def wipe_out(found: Found) -> None:
     """Records of batches that never came must not be taken for those that get their sequences.
 
     Of two whole records the newer one counts; but were that one damaged, the other would be left.
+    Blocks. Raises: OSError.
     """
     by_file: dict[tuple[int, str], list[int]] = {}
-    for number, at, single in unborn:
-        folder = opened[number - 1]
+    for number, at, single in found.unborn:
+        folder = found.folders[number - 1]
         name = single_name(at) if single else RECORD_FILE
         offset = 0 if single else folder.header.data_offset + at * BLOCK_BYTES
         by_file.setdefault((number, name), []).append(offset)
     for (number, name), offsets in by_file.items():
-        file = opened[number - 1].files.open(name)
+        file = found.folders[number - 1].files.open(name)
         try:
             for offset in offsets:
                 file.pwritev([bytes(_records.RECORD_HEADER_BYTES)], offset)
@@ -271,4 +272,4 @@ def _finish(
         )
     found = Places()
     found.restore(sequences, places)
-    return Found(opened, found, newest.last_write, missing)
+    return Found(opened, found, newest.last_write, missing, newest.unborn)

@@ -207,7 +207,10 @@ class SplitRecovery:
             elif item.reference.single or item.body_bytes > self._record_bytes_max:
                 yield Problem(sequence, destination, files, "", is_missing=True)
             else:
-                yield Problem(sequence, destination, files, RECORD_FILE, data_offset, size)
+                # Without a single block it was made anew after it had been missing.
+                yield Problem(
+                    sequence, destination, files, RECORD_FILE, data_offset, size, size <= 0
+                )
 
     def check(self, found: Found, progress: Progress) -> list[Problem]:
         """Read every record that lives. Raises: OSError."""
@@ -291,7 +294,8 @@ def _sentence(destination: str, group: Sequence[Problem]) -> str:
     lead = f"{len(group)} messages of {destination}"
     if group[0].is_missing:
         where = {item.files.describe(item.file) for item in group if item.file}
-        what = f"{', '.join(sorted(where))} is not there" if where else "files N.msg are not there"
+        what = f"{', '.join(sorted(where))} is not there or has no records"
+        what = what if where else "files N.msg are not there"
         return (
             f"{lead} are pending or not yet released, but their records are missing (sequences "
             f"{some_of(sequences)}): {what}"

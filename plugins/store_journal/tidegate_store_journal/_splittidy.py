@@ -36,10 +36,9 @@ class Tidy:
         checkpoint: Callable[[], Awaitable[object]],
         file_bytes: int,
         percentage: int,
-        keeps_bound: bool,
     ) -> None:
-        """A record file above *file_bytes* of which less than *percentage* lives is compacted;
-        0: none is. *keeps_bound*: see :meth:`keep_bound`. *checkpoint*: what was released is
+        """A record file above *file_bytes* of which less than *percentage* lives is compacted, and
+        the bound is kept (see :meth:`keep_bound`); 0: neither. *checkpoint*: what was released is
         released on disk. *fail*: nobody knows any more what is on disk."""
         self._split = split
         self._folders = folders
@@ -49,8 +48,7 @@ class Tidy:
         self._checkpoint = checkpoint
         self._file_bytes = file_bytes
         self._percentage = percentage
-        self._keeps_bound = keeps_bound
-        if keeps_bound:
+        if percentage:
             split.keep_bound = self.keep_bound
         self._bound_lock = asyncio.Lock()
         self._stuck: set[int] = set()  # numbers of directories that could not be compacted
@@ -103,7 +101,7 @@ class Tidy:
                 and live * 100 < percentage * folder.record_file_bytes
             ):
                 await self._try_to_compact(folder)
-        if self._keeps_bound:
+        if percentage:
             await self.keep_bound()
 
     async def keep_bound(self) -> None:

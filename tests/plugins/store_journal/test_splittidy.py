@@ -342,29 +342,28 @@ async def endure(watched: Watched, batches: int, size: int, keep_one_in: int) ->
 
 
 async def outgrow_the_holes(watched: Watched) -> None:
-    """Each phase has larger messages than the holes that the one before it left."""
+    """Each phase leaves holes, and the messages of the next one are larger than those."""
     sequence = 0
-    for size in (50, 300, 700, 1500, 3500):
-        for _ in range(12):
-            sequences = range(sequence + 1, sequence + 31)
-            sequence += 30
+    for size, count in ((20, 4000), (1000, 400), (6000, 80), (40_000, 12)):
+        first = sequence + 1
+        for _ in range(4):
+            sequences = range(sequence + 1, sequence + count // 4 + 1)
+            sequence += count // 4
             await watched.add(*(add(item, size=size) for item in sequences))
-            await watched.acknowledge("q", *(item for item in sequences if item % 3))
-    await watched.clean_up()
+        await watched.acknowledge("q", *(n for n in range(first, sequence + 1) if n % 6))
+        await watched.clean_up()
 
 
 async def move_on(watched: Watched) -> None:
     """A backlog in one queue after the other, none of which is as long as a data file."""
     sequence = 0
-    for number in range(30):
+    for number in range(40):
         queue = f"q{number}"
-        first = sequence + 1
-        for _ in range(4):
-            sequences = range(sequence + 1, sequence + 11)
-            sequence += 10
-            await watched.add(*(add(item, size=1000, queue=queue) for item in sequences))
-        await watched.acknowledge(queue, *range(first + 1, sequence + 1))
-        await watched.clean_up()
+        sequences = range(sequence + 1, sequence + 21)
+        sequence += 20
+        await watched.add(*(add(item, size=1000, queue=queue) for item in sequences))
+        await watched.acknowledge(queue, *sequences[1:])
+    await watched.clean_up()
 
 
 LOADS: list[tuple[str, Callable[[Watched], Awaitable[None]]]] = [
@@ -386,7 +385,7 @@ def test_record_files_never_take_more_than_three_times_what_lives_and_four_files
         async with Watched(tmp_path, keep=keep) as watched:
             await load(watched)
             assert watched.worst <= 0
-            assert watched.highest > FILE  # else the load was none
+            assert watched.highest > FILE // 2  # else the load was none
 
     run(scenario())
 
@@ -433,9 +432,10 @@ def test_a_damaged_record_keeps_its_file_and_no_other(
                     sequences = range(sequence + 1, sequence + 51)
                     sequence += 50
                     await watched.add(*(add(n, size=1000, queue=queue) for n in sequences))
+                if queue == "q":
+                    name = next(item for item in storage.list() if "queue#q" in item)
+                    storage.flip(name, 4096 + 500)
                 await watched.acknowledge(queue, *range(first + 1, sequence + 1))
-            name = next(item for item in storage.list() if "queue#q" in item)
-            storage.flip(name, 4096 + 500)
             await watched.clean_up()
             assert "a destination cannot be compacted" in caplog.text
             sizes = [folder_of(store, queue).record_file_bytes for queue in ("a", "q", "z")]
@@ -452,12 +452,10 @@ def test_a_damaged_record_keeps_its_file_and_no_other(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("keep_one_in", [10_000, 100, 4])
-def test_the_bound_holds_for_a_million_messages(tmp_path: Path, keep_one_in: int) -> None:
+def test_the_bound_holds_for_long(tmp_path: Path, keep_one_in: int) -> None:
     async def scenario() -> None:
         async with Watched(tmp_path, keep=False) as watched:
-            await endure(
-                watched, 1_000_000 // 50 // (1 if keep_one_in > 4 else 10), 200, keep_one_in
-            )
+            await endure(watched, 20_000 if keep_one_in > 4 else 4_000, 200, keep_one_in)
             assert watched.worst <= 0
 
     run(scenario())
