@@ -111,6 +111,7 @@ class SplitRecovery:
         self._report = report
         self._record_bytes_max = record_bytes_max
         self._moved: set[str] = set()
+        self._has_changed = False
 
     # -------------------------------------------------------------------------- record files
 
@@ -123,6 +124,7 @@ class SplitRecovery:
             return self._policy.ignores_missing and self._make_missing(files, name)
         if not self._policy.quarantines:
             raise damaged_header(files, problem)
+        self._has_changed = True
         where = files.describe(RECORD_FILE)
         found = _witnessed(files, name)
         if found is not None:
@@ -159,6 +161,7 @@ class SplitRecovery:
         found = _witnessed(files, name)
         if found is None:
             return False
+        self._has_changed = True
         header = header_with_seed(self._store_id, found[1], found[0])
         self._report.add_note(
             f"{files.describe(RECORD_FILE)} is missing. It was made anew without records, so that "
@@ -231,7 +234,7 @@ class SplitRecovery:
     # --------------------------------------------------------------------------------- acting
 
     def refusal(self, problems: Sequence[Problem]) -> CorruptRecordError | None:
-        """The error when a policy forbids to go on; nothing was changed."""
+        """The error when a policy forbids to go on."""
         policy = self._policy
         damaged = [item for item in problems if not item.is_missing and not policy.quarantines]
         missing = [item for item in problems if item.is_missing and not policy.ignores_missing]
@@ -250,7 +253,7 @@ class SplitRecovery:
         first = (damaged or missing)[0]
         kind = CorruptRecordError if damaged else MissingRecordError
         return kind(
-            f"{'. '.join(sentences)}. Nothing was changed",
+            ". ".join(sentences) + ("" if self._has_changed else ". Nothing was changed"),
             location=first.files.describe(first.file),
         )
 
@@ -260,11 +263,12 @@ class SplitRecovery:
         Returns: something was put right, so everything has to be read again.
         """
         mended = [item for item in problems if item.header is not None]
-        for item in problems:
+        # One after the other: what is lost is said when nothing is left that can be put right.
+        for item in mended or problems:
             if item.is_located:
                 self._keep(item)
         groups: dict[tuple[str, bool], list[Problem]] = {}
-        for item in problems:
+        for item in problems if not mended else ():
             # Of files that were moved away everything is said already.
             if not item.is_located and (item.is_missing or item.length):
                 groups.setdefault((item.destination, item.is_missing), []).append(item)
@@ -274,6 +278,7 @@ class SplitRecovery:
         for item in mended:
             assert item.header is not None
             _write(item.files, item.file, item.header, item.offset)
+            self._has_changed = True
         return bool(mended)
 
     def _keep(self, item: Problem) -> None:

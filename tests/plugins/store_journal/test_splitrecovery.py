@@ -15,6 +15,7 @@ from split_kit import ALL, add, message, split_of, split_store, tidy_of, vrfile
 
 from tidegate.spi import AddDestination, CorruptRecordError, RemoveDestination
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal._format import crc32c
 from tidegate_store_journal._records import BLOCK_BYTES, RECORD_HEADER_BYTES
 from tidegate_store_journal._verify import verify
 
@@ -266,6 +267,23 @@ def test_what_was_kept_outlives_the_destination(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_an_error_does_not_say_that_nothing_was_changed_when_a_header_was_put_right(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        await closed_store(tmp_path)
+        path = vrfile(tmp_path)
+        change(path, 0, bytes(4096))
+        path.with_name("1.msg").unlink()
+        text = await refused(tmp_path, **QUARANTINE)
+        assert "files N.msg are not there" in text
+        assert "Nothing was changed" not in text
+        store = await served(tmp_path, 1, 2, 3, 4, 5, **IGNORE)
+        await store.close()
+
+    run(scenario())
+
+
 def test_a_newer_format_and_another_store_are_no_damage(tmp_path: Path) -> None:
     async def scenario() -> None:
         await closed_store(tmp_path)
@@ -275,6 +293,14 @@ def test_a_newer_format_and_another_store_are_no_damage(tmp_path: Path) -> None:
         before = path.read_bytes()
         assert "another store" in await refused(tmp_path, **QUARANTINE, **IGNORE)
         assert path.read_bytes() == before
+        header = bytearray(before[:4096])
+        header[8] = 2
+        size = 52 + len("queue://q")
+        crc = crc32c(crc32c(0, bytes(header[:48])), bytes(header[52:size]))
+        change(path, 0, bytes(header[:48]) + crc.to_bytes(4, "little"))
+        text = await refused(tmp_path, **QUARANTINE, **IGNORE)
+        assert "format version 2; this program reads 1. Use the newer program" in text
+        assert not list(path.parent.glob("*.damaged*"))
 
     run(scenario())
 
@@ -375,8 +401,10 @@ def test_both_kinds_are_told_at_once(tmp_path: Path) -> None:
         text = await refused(tmp_path)
         for part in ("(sequences 7)", "(sequences 6)", "(message 3)", "quarantine", "missing_j"):
             assert part in text
+        assert "Nothing was changed" in text
         store = await split_store(tmp_path, **SMALL, **QUARANTINE, **IGNORE)
         assert (await pending(store), await pending(store, 2)) == ([1, 2, 3, 4, 5], [])
+        assert report_of(tmp_path).count("files N.msg are not there. They are lost.") == 1
         await store.close()
 
     run(scenario())
