@@ -155,6 +155,9 @@ class Split:
         self._open: OrderedDict[int, RecordFolder] = OrderedDict()
         self._sync_timer: asyncio.TimerHandle | None = None
         self._freed: list[Iterable[int]] = []
+        self._held = 0  # number of the directory that is being copied
+        self._held_back: list[_Freed] = []
+        self._later: list[tuple[int, int]] = []  # written since it is
         #: By how much record files grew since somebody looked at their bound, and who looks.
         self.grown_bytes = 0
         self.keep_bound: Callable[[], Awaitable[None]] | None = None
@@ -212,6 +215,8 @@ class Split:
         put = self._places.put
         for sequence, place in placed:
             put(sequence, place)
+        if self._held:
+            self._later += placed
         try:
             await append(with_references(operations, references))
         except (StoreIOError, asyncio.CancelledError):
@@ -379,7 +384,14 @@ class Split:
             if self._reading and next(iter(self._reading)) < freed.ticket:
                 return  # a page that was asked for before is being read
             limbo.popleft()
-            self._give_back(freed.entries)
+            entries = freed.entries
+            if self._held:
+                mine = [item for item in entries if folder_of(item[1]) == self._held]
+                if mine:
+                    freed.entries = mine
+                    self._held_back.append(freed)
+                    entries = [item for item in entries if folder_of(item[1]) != self._held]
+            self._give_back(entries)
 
     # ---------------------------------------------------------------------------- reading
 
@@ -514,6 +526,33 @@ class Split:
         task.add_done_callback(done)
 
     # ------------------------------------------------------------- for tidying, see _splittidy
+
+    def hold(self, folder: RecordFolder) -> None:
+        """Nothing that is in its record file now is written over until :meth:`let_go`."""
+        self._held = folder.number
+
+    def let_go(self) -> None:
+        """Idempotent."""
+        self._held = 0
+        self._limbo.extendleft(reversed(self._held_back))
+        self._held_back.clear()
+        self._later = []
+
+    def later_of(self, folder: RecordFolder) -> list[tuple[int, Place]]:
+        """As :meth:`entries_of`, of what was written since :meth:`hold`; ends that, too."""
+        later = self._later
+        self.let_go()
+        freed = {sequence for item in self._limbo for sequence, _ in item.entries}
+        entries: list[tuple[int, Place]] = []
+        for sequence, value in later:
+            # Of a batch that failed there is neither.
+            if folder_of(value) == folder.number and (
+                sequence in freed or self._places.get(sequence) == value
+            ):
+                place = unpack_place(value)
+                if not place.single:
+                    entries.append((sequence, place))
+        return entries
 
     def entries_of(self, folder: RecordFolder) -> list[tuple[int, Place]]:
         """What must be in the new file: also what is freed, but not durably so."""

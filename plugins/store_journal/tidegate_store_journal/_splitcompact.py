@@ -39,43 +39,48 @@ class DestinationCompaction:
 
 
 def write_copy(
-    files: Folder, header: FileHeader, records: Sequence[tuple[int, Place]]
+    files: Folder,
+    header: FileHeader,
+    records: Sequence[tuple[int, Place]],
+    extends: int | None = None,
 ) -> tuple[list[Place], int]:
     """Write the living *records* (sequence, place) to a new file beside the old one. Blocks.
 
-    Returns: their new places in the same order, and the blocks of the new file.
+    Args: extends: go on behind so many blocks of a copy that was begun.
+    Returns: their new places in the same order, and the blocks of the new file, which is synced.
     Raises: CorruptRecordError when one is damaged; OSError. The old file is untouched.
     """
     old = files.open(RECORD_FILE)
-    new = files.open(TEMPORARY, create=True)
     places: list[Place] = []
     try:
-        head = _records.encode_file_header(header.store_id, header.salt, header.destination)
-        new.pwritev([head], 0)
-        parts: list[bytes] = []
-        size = at = 0
-        begin = header.data_offset
-        for sequence, place in records:
-            blocks = blocks_of(place.payload_bytes)
-            record = _read(files, old, header, sequence, place)
-            parts.append(record.ljust(blocks * BLOCK_BYTES, b"\0"))
-            places.append(place._replace(number=at))
-            at += blocks
-            size += blocks * BLOCK_BYTES
-            if size >= _COPY_BYTES:
+        new = files.open(TEMPORARY, create=extends is None)
+        try:
+            if extends is None:
+                head = _records.encode_file_header(header.store_id, header.salt, header.destination)
+                new.pwritev([head], 0)
+            parts: list[bytes] = []
+            size, at = 0, extends or 0
+            begin = header.data_offset + at * BLOCK_BYTES
+            for sequence, place in records:
+                blocks = blocks_of(place.payload_bytes)
+                record = _read(files, old, header, sequence, place)
+                parts.append(record.ljust(blocks * BLOCK_BYTES, b"\0"))
+                places.append(place._replace(number=at))
+                at += blocks
+                size += blocks * BLOCK_BYTES
+                if size >= _COPY_BYTES:
+                    new.pwritev([b"".join(parts)], begin)
+                    begin += size
+                    parts.clear()
+                    size = 0
+            if parts:
                 new.pwritev([b"".join(parts)], begin)
-                begin += size
-                parts.clear()
-                size = 0
-        if parts:
-            new.pwritev([b"".join(parts)], begin)
-        new.datasync()
+            new.datasync()
+        finally:
+            new.close()
     except BaseException:
-        new.close()
         files.unlink(TEMPORARY)
         raise
-    else:
-        new.close()
     finally:
         old.close()
     return places, at

@@ -12,7 +12,8 @@ from tidegate.spi import CorruptRecordError, StoreError, StoreFullError, StoreIO
 from tidegate_store_journal._files import FULL_ERRNOS
 from tidegate_store_journal._folders import Folders
 from tidegate_store_journal._index import Index
-from tidegate_store_journal._recordfolder import RecordFolder
+from tidegate_store_journal._recordfolder import Handle, RecordFolder
+from tidegate_store_journal._records import Place
 from tidegate_store_journal._split import Split
 from tidegate_store_journal._splitcompact import install_copy, write_copy
 
@@ -51,6 +52,7 @@ class Tidy:
         if percentage:
             split.keep_bound = self.keep_bound
         self._bound_lock = asyncio.Lock()
+        self._copy_lock = asyncio.Lock()  # one record file is written anew at a time
         self._stuck: set[int] = set()  # numbers of directories that could not be compacted
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -63,6 +65,8 @@ class Tidy:
     async def close(self) -> None:
         """Stop after what is under way. Idempotent."""
         self._closing.set()
+        async with self._copy_lock:
+            pass  # a writer's compaction, too
         if self._task is not None:
             await self._task
             self._task = None
@@ -165,7 +169,7 @@ class Tidy:
 
     async def _remove(self, folder: RecordFolder) -> None:
         split = self._split
-        async with split.lock:
+        async with self._copy_lock, split.lock:
             await split.until_idle()
             if folder.messages or split.is_reading:
                 return
@@ -177,7 +181,7 @@ class Tidy:
     async def compact(self, destination: str) -> None:
         """Write the record file of *destination* again without the room in it.
 
-        Writes to all destinations wait meanwhile, reads do not.
+        Batches go on meanwhile; they wait only while what came since is copied, too.
         Raises: CorruptRecordError; StoreFullError; StoreIOError, when the store is read-only.
         Cancellation: safe; it goes on.
         """
@@ -185,32 +189,54 @@ class Tidy:
         await asyncio.shield(task)
 
     async def _compact(self, destination: str) -> None:
-        loop = asyncio.get_running_loop()
         split = self._split
-        async with split.lock:
-            await split.until_idle()
-            split.collect()
-            folder = split.folder_of(destination)
-            if folder is None:
+        async with self._copy_lock:
+            if self._closing.is_set():
                 return
-            # Open until the end: under the name is the new file before the places are changed.
-            handle = folder.borrow()
-            try:
+            async with split.lock:
+                # No batch is under way: what is placed now is written.
+                await split.until_idle()
+                split.collect()
+                folder = split.folder_of(destination)
+                if folder is None:
+                    return
+                # Open until the end: under the name is the new file before the places are changed.
+                handle = folder.borrow()
                 entries = sorted(split.entries_of(folder), key=lambda item: item[1].number)
-                places, blocks = await loop.run_in_executor(
-                    self._workers, write_copy, folder.files, folder.header, entries
-                )
-                try:
-                    await loop.run_in_executor(self._workers, install_copy, folder.files)
-                except OSError as error:
-                    self._fail(error)
-                    raise StoreIOError(f"{folder.files.describe('')}: {error}") from error
-                split.moved(folder, [sequence for sequence, _ in entries], places, blocks)
-                folder.handle = None
-                handle.retire()
+                split.hold(folder)
+            try:
+                await self._replace(folder, handle, entries)
             except OSError as error:
                 if error.errno in FULL_ERRNOS:
                     raise StoreFullError(f"no room to compact {destination}: {error}") from error
                 raise StoreIOError(f"{folder.files.describe('')}: {error}") from error
             finally:
+                split.let_go()
                 handle.give_back()
+
+    async def _replace(
+        self, folder: RecordFolder, handle: Handle, entries: list[tuple[int, Place]]
+    ) -> None:
+        """Copy *entries*, then what was written meanwhile, and put the copy in place."""
+        loop = asyncio.get_running_loop()
+        split, files, header = self._split, folder.files, folder.header
+        places, blocks = await loop.run_in_executor(
+            self._workers, write_copy, files, header, entries
+        )
+        async with split.lock:
+            await split.until_idle()
+            # Whatever is in the old file has to be in the new one: also what is freed, because
+            # it gives its room back later. None is given back while the lock is held.
+            later = split.later_of(folder)
+            later_places, blocks = await loop.run_in_executor(
+                self._workers, write_copy, files, header, later, blocks
+            )
+            try:
+                await loop.run_in_executor(self._workers, install_copy, files)
+            except OSError as error:
+                self._fail(error)
+                raise StoreIOError(f"{files.describe('')}: {error}") from error
+            sequences = [sequence for sequence, _ in (*entries, *later)]
+            split.moved(folder, sequences, [*places, *later_places], blocks)
+            folder.handle = None
+            handle.retire()

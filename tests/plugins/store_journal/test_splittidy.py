@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
@@ -31,9 +32,10 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
 )
-from tidegate_store_journal import JournalStore
+from tidegate_store_journal import JournalStore, _splittidy
 from tidegate_store_journal._format import encode
 from tidegate_store_journal._records import blocks_of
+from tidegate_store_journal._splitcompact import write_copy
 
 SPARSE = {"journal_max_file_length": 128 << 10}
 
@@ -193,6 +195,114 @@ def test_pages_and_writes_go_on_beside_compactions(tmp_path: Path) -> None:
         await store.close()
         store = await split_store(tmp_path)
         assert await pending(store) == expected
+        await store.close()
+
+    run(scenario())
+
+
+def test_batches_go_on_while_a_record_file_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is added to and taken from the file meanwhile is right in the new one, and the room of what
+    is taken is not written over while it is read."""
+
+    async def scenario() -> None:
+        store = await sparse_store(tmp_path)
+        folder = folder_of(store)
+        may_copy = threading.Event()
+        begun: list[int] = []
+
+        def slow_copy(*arguments: Any) -> Any:
+            begun.append(1)
+            if len(begun) == 1:
+                assert may_copy.wait(20)
+            return write_copy(*arguments)
+
+        monkeypatch.setattr(_splittidy, "write_copy", slow_copy)
+        compacting = asyncio.create_task(tidy_of(store).compact("queue://q"))
+        while not begun:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await write(store, ack(30, 60), add(400), add(401, size=5000))
+            await checkpoint(store)
+            free = folder.space.free
+            split_of(store).collect()
+            assert folder.space.free == free  # held
+            await write(store, ack(401, 90), add(402), add(403, queue="other"))
+            assert await pending(store) == [*LEFT[3:], 400, 402, 403]
+        assert not compacting.done()
+        may_copy.set()
+        await compacting
+        assert len(begun) == 2
+        expected = [*LEFT[3:], 400, 402, 403]
+        assert await pending(store) == expected
+        await checkpoint(store)
+        split_of(store).collect()
+        assert folder.live_blocks == 7 * 9 + 2 * 2
+        # Everything that is free can be written over.
+        more = range(500, 540)
+        await write(store, *(add(n, size=300) for n in more))
+        assert await pending(store) == [*expected, *more]
+        assert vrfile(tmp_path).stat().st_size == folder.record_file_bytes
+        await store.close()
+        store = await split_store(tmp_path)
+        assert await pending(store) == [*expected, *more]
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_batch_that_fails_while_a_record_file_is_copied_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = await sparse_store(tmp_path)
+        may_copy = threading.Event()
+
+        def slow_copy(*arguments: Any) -> Any:
+            assert may_copy.wait(20)
+            return write_copy(*arguments)
+
+        async def never(_operations: object) -> None:
+            raise StoreFullError("no room")
+
+        monkeypatch.setattr(_splittidy, "write_copy", slow_copy)
+        compacting = asyncio.create_task(tidy_of(store).compact("queue://q"))
+        await asyncio.sleep(0.01)
+        with pytest.raises(StoreFullError):
+            await split_of(store).write([add(400), add(401)], never)
+        await write(store, add(402))
+        may_copy.set()
+        await compacting
+        assert folder_of(store).live_blocks == len(LEFT) * 9 + 2
+        assert await pending(store) == [*LEFT, 402]
+        await store.close()
+
+    run(scenario())
+
+
+def test_closing_waits_for_the_copy_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = await sparse_store(tmp_path)
+        may_copy = threading.Event()
+
+        def slow_copy(*arguments: Any) -> Any:
+            assert may_copy.wait(20)
+            return write_copy(*arguments)
+
+        monkeypatch.setattr(_splittidy, "write_copy", slow_copy)
+        compacting = asyncio.create_task(tidy_of(store).compact("queue://q"))
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(store.close())
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        may_copy.set()
+        await closing
+        assert compacting.done()
+        store = await split_store(tmp_path)
+        assert await pending(store) == LEFT
         await store.close()
 
     run(scenario())
