@@ -14,9 +14,10 @@ from journal_kit import ANY_SIZE, CrashStorage, ack, new_store, opened, pending,
 from split_kit import ALL, add, message, split_of, split_store, tidy_of, vrfile
 
 from tidegate.spi import AddDestination, CorruptRecordError, RemoveDestination
-from tidegate_store_journal import JournalStore
+from tidegate_store_journal import JournalStore, _split
 from tidegate_store_journal._format import crc32c
 from tidegate_store_journal._records import BLOCK_BYTES, RECORD_HEADER_BYTES
+from tidegate_store_journal._reference import encode_reference
 from tidegate_store_journal._verify import verify
 
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
@@ -484,6 +485,71 @@ async def refused_in(where: Path, storage: CrashStorage) -> str:
     with pytest.raises(CorruptRecordError) as caught:
         await new_store(where, storage, per_destination=ALL).open()
     return str(caught.value)
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_a_power_cut_at_any_moment_of_the_repair_costs_nothing_more(
+    tmp_path: Path, seed: int | None
+) -> None:
+    async def scenario() -> None:
+        storage = CrashStorage()
+        store = await split_store(tmp_path, storage)
+        for sequence in range(1, 6):
+            await write(store, add(sequence))
+        await store.close()
+        name = next(item for item in storage.list() if item.endswith("vrfile"))
+        data = storage.open(name).pread(1 << 20, 0)
+        for offset in (
+            9,  # the header of the file
+            data.rindex(b"TGR1", 0, data.index(b"2 ....")) + 9,  # and that of a record: put right
+            data.index(b"4 .....") + 20,  # lost
+        ):
+            storage.flip(name, offset)
+        images: list[CrashStorage] = []
+
+        def watch(_operation: str, file: str) -> None:
+            if "vrfile" in file or "report" in file:
+                images.append(storage.crash(seed))
+
+        storage.fault = watch
+        store, _ = await opened(tmp_path, storage, per_destination=ALL, **QUARANTINE, **CHECK)
+        storage.fault = lambda _operation, _name: None
+        assert await pending(store) == [1, 2, 3, 5]
+        images.append(storage.crash(seed))
+        await store.close()
+        assert len(images) > 20
+        for image in images:
+            store, _ = await opened(tmp_path, image, per_destination=ALL, **QUARANTINE, **CHECK)
+            assert await pending(store) == [1, 2, 3, 5]
+            await store.close()
+            assert not [item for item in image.list() if item.endswith(".tmp")]
+            kept = b"".join(
+                image.open(item).pread(1 << 20, 0) for item in image.list() if ".damaged" in item
+            )
+            assert b"TGRECORD" in kept
+            assert b"4 ....." in kept
+
+    run(scenario())
+
+
+def test_a_message_that_an_older_version_put_in_a_file_of_its_own_is_missing_and_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reference does not say where it was; its size does."""
+
+    def as_before(*arguments: Any, single: bool, **options: Any) -> bytes:
+        return encode_reference(*arguments, **options)
+
+    monkeypatch.setattr(_split, "encode_reference", as_before)
+
+    async def scenario() -> None:
+        await closed_store(tmp_path)
+        vrfile(tmp_path).with_name("1.msg").unlink()
+        assert "files N.msg are not there" in await refused(tmp_path, **QUARANTINE)
+        store = await served(tmp_path, 1, 2, 3, 4, 5, **IGNORE)
+        await store.close()
+
+    run(scenario())
 
 
 # ---------------------------------------------------------------------------------------- one bit
