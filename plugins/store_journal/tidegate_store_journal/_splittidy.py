@@ -186,7 +186,11 @@ class Tidy:
         Cancellation: safe; it goes on.
         """
         task = asyncio.get_running_loop().create_task(self._compact(destination))
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_say)
+            raise
 
     async def _compact(self, destination: str) -> None:
         split = self._split
@@ -240,3 +244,10 @@ class Tidy:
             split.moved(folder, sequences, [*places, *later_places], blocks)
             folder.handle = None
             handle.retire()
+
+
+def _say(task: asyncio.Task[None]) -> None:
+    """Nobody waits for the compaction any more."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.warning("a destination cannot be compacted error=%s", error)
