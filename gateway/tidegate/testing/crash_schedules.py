@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.testing.faulty_storage import FATES, Change, FaultyDisk
+from tidegate.testing._unsynced import FATES, PAGE_FATES
+from tidegate.testing.faulty_storage import Change, FaultyDisk
 
 #: Changes after which something is durable that was not before.
 _SYNCS: Final = frozenset({"sync", "names"})
@@ -113,8 +114,9 @@ class Recording:
     ) -> Iterator[CrashPoint]:
         """Every change once per seed, and every sync once more per seed of *more_at_syncs*.
 
-        Args: without: a kind of change that silently does nothing (``sync`` or ``names``): a disk
-            that lies. Whatever is checked must fail then, or it proves nothing.
+        Args: without: what silently does nothing, on a disk that lies: ``sync``, ``names``, or
+            ``flush`` (a sync makes what was written durable, but not what was stored through
+            mappings). Whatever is checked must fail then, or it proves nothing.
         """
         disk = FaultyDisk()
         inodes: dict[int, Any] = {}
@@ -132,8 +134,11 @@ class Recording:
                 next_kept = next(kept)
             for seed in [*seeds, *(more_at_syncs if change.kind in _SYNCS else ())]:
                 yield CrashPoint(number, change.kind, seed, promised, files, disk)
-            if change.kind not in (without, "end"):
-                disk.repeat(change, inodes)
+            if change.kind in (without, "end"):
+                continue
+            if change.kind == "sync" and without == "flush":
+                change = change._replace(kind="sync without stores")
+            disk.repeat(change, inodes)
 
 
 @dataclass(slots=True)
@@ -157,6 +162,9 @@ class CrashReport:
         self.title = title
         self.tallies: dict[str, Tally] = {}
         self.controls: dict[str, Tally] = {}
+        #: What the loads exercise, one line each.
+        self.covered: list[str] = []
+        #: What is looked at after each cut, one line each.
         self.checks: list[str] = []
         #: How to have a failure again; one line each.
         self.repeating: list[str] = []
@@ -208,6 +216,8 @@ class CrashReport:
                 f"| {name} | {t.recordings} | {t.points} | {t.at_syncs} | {len(t.failures)} |"
                 for name, t in self.tallies.items()
             ),
+            *(["", "What the schedules cover:", ""] if self.covered else []),
+            *(f"- {item}" for item in self.covered),
             "",
             "Negative controls: the same check with syncs that do nothing. It must find losses.",
             "",
@@ -220,7 +230,10 @@ class CrashReport:
             *(f"- {check}" for check in self.checks),
             "",
             f"What became of unsynced writes, by seed and write by write: {', '.join(FATES)}.",
-            "Of unsynced changes to the directory the first few were kept.",
+            "What became of unsynced stores through mappings (MAPPED), page by page: "
+            + ", ".join(PAGE_FATES)
+            + ".",
+            "Of unsynced changes to a directory the first few were kept.",
             "",
             "The power went just before (points): "
             + ", ".join(f"{kind} {count}" for kind, count in sorted(self.cut_before.items()))
