@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -542,23 +542,35 @@ async def _recover_and_compare(
         disk.cut_power()
         await store.close()
     storage = disk.start()
-    store = store_of(profile, directory, storage)
-    problem = await problem_of(store, await store.open(), model, point.promised)
-    problem = problem or await orphans_of(store, storage)
-    if not problem and chance.random() < 1 / 4:
-        found = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
-        new = max(model.sequence, *found, 0) + 1
-        await store.write(WriteBatch([AddMessage(new, message(new, 300), (1,))]))
-        disk.cut_power()
-        await store.close()
-        store = store_of(profile, directory, disk.start())
-        await store.open()
-        after = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
+    found: list[int] = []
+    new = 0
+    async with until_power_cut(disk, store_of(profile, directory, storage)) as (store, state):
+        problem = await problem_of(store, state, model, point.promised)
+        problem = problem or await orphans_of(store, storage)
+        if not problem and chance.random() < 1 / 4:
+            found = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
+            new = max(model.sequence, *found, 0) + 1
+            await store.write(WriteBatch([AddMessage(new, message(new, 300), (1,))]))
+    if new:
+        again = store_of(profile, directory, disk.start())
+        async with until_power_cut(disk, again) as (store, _):
+            after = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
         if after != [*found, new]:
             problem = f"a message that was added after the recovery is not there: {after[-3:]}"
-    disk.cut_power()  # nothing more is written: the next point has files of its own
-    await store.close()
     return problem
+
+
+@contextlib.asynccontextmanager
+async def until_power_cut(
+    disk: FaultyDisk, store: JournalStore
+) -> AsyncIterator[tuple[JournalStore, RecoveredState]]:
+    """*store*, open, until the power goes at the end: it writes nothing more when it closes."""
+    state = await store.open()
+    try:
+        yield store, state
+    finally:
+        disk.cut_power()
+        await store.close()
 
 
 def repeat_text(profile: Profile, seed: int, point: CrashPoint, problem: str) -> str:

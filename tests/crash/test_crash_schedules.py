@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib
 import logging
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -16,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import journal_kit
 import pytest
 from journal_crash import (
     EAGER,
@@ -36,6 +36,9 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "build" / "crash-report.md"
 FAILURES = ROOT / "build" / "crash-failures"
+
+#: Helpers of the journal's own tests: tests/plugins/store_journal.
+journal_kit = importlib.import_module("journal_kit")
 
 SPARSE = Profile(
     "sparse: compaction, files used again",
@@ -117,9 +120,10 @@ def report() -> Iterator[CrashReport]:
     """Filled by the tests of this module and written at the end, whatever they found."""
     report = CrashReport("Crash schedules of the journal store")
     report.repeating += [
-        "Once more: make crash ARGS='tests/crash/test_crash_schedules.py -k NAME' with the first word",
-        f"of a schedule; its loads have the seeds {SEEDS.start} to {SEEDS.stop - 1}. Files as a cut left",
-        "them, when something was wrong: build/crash-failures/NAME-SEED-POINT-FATE.",
+        "Once more: make crash ARGS='tests/crash/test_crash_schedules.py -k NAME', NAME being what",
+        "stands before the colon of a schedule, or a call such as `rename`; its loads have the seeds",
+        f"{SEEDS.start} to {SEEDS.stop - 1}. Files as a cut left them, when something was wrong:",
+        "build/crash-failures/NAME-SEED-POINT-FATE.",
     ]
     report.covered += COVERED.split("\n")
     report.checks += CHECKS.split("\n")

@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import platform
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -169,6 +171,7 @@ class CrashReport:
         #: How to have a failure again; one line each.
         self.repeating: list[str] = []
         self.cut_before: Counter[str] = Counter()
+        self._begin = time.monotonic()
 
     def tally(self, name: str, *, is_control: bool = False) -> Tally:
         """The tally called *name*, made when missing."""
@@ -204,11 +207,15 @@ class CrashReport:
     def text(self) -> str:
         """The report, in Markdown."""
         verdict = f"{len(self.failures)} FAILURES" if self.failures else "no failure"
+        caught = sum(bool(tally.failures) for tally in self.controls.values())
         lines = [
             f"# {self.title}",
             "",
             f"{self.points} crash points, {verdict}.",
-            f"Python {platform.python_version()} on {platform.platform(terse=True)}.",
+            (
+                f"Python {platform.python_version()} on {platform.platform(terse=True)}, "
+                f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {time.monotonic() - self._begin:.0f} s."
+            ),
             "",
             "| schedule | recorded loads | crash points | of these at a sync | failures |",
             "| --- | ---: | ---: | ---: | ---: |",
@@ -245,6 +252,13 @@ class CrashReport:
             lines += [f"- {problem}" for problem in self.failures[:_FAILURES_MAX]]
             if len(self.failures) > _FAILURES_MAX:
                 lines.append(f"- and {len(self.failures) - _FAILURES_MAX} more")
+        lines += [
+            "",
+            (
+                f"Result: {self.points} crash points in {len(self.tallies)} schedules, {verdict}; "
+                f"{caught} of {len(self.controls)} negative controls found losses."
+            ),
+        ]
         return "\n".join(lines) + "\n"
 
     def write(self, path: Path) -> None:

@@ -159,6 +159,10 @@ def test_a_report_counts_and_names_what_failed(tmp_path: Path) -> None:
     assert "- nothing is lost" in text
     assert "What the schedules cover:\n\n- every type of journal\n" in text
     assert "page by page: lost, kept, earlier," in text
+    assert text.endswith(
+        "Result: 11 crash points in 1 schedules, 1 FAILURES; "
+        "1 of 1 negative controls found losses.\n"
+    )
     assert "- lost 7" in text
 
 

@@ -234,6 +234,7 @@ def test_a_file_that_cannot_be_moved_out_stays(
 def test_a_synced_descriptor_writes_the_same_file_whatever_its_name(tmp_path: Path) -> None:
     directory = DirectoryStorage(tmp_path)
     file = directory.open("a", create=True)
+    assert isinstance(file, DirectoryFile)
     directory.rename("a", "b")
     fd = file.synced_fileno()
     assert fd == file.synced_fileno() != file.fileno()
