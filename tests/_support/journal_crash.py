@@ -268,9 +268,10 @@ class _Writer:
         lists = chance.choice([(1,), (1,), (2,), (1, 2)])
         for list_id in lists:
             model.lists[list_id].append(model.sequence)
-        if chance.random() < self.profile.staying:
+        added = message(model.sequence, size)
+        if chance.random() < self.profile.staying and added.destination != GONE:
             self.staying.add(model.sequence)
-        return AddMessage(model.sequence, message(model.sequence, size), lists)
+        return AddMessage(model.sequence, added, lists)
 
     def _take(self, list_id: int, taken: Sequence[int]) -> Operation:
         gone = set(taken)
@@ -366,7 +367,7 @@ async def load(
             confirm()
         if chance.random() < 0.2:
             last = store.statistics().acknowledged_last
-            model.released = max(model.released, last - chance.randrange(8))
+            model.released = max(model.released, last - chance.choice((0, 0, *range(8))))
             await store.release_acknowledged(model.released)
         if chance.random() < profile.checkpoints:
             await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]

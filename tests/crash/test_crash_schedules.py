@@ -55,6 +55,7 @@ MAP = SPARSE._replace(
 )
 FOLDERS = SPARSE._replace(
     name="folders: flatfile, a directory for each queue",
+    batches=80,
     unordered=0.3,
     checkpoints=0.2,
     options={
@@ -69,6 +70,7 @@ FOLDERS = SPARSE._replace(
 )
 STREAMED = SPARSE._replace(
     name="streamed: large bodies in files of their own",
+    batches=80,
     sizes=(5, 1500, 30_000),
     unordered=0.3,
     streamed=0.3,
@@ -187,7 +189,9 @@ CONTROLS = (
     Control("never", "journal_disk_sync_strategy = 'never'", options=NEVER),
     Control("data", "a disk that does not sync data", "sync"),
     Control("names", "a disk that does not sync names", "names"),
-    Control("map-never", "the same with MAPPED", options=NEVER, profile=MAP),
+    Control(
+        "map-never", "journal_disk_sync_strategy = 'never' with MAPPED", options=NEVER, profile=MAP
+    ),
     Control("map-flush", "a disk that syncs writes, but no mapped page", "flush", profile=MAP),
     Control(
         "folders-data", "directories of destinations without synced data", "sync", profile=FOLDERS

@@ -107,6 +107,11 @@ class Recording:
         return len(self._changes)
 
     @property
+    def changes(self) -> Sequence[Change]:
+        """What happened, in order: to see that a load does what it is for."""
+        return self._changes
+
+    @property
     def sync_count(self) -> int:
         """Changes that make something durable."""
         return sum(change.kind in _SYNCS for change in self._changes)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from journal_crash import EAGER as EAGER_OPTIONS
-from journal_crash import Profile, fast_directory, problem_at, record
+from journal_crash import LARGE_NAME, Profile, fast_directory, problem_at, record
 from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_maps, with_ring
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
@@ -359,6 +359,33 @@ RECORDED = (
     Profile("streamed", sizes=(5, 1500, 30_000), streamed=0.3, staying=0.1, unordered=0.3),
 )
 BY_NAME = {profile.name: profile for profile in RECORDED}
+
+
+#: What must have happened to files in a load, by name of the profile: kind and a part of the name.
+EXERCISED = {
+    "mapped": (("store", ""), ("write", "")),
+    "folders": (
+        ("create", "|queue#q|vrfile.tmp"),  # compaction: more than the one that it begins with
+        ("create", "|queue#dlq|1.msg"),  # a message with a file of its own
+        ("unlink", "|queue#gone|vrfile"),  # a directory that nothing lives in any more
+    ),
+    "streamed": (("create", f"{LARGE_NAME}|"), ("unlink", f"{LARGE_NAME}|")),
+}
+
+
+@pytest.mark.parametrize("name", EXERCISED)
+def test_the_recorded_loads_do_what_they_are_for(tmp_path: Path, name: str) -> None:
+    """Otherwise their crash points would prove nothing about it."""
+
+    async def scenario(directory: Path) -> None:
+        recording, _ = await record(directory / "run", 5, BY_NAME[name])
+        changes = recording.changes
+        for kind, part in EXERCISED[name]:
+            count = sum(item.kind == kind and part in item.name for item in changes)
+            assert count > (1 if part.endswith(".tmp") else 0), (kind, part)
+
+    with fast_directory(tmp_path) as directory:
+        run(scenario(Path(directory)))
 
 
 @pytest.mark.parametrize("profile", RECORDED, ids=lambda item: item.name)
