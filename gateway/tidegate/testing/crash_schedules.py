@@ -231,7 +231,8 @@ class CrashReport:
             *(["", "What the schedules cover:", ""] if self.covered else []),
             *(f"- {item}" for item in self.covered),
             "",
-            "Negative controls: the same check with syncs that do nothing. It must find losses.",
+            "Negative controls: the same check with syncs that do nothing. It must find losses (not at",
+            "every point: some cuts take nothing that was confirmed).",
             "",
             "| control | crash points | losses found |",
             "| --- | ---: | ---: |",
@@ -247,7 +248,8 @@ class CrashReport:
             + ".",
             "Of unsynced changes to a directory the first few were kept.",
             "",
-            "The power went just before (points): "
+            "`names` is the sync of a directory, `store` one into a mapping, `write` a system call,",
+            "`end` the end of the load. The power went just before (points): "
             + ", ".join(f"{kind} {count}" for kind, count in sorted(self.cut_before.items()))
             + ".",
         ]
