@@ -19,8 +19,32 @@ from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.large")
 
-#: Bytes read from the store, and given to the link, at a time. As much again may wait in the link.
-PIECE_BYTES: Final = 256 * 1024
+#: Bytes read from the store, and given to the link, at a time: at most, and at least however many
+#: clients there are. As much again may wait in the link, and as much is read ahead.
+PIECE_BYTES_MAX: Final = 1 << 20
+PIECE_BYTES_MIN: Final = 64 << 10
+#: What the pieces of all clients may have together before they become smaller.
+_SHARED_BYTES: Final = 64 << 20
+
+
+class Share:
+    """Divides memory between all clients to which large bodies are on their way.
+
+    Attributes: clients: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.clients = 0
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes that a piece may have now."""
+        fair = _SHARED_BYTES // max(self.clients, 1)
+        return min(PIECE_BYTES_MAX, max(PIECE_BYTES_MIN, fair))
+
+
+#: Of this process.
+_SHARE: Final = Share()
 
 
 class Streamed(msgspec.Struct, frozen=True):
@@ -72,13 +96,16 @@ class LargeOut:
         *,
         idle: Callable[[], None],
         broken: Callable[[GatewayError], None],
+        share: Share = _SHARE,
     ) -> None:
         self._link = link
         self._bodies = bodies
         self._idle = idle
         self._broken = broken
+        self._share = share
         self._queue: deque[bytes | Streamed] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._ahead: tuple[Streamed, asyncio.Task[bytes]] | None = None
         self._may_write = asyncio.Event()
         self._may_write.set()
 
@@ -115,6 +142,10 @@ class LargeOut:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead[1].add_done_callback(_unasked)
+            ahead[1].cancel()
         while self._queue:
             item = self._queue.popleft()
             if isinstance(item, Streamed):
@@ -122,6 +153,7 @@ class LargeOut:
 
     async def _run(self) -> None:
         queue, link = self._queue, self._link
+        self._share.clients += 1
         try:
             while queue:
                 item = queue.popleft()
@@ -144,14 +176,16 @@ class LargeOut:
             self.cancel()
             link.abort()
             return
+        finally:
+            self._share.clients -= 1
         self._task = None
         self._idle()
 
     async def _write_body(self, item: Streamed) -> None:
         """Raises: GatewayError when the body ends in the middle."""
-        reader, left = item.reader, item.body.size
+        left = item.body.size
         try:
-            data = await reader.read(PIECE_BYTES)
+            data = await self._read(item)
         except GatewayError as error:
             item.missing(error)
             return
@@ -159,16 +193,43 @@ class LargeOut:
         while True:
             left -= len(data)
             is_last = left <= 0
-            piece = b"".join((data_before, data, item.tail if is_last else b""))
-            self._link.send_piece(piece, last=is_last)
+            self._read_ahead(item if not is_last else self._queue[0] if self._queue else b"")
+            if data_before or is_last:
+                data = b"".join((data_before, data, item.tail if is_last else b""))
+            self._link.send_piece(data, last=is_last)
             data_before = b""
             await self._flushed()
             if is_last:
                 return
-            data = await reader.read(PIECE_BYTES)
+            data = await self._read(item)
+
+    def _read_ahead(self, item: bytes | Streamed) -> None:
+        """The disk is read while the socket is written."""
+        if isinstance(item, Streamed):
+            task = asyncio.get_running_loop().create_task(
+                _next_piece(item.reader, self._share.piece_bytes)
+            )
+            self._ahead = (item, task)
+
+    async def _read(self, item: Streamed) -> bytes:
+        """The next piece. Raises: GatewayError."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is item:
+            return await ahead[1]
+        return await item.reader.read(self._share.piece_bytes)
 
     async def _flushed(self) -> None:
         """Hand everything to the socket, and wait while that has too much of it."""
         self._link.flush()
         if not self._may_write.is_set():
             await self._may_write.wait()
+
+
+async def _next_piece(reader: LargeReader, size: int) -> bytes:
+    return await reader.read(size)
+
+
+def _unasked(task: asyncio.Task[bytes]) -> None:
+    """Nobody asks any more how it went."""
+    if not task.cancelled():
+        task.exception()

@@ -10,7 +10,8 @@ class FakeWriter:
         self.bodies, self.size = bodies, size
         self.data, self.writes, self.is_abandoned = b"", [], False
 
-    async def write(self, data):
+    async def write(self, *pieces):
+        data = b"".join(pieces)
         await self.bodies.door.wait()
         if self.bodies.fails_at is not None and len(self.data) >= self.bodies.fails_at:
             raise StoreFullError("no room")

@@ -5,7 +5,13 @@ from typing import Any
 
 from large_fakes import FakeBodies, settled
 
-from tidegate_protocols._large_out import LargeOut, LargeWire
+from tidegate_protocols._large_out import (
+    PIECE_BYTES_MAX,
+    PIECE_BYTES_MIN,
+    LargeOut,
+    LargeWire,
+    Share,
+)
 
 
 class FakeLink:
@@ -32,7 +38,14 @@ class Case:
         self.link: Any = FakeLink()
         self.bodies = FakeBodies()
         self.idle, self.broken, self.missing = 0, [], []
-        self.out = LargeOut(self.link, self.bodies, idle=self.note_idle, broken=self.broken.append)
+        self.share = Share()
+        self.out = LargeOut(
+            self.link,
+            self.bodies,
+            idle=self.note_idle,
+            broken=self.broken.append,
+            share=self.share,
+        )
 
     def note_idle(self):
         self.idle += 1
@@ -83,13 +96,66 @@ def test_a_client_that_does_not_read_stops_the_reading():
     async def scenario(case):
         case.bodies.piece = 2
         case.out.writable(False)
-        case.stream(b"abcd")
+        case.stream(b"abcdef")
         await settled()
         assert case.link.sent == [(b"<ab", False)]
-        assert case.bodies.readers[0].at == 2
+        assert case.bodies.readers[0].at == 4, "one piece is read ahead"
         case.out.writable(True)
         await settled()
-        assert case.link.sent == [(b"<ab", False), (b"cd>", True)]
+        assert case.link.sent == [(b"<ab", False), (b"cd", False), (b"ef>", True)]
+
+    run(scenario)
+
+
+def test_the_next_body_is_read_while_the_end_of_the_last_one_is_written():
+    async def scenario(case):
+        case.bodies.piece = 2
+        case.out.writable(False)
+        case.stream(b"ab")
+        case.stream(b"cdef")
+        await settled()
+        assert case.link.sent == [(b"<ab>", True)]
+        assert [reader.at for reader in case.bodies.readers] == [2, 2]
+        case.out.cancel()
+        await settled()
+        assert all(reader.is_closed for reader in case.bodies.readers)
+
+    run(scenario)
+
+
+def test_a_body_that_breaks_while_it_is_read_ahead_says_so_once():
+    async def scenario(case):
+        case.bodies.piece, case.bodies.fails_at = 2, 2
+        case.out.writable(False)
+        case.stream(b"abcd")
+        await settled()
+        case.out.cancel()  # the piece that failed is never asked for
+        await settled()
+        assert (case.broken, case.missing, case.idle) == ([], [], 0)
+
+    run(scenario)
+
+
+def test_the_more_clients_there_are_the_smaller_are_their_pieces():
+    share = Share()
+    sizes = []
+    for share.clients in (0, 1, 64, 128, 1024, 10_000):
+        sizes.append(share.piece_bytes)
+    assert sizes == [PIECE_BYTES_MAX] * 3 + [PIECE_BYTES_MAX // 2] + [PIECE_BYTES_MIN] * 2
+
+
+def test_a_client_counts_while_a_body_is_on_its_way_however_that_ends():
+    async def scenario(case):
+        case.stream(b"abcd")
+        await settled()
+        assert case.share.clients == 0
+        case.out.writable(False)
+        case.stream(b"abcd")
+        await settled()
+        assert case.share.clients == 1
+        case.out.cancel()
+        await settled()
+        assert case.share.clients == 0
 
     run(scenario)
 

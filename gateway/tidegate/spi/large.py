@@ -39,8 +39,8 @@ class LargeBody(msgspec.Struct, frozen=True, array_like=True, weakref=True):
 class LargeWriter(Protocol):
     """One body on its way to the disk. One call at a time."""
 
-    async def write(self, data: bytes) -> None:
-        """Append *data*; returns when the operating system has it, which is the back-pressure.
+    async def write(self, *pieces: bytes) -> None:
+        """Append *pieces*; returns when the operating system has it, which is the back-pressure.
 
         Raises: StoreFullError, StoreIOError, StoreClosedError; what was written is removed then.
         Cancellation: as an error.

@@ -134,8 +134,8 @@ class Checkpointer:
             return len(gone)
 
     async def _sweep(self, loose: set[str]) -> None:
-        """Remove the large bodies that no message in the checkpoint on disk refers to."""
-        if loose and self._large is not None:
+        """Give up the large bodies that no message in the checkpoint on disk refers to."""
+        if self._large is not None:
             await self._large.sweep(loose)
 
     def _begin(self, *, cleanup: bool, clean: bool, force: bool) -> _Work | None:

@@ -3,8 +3,9 @@
 A body has one file, written once, front to back, and named before its first byte: the record of a
 message that refers to it is written only when file and directory are synced, so a file without such
 a record (an upload that was cut off by a crash, or given up) is an *orphan* and removed at the next
-start, whatever is in it. A file is removed after a checkpoint in which no message refers to it any
-more, and not while a handle of it is alive in memory.
+start, whatever is in it. A file is given up after a checkpoint in which no message refers to it any
+more, and not while a handle of it is alive in memory: it is removed, or kept as a *free* file, which
+the next body of about its size takes over and writes over. So a file may be longer than its body.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal._files import FULL_ERRNOS
 from tidegate_store_journal._format import crc32c
+from tidegate_store_journal._large_free import FREE_BYTES_MAX, FreeFiles
 from tidegate_store_journal._large_references import LargeReferences
 from tidegate_store_journal._storage import File, Storage
 
@@ -43,6 +45,7 @@ T = TypeVar("T")
 LARGE_THREADS: Final = 4
 _SUFFIX: Final = ".body"
 _LOST_SUFFIX: Final = ".lost"
+_FREE_SUFFIX: Final = ".free"
 #: What was written is forced to disk in such pieces, so that the sync at the end, for which the
 #: client waits, is short and the kernel's cache is not full of what it must write first.
 _SYNC_BYTES: Final = 32 << 20
@@ -72,6 +75,7 @@ class LargeFiles:
         self._syncs = syncs
         self._executor: Executor | None = None
         self._references = LargeReferences()
+        self._free = FreeFiles()
         self._sizes: dict[str, int] = {}
         self._holders: dict[str, dict[int, weakref.ref[LargeBody]]] = {}
         self._uploads: set[_Upload] = set()
@@ -85,7 +89,7 @@ class LargeFiles:
 
     def create(self, size: int) -> _Upload:
         """See LargeBodies. Raises: StoreClosedError."""
-        upload = _Upload(self, self._require_open(), size)
+        upload = _Upload(self, self._require_open(), size, self._free.take(size))
         self._uploads.add(upload)
         return upload
 
@@ -101,7 +105,9 @@ class LargeFiles:
         self._storage.lock(owner)
 
     def release(self) -> None:
-        """Give the directory back. Idempotent. Blocks."""
+        """Give the directory back, without free files. Idempotent. Blocks."""
+        for name in self._free.give_up():
+            self.remove_file(name)
         self._storage.unlock()
 
     def recover(self, references: LargeReferences, *, keeps_orphans: bool = False) -> list[str]:
@@ -116,6 +122,8 @@ class LargeFiles:
         orphans = 0
         orphan_bytes = 0
         for name in self._storage.list():
+            if name.endswith(_FREE_SUFFIX):
+                self._storage.unlink(name)
             if not name.endswith(_SUFFIX):
                 continue
             body_id = name.removesuffix(_SUFFIX)
@@ -138,7 +146,7 @@ class LargeFiles:
                 + (f"renamed to *{_SUFFIX}{_LOST_SUFFIX}." if keeps_orphans else "removed.")
             )
         for sequence, body in references.bodies.items():
-            if found.get(body.id) != body.size:
+            if found.get(body.id, 0) < body.size:
                 where = self._storage.describe(file_name_of(body.id))
                 what = "is missing" if body.id not in found else "is cut off"
                 notes.append(
@@ -161,8 +169,9 @@ class LargeFiles:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of all files, uploads included."""
-        return sum(self._sizes.values()) + sum(upload.written for upload in self._uploads)
+        """Bytes of all files, uploads and free ones included."""
+        uploads = sum(upload.disk_bytes for upload in self._uploads)
+        return sum(self._sizes.values()) + uploads + self._free.bytes
 
     def hold(self, body: LargeBody) -> None:
         """The file of *body* stays while this very object is alive."""
@@ -172,9 +181,10 @@ class LargeFiles:
         holders[key] = weakref.ref(body, lambda _: holders.pop(key, None))
 
     async def sweep(self, loose: Iterable[str]) -> int:
-        """Remove bodies that nobody needs; *loose* of them no message in the checkpoint needs.
+        """Give up the files of bodies that nobody needs.
 
-        Returns: how many. Raises: OSError; the rest is removed next time.
+        Args: loose: ids of those that no message in the checkpoint needs.
+        Returns: how many. Raises: OSError; the rest is given up next time.
         """
         references, holders = self._references, self._holders
         gone: list[str] = []
@@ -182,10 +192,11 @@ class LargeFiles:
             if body_id in references or holders.get(body_id):
                 continue
             gone.append(body_id)
-        if not gone or self._executor is None:
+        idle = self._free.give_up_if_idle()
+        if not (gone or idle) or self._executor is None:
             return 0
-        names = [file_name_of(body_id) for body_id in gone]
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._unlink, names)
+        files = [(body_id, self._sizes.get(body_id, 0)) for body_id in gone]
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._give_up, files, idle)
         for body_id in gone:
             holders.pop(body_id, None)
             self._sizes.pop(body_id, None)
@@ -202,7 +213,7 @@ class LargeFiles:
     def finished(self, upload: _Upload, body: LargeBody) -> None:
         """A body is complete; it stays while *body* is alive or a message refers to it."""
         self._uploads.discard(upload)
-        self._sizes[body.id] = body.size
+        self._sizes[body.id] = upload.disk_bytes
         self._references.loose.add(body.id)
         self.hold(body)
 
@@ -212,24 +223,38 @@ class LargeFiles:
 
     def create_file(self, name: str, size: int) -> File:
         """Blocks. Raises: StoreFullError, OSError."""
-        free = self._storage.free_bytes()
-        if free - size < self._free_limit_bytes:
-            raise StoreFullError(
-                f"a body of {size} bytes has no room: {format_size(free)} are free, and "
-                f"disk_free_limit keeps {format_size(self._free_limit_bytes)} of them"
-            )
+        if self._lacks(size):
+            for unused in self._free.give_up():
+                self._storage.unlink(unused)
+            if self._lacks(size):
+                raise StoreFullError(
+                    f"a body of {size} bytes has no room: "
+                    f"{format_size(self._storage.free_bytes())} are free, and disk_free_limit "
+                    f"keeps {format_size(self._free_limit_bytes)} of them"
+                )
         return self._storage.open(name, create=True)
+
+    def reuse_file(self, free: str, name: str) -> File | None:
+        """Blocks. Returns: None when somebody removed it. Raises: OSError."""
+        try:
+            self._storage.rename(free, name)
+        except FileNotFoundError:
+            return None
+        return self._storage.open(name)
+
+    def _lacks(self, size: int) -> bool:
+        return self._storage.free_bytes() - size < self._free_limit_bytes
 
     def open_file(self, name: str) -> File:
         """Blocks. Raises: OSError."""
         return self._storage.open(name)
 
     def remove_file(self, name: str) -> None:
-        """Blocks. Logs what goes wrong: the next start removes it."""
+        """Blocks. Logs what goes wrong: the next start removes the file."""
         try:
             self._storage.unlink(name)
         except OSError as error:
-            logger.warning("an unfinished large body stays until the next start error=%s", error)
+            logger.warning("a file of a large body stays until the next start error=%s", error)
 
     def sync_file(self, file: File) -> None:
         """Blocks. Raises: OSError."""
@@ -245,8 +270,20 @@ class LargeFiles:
         """How to name the file to the operator."""
         return self._storage.describe(name)
 
-    def _unlink(self, names: list[str]) -> None:
-        for name in names:
+    def _give_up(self, files: list[tuple[str, int]], idle: list[str]) -> None:
+        for name in idle:
+            self._storage.unlink(name)
+        keeps = bool(files) and not self._lacks(FREE_BYTES_MAX)
+        for body_id, length in files:
+            name, free = file_name_of(body_id), body_id + _FREE_SUFFIX
+            if keeps and length:
+                try:
+                    self._storage.rename(name, free)
+                except FileNotFoundError:
+                    continue
+                if self._free.give(free, length):
+                    continue
+                name = free
             self._storage.unlink(name)
 
     def _require_open(self) -> Executor:
@@ -284,10 +321,13 @@ def read_large(directory: Path, body: LargeBody, piece_bytes: int = 1 << 20) -> 
 class _Upload:
     """See :class:`tidegate.spi.LargeWriter`."""
 
-    def __init__(self, files: LargeFiles, executor: Executor, size: int) -> None:
+    def __init__(
+        self, files: LargeFiles, executor: Executor, size: int, free: tuple[str, int] | None
+    ) -> None:
         self._files = files
         self._executor = executor
         self._size = size
+        self._free, self._length = free or ("", 0)
         self._id = uuid.uuid4().hex
         self._name = file_name_of(self._id)
         self._file: File | None = None
@@ -298,9 +338,14 @@ class _Upload:
         self._lock = threading.Lock()
         self.written = 0
 
-    async def write(self, data: bytes) -> None:
+    @property
+    def disk_bytes(self) -> int:
+        """Length of the file."""
+        return max(self._length, self.written)
+
+    async def write(self, *pieces: bytes) -> None:
         """See LargeWriter."""
-        await self._run(lambda: self._write(data))
+        await self._run(lambda: self._write(pieces))
 
     async def finish(self) -> LargeBody:
         """See LargeWriter."""
@@ -326,18 +371,27 @@ class _Upload:
             self.abandon()
             raise
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, pieces: tuple[bytes, ...]) -> None:
         with self._lock:
             if self._is_over:
                 return
             if self._file is None:
-                self._file = self._files.create_file(self._name, self._size)
-            self._file.pwritev((data,), self.written)
-            self._checksum = crc32c(self._checksum, data)
-            self.written += len(data)
+                self._file = self._make_file()
+            self._file.pwritev(pieces, self.written)
+            for piece in pieces:
+                self._checksum = crc32c(self._checksum, piece)
+                self.written += len(piece)
             if self.written - self._synced >= _SYNC_BYTES:
                 self._files.sync_file(self._file)
                 self._synced = self.written
+
+    def _make_file(self) -> File:
+        file = self._files.reuse_file(self._free, self._name) if self._free else None
+        if file is None:
+            self._length = 0
+            file = self._files.create_file(self._name, self._size)
+        self._free = ""
+        return file
 
     def _finish(self) -> None:
         with self._lock:
@@ -354,6 +408,8 @@ class _Upload:
             if self._file is not None:
                 self._file.close()
                 self._files.remove_file(self._name)
+            elif self._free:
+                self._files.remove_file(self._free)
 
 
 class _Download:

@@ -8,12 +8,16 @@ Not thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
+from typing import Final
 
 import msgspec
 
 from tidegate.spi import LargeBody
 from tidegate_store_journal._format import MASK_32
+
+#: Bytes of loose bodies that make a checkpoint due, so that the disk does not fill between two.
+LOOSE_BYTES_MAX: Final = 64 << 20
 
 
 def body_bytes_of(body: LargeBody) -> int:
@@ -37,6 +41,12 @@ class LargeReferences:
         self._counts: dict[str, int] = {}
         self._changed: set[int] = set()  # since the last checkpoint
         self._saved: set[int] = set()  # the metadata store has them
+        self._loose_bytes = 0  # since the last checkpoint began
+        self._on_loose: Callable[[], None] | None = None
+
+    def watch_loose(self, on_loose: Callable[[], None]) -> None:
+        """Call *on_loose* when LOOSE_BYTES_MAX have become loose since the last checkpoint."""
+        self._on_loose = on_loose
 
     def __bool__(self) -> bool:
         return bool(self.bodies)
@@ -66,6 +76,10 @@ class LargeReferences:
         else:
             del self._counts[body.id]
             self.loose.add(body.id)
+            self._loose_bytes += body.size
+            if self._loose_bytes >= LOOSE_BYTES_MAX and self._on_loose is not None:
+                self._loose_bytes = 0
+                self._on_loose()
         if sequence in self._saved:
             self._changed.add(sequence)
         else:
@@ -77,6 +91,7 @@ class LargeReferences:
         Such a message may be acknowledged again, and loose, before the checkpoint that begins now is
         on disk; but after a power cut it can be pending, for only its addition has to be durable.
         """
+        self._loose_bytes = 0
         self._leaving = self.loose.copy()
         return self._leaving
 

@@ -443,6 +443,7 @@ class JournalStore:
         self._index.watch_growth(
             options.max_checkpoint_message_add_size, self._maintenance.want_checkpoint
         )
+        self._index.large.watch_loose(self._maintenance.want_checkpoint)
         if options.journal_buffer_timeout:
             self._buffer = TimedBuffer(
                 self._write,

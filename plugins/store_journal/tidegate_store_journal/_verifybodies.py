@@ -253,23 +253,16 @@ def _check_large(
         unique[body.id] = body
     for done, (body_id, body) in enumerate(unique.items()):
         progress("reading large bodies", done, len(unique))
-        path = directory / file_name_of(body_id)
         try:
-            problem = _problem(directory, path, body)
+            for _ in read_large(directory, body):
+                pass
+            continue
         except CorruptRecordError as error:
             problem = error.problem
         except OSError as error:
             problem = f"it cannot be read: {error}"
-        if problem:
-            who = ", ".join(map(str, holders[body_id]))
-            text = f"the body of message {who}: {problem}"
-            yield Broken(f"{directory.name}/{path.name}", 0, frozenset(holders[body_id]), text)
+        who = ", ".join(map(str, holders[body_id]))
+        text = f"the body of message {who}: {problem}"
+        file = f"{directory.name}/{file_name_of(body_id)}"
+        yield Broken(file, 0, frozenset(holders[body_id]), text)
     progress("reading large bodies", len(unique), len(unique))
-
-
-def _problem(directory: Path, path: Path, body: LargeBody) -> str:
-    """Raises: CorruptRecordError, OSError."""
-    for _ in read_large(directory, body):
-        pass
-    length = path.stat().st_size
-    return "" if length == body.size else f"it has {length} bytes instead of {body.size}"

@@ -24,6 +24,8 @@ LOW_BYTES: Final = 1 << 19
 BODIES_MAX: Final = 4
 #: What is handed to the store at a time at most.
 _WRITE_BYTES_MAX: Final = 1 << 20
+#: Pieces that are handed over as they are; more and smaller ones are put together.
+_PIECES_MAX: Final = 16
 
 
 class _Body:
@@ -149,14 +151,14 @@ class LargeIn:
                     body.wake.clear()
                     await body.wake.wait()
                     continue
-                await body.writer.write(self._take(body.pieces))
+                await body.writer.write(*self._take(body.pieces))
             body.result = await body.writer.finish()
         except GatewayError as error:
             self._fail(error, body)
         else:
             self._publish_finished()
 
-    def _take(self, pieces: deque[bytes]) -> bytes:
+    def _take(self, pieces: deque[bytes]) -> list[bytes]:
         taken = [pieces.popleft()]
         size = len(taken[0])
         while pieces and size + len(pieces[0]) <= _WRITE_BYTES_MAX:
@@ -166,7 +168,7 @@ class LargeIn:
         if self._is_full and self._waiting_bytes <= LOW_BYTES:
             self._is_full = False
             self._adjust()
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return taken if len(taken) <= _PIECES_MAX else [b"".join(taken)]
 
     def _publish_finished(self) -> None:
         queue = self._queue
