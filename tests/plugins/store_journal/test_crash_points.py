@@ -369,7 +369,11 @@ EXERCISED = {
         ("create", "|queue#dlq|1.msg"),  # a message with a file of its own
         ("unlink", "|queue#gone|vrfile"),  # a directory that nothing lives in any more
     ),
-    "streamed": (("create", f"{LARGE_NAME}|"), ("unlink", f"{LARGE_NAME}|")),
+    "streamed": (
+        ("create", f"{LARGE_NAME}|"),
+        ("rename", ".free"),  # the file of one body taken over by another
+        ("unlink", f"{LARGE_NAME}|"),
+    ),
 }
 
 
