@@ -148,7 +148,11 @@ class Gateway:
                 " a sink; take another store or remove the sinks",
                 key="sinks",
             )
-        self.recovered = await broker.start()
+        try:
+            self.recovered = await broker.start()
+        except ConfigError as error:
+            # What only opening the store can tell, such as a statement that its database refuses.
+            raise error.at(path=config.path, prefix="store") from error.__cause__
         self._broker = broker
         # Only now: the store's lock says that no other gateway uses the directory.
         await asyncio.to_thread(_empty_directory, temporary)

@@ -22,10 +22,13 @@ def free_port() -> int:
 class GatewayProcess:
     """``tidegate run`` with STOMP and MQTT on free loopback ports and its data in *directory*.
 
-    *extra* is TOML that is appended to the configuration; *broker* goes into ``[broker]``.
+    *extra* is TOML that is appended to the configuration; *broker* goes into ``[broker]``, *mqtt*
+    into the listener.
     """
 
-    def __init__(self, directory: Path, *, extra: str = "", broker: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, extra: str = "", broker: str = "", mqtt: str = ""
+    ) -> None:
         self.directory = directory
         self.stomp_port = free_port()
         self.mqtt_port = free_port()
@@ -45,6 +48,7 @@ bind = "127.0.0.1:{self.stomp_port}"
 [[listeners]]
 protocol = "mqtt"
 bind = "127.0.0.1:{self.mqtt_port}"
+{mqtt}
 
 {extra}
 """

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gateway_process import GatewayProcess
@@ -23,6 +24,9 @@ from large_messages import (
     digest_of,
     pieces,
 )
+from large_mqtt import mqtt_client
+
+from tidegate_protocols.mqtt import Properties, Publish, Pubrec
 
 STORE = """
 [store]
@@ -101,6 +105,60 @@ def test_sigkill_in_every_moment_of_a_large_message(tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(90):
             for step in (upload_and_die, deliver_and_die, acknowledge_and_die, look):
+                await step()
+                if step is not look:
+                    await asyncio.to_thread(gateway.start)
+
+    try:
+        asyncio.run(main())
+    finally:
+        gateway.stop()
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_sigkill_in_the_middle_of_a_large_publish_leaves_no_file(
+    tmp_path: Path, level: int
+) -> None:
+    gateway = GatewayProcess(tmp_path, extra=STORE).start()
+    data = tmp_path / "data"
+    session: dict[str, Any] = {"clean_session": False}
+    if level == 5:
+        session["properties"] = Properties(session_expiry_interval=1000)
+
+    async def publish_and_die() -> None:
+        async with mqtt_client(gateway.mqtt_port, level, **session) as client:
+            await client.pour(Publish("$queue/a", b"", 2, 1), pieces(1, SIZE), SIZE)
+            await client.expect(Pubrec(1))
+            await client.pour(Publish("$queue/a", b"", 2, 2), pieces(2, 2 * MB), SIZE)
+            await until(lambda: any(path.stat().st_size < SIZE for path in body_files(data)))
+            assert len(body_files(data)) == 2
+            gateway.kill()
+
+    async def publish_again() -> None:
+        assert len(body_files(data)) == 1, "the orphan is removed at the start"
+        async with mqtt_client(gateway.mqtt_port, level, **session) as client:
+            for number in (1, 2):  # the first was confirmed and is known, the second was not
+                head = Publish("$queue/a", b"", 2, number, dup=True)
+                await client.pour(head, pieces(number, SIZE), SIZE)
+                await client.expect(Pubrec(number))
+            assert len(body_files(data)) == 2
+            gateway.kill()
+
+    async def look() -> None:
+        assert len(body_files(data)) == 2
+        async with connected(gateway.stomp_port) as client:
+            consume(client)
+            for number in (1, 2):
+                arrived = await client.receive()
+                assert (arrived.size, arrived.digest) == (SIZE, digest_of(number, SIZE))
+                client.frame("ACK", id=arrived.headers["ack"])
+            client.frame("DISCONNECT", receipt="all")
+            await client.receipt("all")
+        await until(lambda: body_files(data) == [])
+
+    async def main() -> None:
+        async with asyncio.timeout(90):
+            for step in (publish_and_die, publish_again, look):
                 await step()
                 if step is not look:
                     await asyncio.to_thread(gateway.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from large_messages import (
     body_files,
     connected,
     digest_of,
+    pieces,
     resident_peak,
 )
+from large_mqtt import mqtt_client
+
+from tidegate_protocols.mqtt import Puback, Publish
 
 STORE = '[store]\nplugin = "journal"\ncheckpoint_interval = "200ms"\ncleanup_interval = "1s"\n'
 
@@ -34,16 +39,43 @@ async def through(gateway: GatewayProcess, size: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def peak_with(directory: Path, size: int) -> tuple[int, int]:
+async def from_mqtt(gateway: GatewayProcess, size: int) -> None:
+    """The same from an MQTT client, in a packet of its protocol."""
+    async with mqtt_client(gateway.mqtt_port) as producer:
+        await producer.pour(Publish("$queue/a", b"", 1, 7), pieces(1, size), size)
+        await producer.expect(Puback(7))
+    async with connected(gateway.stomp_port) as consumer:
+        consumer.frame("SUBSCRIBE", id="1", destination="/queue/a", ack="client")
+        arrived = await consumer.receive()
+        assert (arrived.size, arrived.digest) == (size, digest_of(1, size))
+        consumer.frame("ACK", id=arrived.headers["ack"], receipt="acked")
+        await consumer.receipt("acked")
+
+
+def peak_with(
+    directory: Path, size: int, way: Callable[[GatewayProcess, int], Awaitable[None]] = through
+) -> tuple[int, int]:
     """The most resident memory before the message, and in all."""
-    with GatewayProcess(directory, extra=STORE) as gateway:
+
+    async def main(gateway: GatewayProcess) -> None:
+        await way(gateway, size)
+
+    with GatewayProcess(directory, extra=STORE, mqtt='packet_bytes_max = "255mb"') as gateway:
         before = resident_peak(gateway.pid)
-        asyncio.run(through(gateway, size))
+        asyncio.run(main(gateway))
         return before, resident_peak(gateway.pid)
 
 
 def test_a_body_of_64_mib_takes_24_mib_of_memory_at_most(tmp_path: Path) -> None:
     before, peak = peak_with(tmp_path, 64 * MB)
+    assert peak - before < 24 * MB
+
+
+@pytest.mark.parametrize(
+    "size", [32 * MB, pytest.param(200 * MB, marks=[pytest.mark.soak, pytest.mark.timeout(300)])]
+)
+def test_a_large_publish_takes_24_mib_of_memory_at_most(tmp_path: Path, size: int) -> None:
+    before, peak = peak_with(tmp_path, size, from_mqtt)
     assert peak - before < 24 * MB
 
 

@@ -88,6 +88,7 @@ class SystemTopics:
         connected = len(core.connections)
         disconnected = core.sessions.count_disconnected()
         retained = len(core.retained)
+        statistics = core.store.statistics()
         totals = {
             "received": core.next_sequence - self._first_sequence - core.own_sequences,
             "sent": core.sent,
@@ -102,7 +103,8 @@ class SystemTopics:
             "clients.maximum": core.clients_maximum,
             "clients.expired": core.sessions.expired,
             "retained messages.count": retained,
-            "store.messages.count": core.store.statistics().pending_messages + retained,
+            "store.messages.count": statistics.pending_messages + retained,
+            "store.writable": int(statistics.writable),
             "publish.messages.duplicates": core.duplicates.discarded,
             "subscriptions.count": _subscriptions(core),
             "shared_subscriptions.count": sum(len(i.consumers) for i in core.shared.values()),

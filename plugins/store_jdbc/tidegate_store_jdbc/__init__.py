@@ -3,13 +3,15 @@
 :class:`JdbcStore` can stand behind a journal: ``acquire``, ``carry_out`` and ``recover`` are for that
 (the room store_journaled uses them).
 
-A third party adds a database with :func:`register_adapter`; what an adapter must do is
+A third party adds a database with an entry point of the group :data:`ADAPTERS_GROUP` or with
+:func:`register_adapter`; what an adapter must do is
 :class:`Adapter`, and the SQL it must know is listed in :data:`STATEMENTS`.
 """
 
 from __future__ import annotations
 
 from tidegate_store_jdbc._adapter import (
+    ADAPTERS_GROUP,
     Adapter,
     AdapterContext,
     AdapterFactory,
@@ -34,6 +36,7 @@ from tidegate_store_jdbc._store import JdbcStore
 from tidegate_store_jdbc._url import DatabaseUrl
 
 __all__ = [
+    "ADAPTERS_GROUP",
     "STATEMENTS",
     "Adapter",
     "AdapterContext",

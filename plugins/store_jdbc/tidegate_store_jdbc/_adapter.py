@@ -1,20 +1,22 @@
 """What a database must be able to do for the store, and the registry of those that can.
 
-A third party adds a database with :func:`register_adapter`, for example in its own plugin module,
-and names it in ``[store] adapter`` or owns its URL scheme.
+A third party adds a database with an entry point of the group :data:`ADAPTERS_GROUP`, whose name is
+that of the adapter and whose object is an :data:`AdapterFactory`; or, in a module that is imported
+anyway, with :func:`register_adapter`. ``[store] adapter`` or the scheme of ``[store] url`` names it.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import importlib.metadata
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from tidegate.spi import ConfigError
+from tidegate.spi import ConfigError, PluginContractError, PluginLoadError
 from tidegate_store_jdbc._secrets import Credentials
 from tidegate_store_jdbc._url import DatabaseUrl
 
@@ -168,6 +170,9 @@ class Adapter(Protocol):
 
 AdapterFactory: TypeAlias = Callable[[AdapterContext], Adapter]
 
+#: Entry points of adapters; only the one that the configuration names is imported.
+ADAPTERS_GROUP: Final = "tidegate.jdbc_adapters"
+
 _ADAPTERS: Final[dict[str, AdapterFactory]] = {}
 _SCHEMES: Final[dict[str, str]] = {}
 
@@ -183,16 +188,39 @@ def register_adapter(name: str, factory: AdapterFactory, schemes: Sequence[str] 
 
 
 def adapter_factory(name: str, scheme: str) -> AdapterFactory:
-    """The adapter called *name*, or, without a name, the one for *scheme*. Raises: ConfigError."""
+    """The adapter called *name*, or, without a name, the one for *scheme*.
+
+    Raises: ConfigError for one that is not known; PluginError for one that cannot be loaded.
+    """
+    wanted = name or _SCHEMES.get(scheme, scheme)
+    if wanted in _ADAPTERS:
+        return _ADAPTERS[wanted]
+    points = importlib.metadata.entry_points(group=ADAPTERS_GROUP)
+    if wanted in points.names:
+        factory = _load(points[wanted])
+        return _ADAPTERS.setdefault(wanted, factory)
     if name:
-        if name not in _ADAPTERS:
-            raise ConfigError(f"{name!r} is not known{_near(name, _ADAPTERS)}", key="adapter")
-        return _ADAPTERS[name]
-    if scheme not in _SCHEMES:
-        raise ConfigError(f"no adapter for {scheme!r}{_near(scheme, _SCHEMES)}", key="url")
-    return _ADAPTERS[_SCHEMES[scheme]]
+        raise ConfigError(
+            f"{name!r} is not known{_near(name, {*_ADAPTERS, *points.names})}", key="adapter"
+        )
+    raise ConfigError(
+        f"no adapter for {scheme!r}{_near(scheme, {*_SCHEMES, *points.names})}", key="url"
+    )
 
 
-def _near(name: str, known: Mapping[str, object]) -> str:
+def _load(point: importlib.metadata.EntryPoint) -> AdapterFactory:
+    name = f"{ADAPTERS_GROUP} {point.name}"
+    origin = f"{point.dist.name} {point.dist.version}: {point.value}" if point.dist else point.value
+    try:
+        factory = point.load()
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise PluginLoadError(name, f"{origin} cannot be imported: {cause}") from error
+    if not callable(factory):
+        raise PluginContractError(name, f"{origin} is no class or function that makes an adapter")
+    return factory
+
+
+def _near(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"

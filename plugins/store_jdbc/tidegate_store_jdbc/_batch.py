@@ -165,7 +165,7 @@ def _leave(made: Plan, pending_list: int, sequences: Sequence[int]) -> None:
 
 def _log(made: Plan, operation: Acknowledge, columns: Columns) -> None:
     number = made.ack_last
-    text = columns.text
+    text = columns.whole  # the gateway reads these columns
     rest = (text(operation.client_id), text(operation.subscription), operation.protocol)
     pending_list, acked_at = operation.pending_list, operation.acked_at
     times: Iterable[int] = operation.delivered_at or _ZERO

@@ -68,6 +68,8 @@ class Columns:
     def __init__(self, types: dict[str, str]) -> None:
         self.name = _cutter(types["container_name"])
         self.text = _cutter(types["string_id"])
+        self.message_id = _cutter(types["msg_id"])
+        self.whole = _cutter("")
 
     def message(
         self, sequence: int, message: Message, lists: int, reference: int | None = None
@@ -144,7 +146,7 @@ class Columns:
         """Parameters of ``add_duplicate_id_statement``."""
         name = value.destination
         complete = DuplicateId(name, value.duplicate_id, value.sequence)
-        text = self.text(value.duplicate_id)
+        text = self.message_id(value.duplicate_id)
         return (key(name), value.sequence, self.name(name), text, _encode(complete))
 
     def branch(self, value: Branch) -> Row:
@@ -177,19 +179,20 @@ def headers_text(message: Message) -> str | None:
 def stored_message(row: Row) -> StoredMessage:
     """One row of ``find_next_message_statement``. Raises: CorruptRecordError."""
     sequence, count, body, rest = row
-    return StoredMessage(sequence, message(body, rest, sequence), count)
+    # A column may be of a decimal type.
+    return StoredMessage(int(sequence), message(body, rest, sequence), int(count))
 
 
 def acknowledged_message(row: Row) -> AcknowledgedMessage:
     """One row of ``find_acknowledged_statement``. Raises: CorruptRecordError."""
     ack, sequence, pending_list, delivered_at, acked_at, client_id, subscription, protocol = row[:8]
     return AcknowledgedMessage(
-        ack,
-        sequence,
+        int(ack),
+        int(sequence),
         message(row[8], row[9], sequence),
-        pending_list,
-        delivered_at,
-        acked_at,
+        int(pending_list),
+        int(delivered_at),
+        int(acked_at),
         client_id,
         subscription,
         protocol,

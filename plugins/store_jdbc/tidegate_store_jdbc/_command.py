@@ -250,7 +250,10 @@ def _run(store: ConfiguredStore, work: Callable[[Manager], Awaitable[T]]) -> T:
         async with manager(store) as found:
             return await work(found)
 
-    return asyncio.run(connected())
+    try:
+        return asyncio.run(connected())
+    except ConfigError as error:
+        raise error.at(prefix="store") from error.__cause__
 
 
 def _confirm(question: str, yes: bool) -> None:

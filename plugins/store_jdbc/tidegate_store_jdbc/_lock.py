@@ -102,6 +102,7 @@ class Lease:
         duration, renew_period: seconds. *duration* 0: take the lock from whoever has it and do not
             renew it (``use_database_lock = false``).
         on_lost: called once when another gateway has taken the lock.
+        on_unreachable: called with the problem when the database did not take a renewal.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Lease:
         duration: float,
         renew_period: float,
         on_lost: Callable[[str], None],
+        on_unreachable: Callable[[str], None],
     ) -> None:
         self._adapter = adapter
         self._owner = owner
@@ -120,6 +122,7 @@ class Lease:
         self._duration_ms = int(duration * 1000)
         self._renew_period = renew_period
         self._on_lost = on_lost
+        self._on_unreachable = on_unreachable
         self._task: asyncio.Task[None] | None = None
         self.token = 0
         self._sure_until = 0.0
@@ -192,6 +195,9 @@ class Lease:
             except DatabaseError as error:
                 # Whoever takes the lock meanwhile raises the token, so nothing can go wrong here.
                 logger.warning("the lease was not renewed: %s", error)
+                if isinstance(error, DatabaseUnavailableError):
+                    # A gateway without traffic has no other way to notice.
+                    self._on_unreachable(str(error))
 
     async def renew(self) -> bool:
         """Renew it now; False when another gateway has it. Raises: DatabaseError."""

@@ -21,7 +21,7 @@ from tidegate_store_jdbc._front import Mark, read_mark
 from tidegate_store_jdbc._lock import LockRow, describe, is_gone, read_lock
 from tidegate_store_jdbc._options import JdbcOptions, check, table_names
 from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
-from tidegate_store_jdbc._secrets import credentials
+from tidegate_store_jdbc._secrets import ask, credentials
 from tidegate_store_jdbc._statements import resolve
 from tidegate_store_jdbc._url import parse_url
 
@@ -239,7 +239,7 @@ async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
     check(options)
     url = parse_url(options.url)
     secret = credentials(options, url, store.data_directory, os.environ)
-    secret.ask()
+    await ask(secret)
     adapter = adapter_factory(options.adapter, url.scheme)(
         AdapterContext(
             url=url,

@@ -131,11 +131,28 @@ class JdbcOptions:
     string_id_data_type: str = option(
         "", help="Column type of client ids and other names; see container_name_data_type."
     )
+    msg_id_data_type: str = option(
+        "",
+        help="Column type of the message ids that producers give (duplicate ids); see "
+        "container_name_data_type.",
+    )
     sequence_data_type: str = option(
         "", help="Column type of sequences (64 bits). Left empty: the adapter's."
     )
     long_data_type: str = option(
         "", help="Column type of times and sizes (64 bits). Left empty: the adapter's."
+    )
+    small_data_type: str = option(
+        "", help="Column type of small numbers such as priorities. Left empty: the adapter's."
+    )
+    text_data_type: str = option(
+        "",
+        help="Column type of headers and selectors, of any length. Left empty: the adapter's (TEXT).",
+    )
+    key_data_type: str = option(
+        "",
+        help="Column type of the keys that names are found by (16 bytes). Left empty: the adapter's "
+        "(BLOB, BYTEA).",
     )
     statements: dict[str, str] = option(
         {},
@@ -256,9 +273,25 @@ def table_names(options: JdbcOptions) -> dict[str, str]:
     return names
 
 
+_DEFAULTS: Final = {field.name: field.default for field in fields(JdbcOptions)}
+
+
 def check(options: JdbcOptions) -> None:
     """Refuse values that cannot work together. Raises: ConfigError."""
     table_names(options)
+    if options.use_database_lock:
+        _check_lease(options)
+    else:
+        for key in ("lock_policy", "lock_renew_period", "lock_expiration"):
+            if getattr(options, key) != _DEFAULTS[key]:
+                raise ConfigError("does nothing without use_database_lock", key=key)
+    for key in options.create_statements:
+        if key not in TABLES:
+            known = ", ".join(sorted(TABLES))
+            raise ConfigError(f"no such table; known: {known}", key=f"create_statements.{key}")
+
+
+def _check_lease(options: JdbcOptions) -> None:
     if options.lock_renew_period * 2 > options.lock_expiration:
         raise ConfigError(
             f"{options.lock_renew_period:g} s is more than half of lock_expiration "
@@ -271,10 +304,6 @@ def check(options: JdbcOptions) -> None:
             f"({options.lock_expiration:g} s): the lease would end during one exchange",
             key="network_timeout",
         )
-    for key in options.create_statements:
-        if key not in TABLES:
-            known = ", ".join(sorted(TABLES))
-            raise ConfigError(f"no such table; known: {known}", key=f"create_statements.{key}")
 
 
 def data_types(options: JdbcOptions) -> dict[str, str]:

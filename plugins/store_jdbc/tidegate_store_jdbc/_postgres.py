@@ -60,6 +60,8 @@ _TYPES: Final = {
     "branch_id": "text",
     "principal": "text",
 }
+#: Columns that the gateway reads bytes from.
+_ENCODED: Final = ("body", "message", "value")
 #: Only one gateway at a time creates or changes tables ("tide" in ASCII).
 _SCHEMA_LOCK: Final = 0x74696465
 #: Behind tables whose rows come and go: cleaned up early, a little at a time.
@@ -482,12 +484,20 @@ def _touched(status: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _check_shape(name: str, parameters: int, attributes: Sequence[object]) -> None:
+def _check_shape(name: str, parameters: int, attributes: Sequence[Any]) -> None:
     info = STATEMENTS[name]
     if parameters != len(info.parameters):
         raise DatabaseError(f"takes {parameters} parameters, not {len(info.parameters)}", name)
     if len(attributes) != info.columns:
         raise DatabaseError(f"gives {len(attributes)} columns, not {info.columns}", name)
+    for attribute in attributes:
+        kind = attribute.type.name
+        if attribute.name in _ENCODED and kind != "bytea":
+            # The server would turn bytes into text on the way in, and not back.
+            raise DatabaseError(
+                f"its column {attribute.name!r} is of type {kind}, not bytea (binary_data_type)",
+                name,
+            )
 
 
 #: What goes away by itself: connection failures, too many connections, a server that starts, stops

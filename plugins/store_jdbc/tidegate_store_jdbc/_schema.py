@@ -20,18 +20,18 @@ MIGRATIONS: Final[Mapping[int, Sequence[tuple[str, str]]]] = {
 
 #: Tables and indexes with the placeholders of :mod:`tidegate_store_jdbc._statements`; a dialect
 #: fills in ``{keyed}`` (behind a table whose key is its order) and ``{hot}`` (behind one that
-#: changes all the time).
+#: changes all the time). ``{text}`` is never limited: what the gateway reads and cannot cut.
 CREATE: Final[Mapping[str, Sequence[str]]] = {
     "version_table": (
         (
             "CREATE TABLE IF NOT EXISTS {version_table} (id INTEGER NOT NULL PRIMARY KEY,"
-            " version INTEGER NOT NULL, store_id {string_id} NOT NULL)"
+            " version INTEGER NOT NULL, store_id {text} NOT NULL)"
         ),
     ),
     "lock_table": (
         (
             "CREATE TABLE IF NOT EXISTS {lock_table} (id INTEGER NOT NULL PRIMARY KEY,"
-            " owner {string_id} NOT NULL, fencing_token {long} NOT NULL, expires_at {long} NOT NULL,"
+            " owner {text} NOT NULL, fencing_token {long} NOT NULL, expires_at {long} NOT NULL,"
             " batch {long} NOT NULL, last_sequence {sequence} NOT NULL, last_list {long} NOT NULL,"
             " ack_last {sequence} NOT NULL, ack_released {sequence} NOT NULL){single}"
         ),
@@ -41,7 +41,7 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
             "CREATE TABLE IF NOT EXISTS {message_table} (sequence {sequence} NOT NULL PRIMARY KEY,"
             " destination {container_name} NOT NULL, priority {small} NOT NULL,"
             " received_at {long} NOT NULL, expires_at {long} NOT NULL,"
-            " client_id {string_id} NOT NULL, protocol {string_id} NOT NULL,"
+            " client_id {string_id} NOT NULL, protocol {text} NOT NULL,"
             " content_type {string_id} NOT NULL, reply_to {container_name} NOT NULL,"
             " correlation_data {binary}, headers {text}, lists INTEGER NOT NULL,"
             " body_bytes {long} NOT NULL, body {binary} NOT NULL, message {binary} NOT NULL){hot}"
@@ -61,8 +61,8 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
             "CREATE TABLE IF NOT EXISTS {acknowledged_table} ("
             "ack_sequence {sequence} NOT NULL PRIMARY KEY, sequence {sequence} NOT NULL,"
             " pending_list {long} NOT NULL, delivered_at {long} NOT NULL, acked_at {long} NOT NULL,"
-            " client_id {string_id} NOT NULL, subscription {string_id} NOT NULL,"
-            " protocol {string_id} NOT NULL){hot}"
+            " client_id {text} NOT NULL, subscription {text} NOT NULL,"
+            " protocol {text} NOT NULL){hot}"
         ),
         "CREATE INDEX IF NOT EXISTS {acknowledged_index} ON {acknowledged_table} (sequence)",
     ),
@@ -106,7 +106,7 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
     "journal_table": (
         (
             "CREATE TABLE IF NOT EXISTS {journal_table} (id INTEGER NOT NULL PRIMARY KEY,"
-            " journal {string_id} NOT NULL, place {container_name} NOT NULL,"
+            " journal {text} NOT NULL, place {text} NOT NULL,"
             " position {sequence} NOT NULL, is_open {small} NOT NULL)"
         ),
     ),
@@ -114,7 +114,7 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {
         (
             "CREATE TABLE IF NOT EXISTS {duplicate_id_table} (id {key} NOT NULL,"
             " sequence {sequence} NOT NULL, destination {container_name} NOT NULL,"
-            " duplicate_id {string_id} NOT NULL, value {binary} NOT NULL,"
+            " duplicate_id {msg_id} NOT NULL, value {binary} NOT NULL,"
             " PRIMARY KEY (id, sequence)){keyed}{hot}"
         ),
     ),
@@ -139,6 +139,7 @@ def words(options: JdbcOptions, dialect: Dialect) -> dict[str, str]:
     """
     tables = table_names(options)
     found = {**dialect.types, **tables, **data_types(options)}
+    found.setdefault("msg_id", found["string_id"])
     for table in ("acks", "acknowledged"):
         # An index lives in its table's schema and takes no schema of its own.
         found[f"{table}_index"] = tables[f"{table}_table"].rpartition(".")[2] + "_SEQ"

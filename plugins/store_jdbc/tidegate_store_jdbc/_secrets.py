@@ -6,12 +6,16 @@ its own or in the environment. What is found nowhere can be asked for on the ter
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import getpass
 import logging
 import os
 import stat
 import sys
-from collections.abc import Mapping
+import termios
+import threading
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,6 +31,8 @@ logger = logging.getLogger("tidegate.store.jdbc")
 USER_VARIABLE: Final = "TIDEGATE_STORE_USER"
 PASSWORD_VARIABLE: Final = "TIDEGATE_STORE_PASSWORD"
 KEY_VARIABLE: Final = "TIDEGATE_STORE_KEY"
+#: The options that are about users and passwords.
+_OPTIONS: Final = ("user", "password", "password_file", "needpassword", "mask_key_file")
 #: A password file is a few lines; more is another file that was named by mistake.
 FILE_BYTES_MAX: Final = 4096
 
@@ -35,12 +41,22 @@ FILE_BYTES_MAX: Final = 4096
 class Credentials:
     """As whom to connect; "" when the database asks for none.
 
-    Attributes: is_asked_for: the password is needed and not known yet (:meth:`ask`).
+    Attributes:
+        is_asked_for: the password is needed and not known yet (:meth:`ask`).
+        given: the options that say something about it.
     """
 
     user: str = ""
     password: str = field(default="", repr=False)
     is_asked_for: bool = False
+    given: tuple[str, ...] = field(default=(), compare=False)
+
+    def refuse(self, database: str) -> None:
+        """For an adapter whose *database* knows no users. Raises: ConfigError for the first option."""
+        if self.given:
+            raise ConfigError(
+                f"does nothing: {database} has no users and passwords", key=self.given[0]
+            )
 
     def ask(self) -> None:
         """Ask on the terminal, when it is needed; blocks. Raises: ConfigError without a terminal."""
@@ -56,6 +72,53 @@ class Credentials:
         self.is_asked_for = False
 
 
+async def ask(secret: Credentials) -> None:
+    """As :meth:`Credentials.ask`, beside the event loop; raises the same.
+
+    Cancelled, for example by Ctrl-C, it gives the terminal its echo back and leaves the thread that
+    still reads behind: an executor's would keep the process until somebody presses Enter.
+    """
+    if not secret.is_asked_for:
+        return
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: Exception | None) -> None:
+        if asked.done():
+            return
+        if error is None:
+            asked.set_result(None)
+        else:
+            asked.set_exception(error)
+
+    def work() -> None:
+        problem: Exception | None = None
+        try:
+            secret.ask()
+        except Exception as error:
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(settle, problem)
+
+    with _terminal_kept():
+        threading.Thread(target=work, name="jdbc-password", daemon=True).start()
+        await asked
+
+
+@contextlib.contextmanager
+def _terminal_kept() -> Generator[None]:
+    """Leave the terminal, if there is one, as it was."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (termios.error, OSError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+
 def credentials(
     options: JdbcOptions, url: DatabaseUrl, directory: Path, environment: Mapping[str, str]
 ) -> Credentials:
@@ -69,21 +132,25 @@ def credentials(
         found = read_password_file(directory / options.password_file)
     user = found.get("user") or environment.get(USER_VARIABLE) or options.user or url.user
     password = found.get("password") or environment.get(PASSWORD_VARIABLE)
-    key = "password"
-    if not password and (options.password or url.password):
-        key = "password" if options.password else "url"
-        password = options.password or url.password
-        if not is_masked(password):
+    written = {"password": options.password, "url": url.password}
+    for name, value in written.items():
+        # Also one that is not used: whoever can read the file has it.
+        if value and not is_masked(value):
             logger.warning(
                 "store.%s holds a password in clear; mask it ('tidegate store mask'), or use "
                 "store.password_file or the variable %s",
-                key,
+                name,
                 PASSWORD_VARIABLE,
             )
+    key = "url" if url.password and not options.password else "password"
+    password = password or options.password or url.password
     if is_masked(user) or is_masked(password or ""):
         secret = mask_key(options, directory, environment)
         user, password = unmask(user, secret, "user"), unmask(password or "", secret, key)
-    return Credentials(user, password or "", options.needpassword and not password)
+    given = tuple(name for name in _OPTIONS if getattr(options, name))
+    if url.user or url.password:
+        given += ("url",)
+    return Credentials(user, password or "", options.needpassword and not password, given)
 
 
 def is_masked(value: str) -> bool:

@@ -182,6 +182,8 @@ class SqliteAdapter:
     def __init__(self, context: AdapterContext, *, in_memory: bool = False) -> None:
         if not in_memory:
             context.url.require_options()
+            context.url.require_no_host()
+            context.credentials.refuse("SQLite")
         self._context = context
         self._file = None if in_memory else context.url.file(context.directory)
         self._connections: list[_Connection] = []

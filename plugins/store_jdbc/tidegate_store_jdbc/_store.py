@@ -54,7 +54,7 @@ from tidegate_store_jdbc._lock import FAIL_SECONDS, Lease, make_owner, read_lock
 from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
 from tidegate_store_jdbc._recovery import Counters, Found
 from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
-from tidegate_store_jdbc._secrets import Credentials, credentials
+from tidegate_store_jdbc._secrets import Credentials, ask, credentials
 from tidegate_store_jdbc._sqlite import SqliteAdapter
 from tidegate_store_jdbc._statements import resolve
 from tidegate_store_jdbc._transactions import Transactions
@@ -146,6 +146,7 @@ class JdbcStore:
             duration=options.lock_expiration if is_leased else 0.0,
             renew_period=options.lock_renew_period,
             on_lost=self._lost,
+            on_unreachable=self._reachability.lost,
         )
 
     @property
@@ -283,7 +284,7 @@ class JdbcStore:
     async def _acquire(self) -> None:
         adapter, options, context = self._adapter, self._options, self._context
         if context.persistent:
-            await asyncio.get_running_loop().run_in_executor(None, self._credentials.ask)
+            await ask(self._credentials)
         await self._connect()
         is_ready = await self._are_tables_there()
         if not is_ready:
@@ -633,6 +634,8 @@ class JdbcStore:
                     await self._in_task(self._clean())
             except (StoreError, DatabaseError) as error:
                 logger.warning("clean-up goes on later: %s", error)
+                if isinstance(error, DatabaseUnavailableError):
+                    self._reachability.lost(str(error))
 
     async def _measure(self) -> None:
         rows = await self._adapter.fetch("database_size_statement", ())

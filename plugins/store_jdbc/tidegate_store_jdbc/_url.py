@@ -45,6 +45,15 @@ class DatabaseUrl:
                 hint = f"known: {', '.join(known)}" if known else "there are none"
                 raise ConfigError(f"unknown option {name!r}; {hint}", key="url")
 
+    def require_no_host(self) -> None:
+        """For an embedded database: a host would be ignored. Raises: ConfigError."""
+        if self.host or self.port:
+            raise ConfigError(
+                f"names the host {self.host!r}, but the database is a file: write "
+                f"'{self.scheme}:///FILE' (below the data directory) or '{self.scheme}:////FILE'",
+                key="url",
+            )
+
     def file(self, directory: Path) -> Path:
         """The file of an embedded database; relative ones are below *directory*."""
         return directory / self.path

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 from urllib.parse import quote
 
-from tidegate.spi import CorruptRecordError, StoreError, names
+from tidegate.spi import CorruptRecordError, names
 from tidegate_store_journal._storage import DirectoryStorage, File, Storage
 
 #: Below the store's directory: one directory a destination.
 FOLDERS_NAME: Final = "message"
 #: Longest name of a directory that every file system takes is 255 bytes.
 _NAME_BYTES_MAX: Final = 200
+_COPY_BYTES: Final = 4 << 20
+#: What recovery took out and kept.
+_KEPT_NAME: Final = re.compile(r".+\.damaged(\.\d+)?")
+
+#: What an operator can do, for every error that names damage, or files that are missing.
+DAMAGE_ADVICE: Final = (
+    "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
+    "a copy of the damaged part, take it out, and serve the rest"
+)
+MISSING_ADVICE: Final = (
+    "Restore the directory from a copy; or set ignore_missing_journalfiles = true in [store] to "
+    "start without what was in it"
+)
+
+
+class MissingRecordError(CorruptRecordError):
+    """The file that held a message is not there."""
 
 
 class Folder(Protocol):
@@ -51,7 +69,7 @@ class Folders(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Remove it with everything in it."""
+        """Remove it with everything in it, except what recovery kept of damaged files."""
         ...
 
 
@@ -100,7 +118,15 @@ class DirectoryFolders:
 
     def remove(self, name: str) -> None:
         """See :class:`Folders`."""
-        shutil.rmtree(self._root / name)
+        directory = self._root / name
+        items = sorted(directory.iterdir())
+        if any(_KEPT_NAME.fullmatch(item.name) for item in items):
+            for item in items:
+                if not _KEPT_NAME.fullmatch(item.name):
+                    item.unlink()
+            _sync(directory)
+            return
+        shutil.rmtree(directory)
         _sync(self._root)
 
 
@@ -147,7 +173,8 @@ class FlatFolders:
         """See :class:`Folders`."""
         folder = self.get(name)
         for item in folder.list():
-            folder.unlink(item)
+            if not _KEPT_NAME.fullmatch(item):
+                folder.unlink(item)
         folder.sync_directory()
 
 
@@ -186,11 +213,42 @@ def covers(filters: Sequence[str], destination: str) -> bool:
     return False
 
 
-def lost_error(folders: Folders, destination: str, sequences: Sequence[int]) -> StoreError:
+def lost_error(folders: Folders, destination: str, sequences: Sequence[int]) -> CorruptRecordError:
     """The error for references without a record."""
-    shown = ", ".join(map(str, sequences[:10])) + (", …" if len(sequences) > 10 else "")
-    return CorruptRecordError(
+    return MissingRecordError(
         f"{len(sequences)} messages of {destination} are pending or not yet released, but their "
-        f"records are missing (sequences {shown}). Restore the directory from a copy",
+        f"records are missing (sequences {some_of(sequences)}). {MISSING_ADVICE}",
         location=folders.get(folder_name(destination)).describe(""),
     )
+
+
+def some_of(sequences: Sequence[int]) -> str:
+    """The first ten."""
+    return ", ".join(map(str, sequences[:10])) + (", …" if len(sequences) > 10 else "")
+
+
+def keep_copy(files: Folder, name: str, offset: int, length: int) -> str:
+    """Copy bytes of a file aside, as ``NAME.OFFSET.damaged``. Blocks. Raises: OSError.
+
+    Returns: how to name the copy to the operator. It is durable, and nothing is ever written over.
+    """
+    there = set(files.list())
+    base = target = f"{name}.{offset}.damaged"
+    number = 1
+    while target in there:
+        number += 1
+        target = f"{base}.{number}"
+    temporary = f"{target}.tmp"
+    source = files.open(name)
+    copy = files.open(temporary, create=True)
+    try:
+        for at in range(offset, offset + length, _COPY_BYTES):
+            data = source.pread(min(_COPY_BYTES, offset + length - at), at)
+            copy.pwritev([data], at - offset)
+        copy.datasync()
+    finally:
+        copy.close()
+        source.close()
+    files.rename(temporary, target)
+    files.sync_directory()
+    return files.describe(target)

@@ -1,9 +1,9 @@
 """From options to an open per-destination layout, and what to do about records that are missing.
 
 A reference whose record is not there is one of two things. When the record was synced before the
-batch, it is damage: the store does not open, because what it holds is not what was confirmed. When
-it was not (``journal_disk_sync_strategy`` periodic or never), it is what a power cut may cost: the
-message is dropped, and the report says so.
+batch, it is damage, or a missing file: what becomes of it is for the policies to say, see
+``_splitrecovery``. When it was not (``journal_disk_sync_strategy`` periodic or never), it is what a
+power cut may cost: the message is dropped, and the report says so.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.spi import Discard, DiscardReason, Operation, WriteBatch
-from tidegate_store_journal._folders import Folders, folders_of, lost_error
+from tidegate.spi import CorruptRecordError, Discard, DiscardReason, Message, Operation, WriteBatch
+from tidegate_store_journal import _losses
+from tidegate_store_journal._folders import DAMAGE_ADVICE, Folders, folders_of
 from tidegate_store_journal._format import MASK_32
 from tidegate_store_journal._index import Index
+from tidegate_store_journal._lossreport import LossReport
 from tidegate_store_journal._options import ALWAYS, PERIODIC, JournalOptions
 from tidegate_store_journal._places import Places
 from tidegate_store_journal._recordfolder import PoolPolicy
+from tidegate_store_journal._recovery import RecoveryPolicy
 from tidegate_store_journal._reference import decode_reference
 from tidegate_store_journal._replay import Progress
 from tidegate_store_journal._split import Inner, Split, SplitPolicy
-from tidegate_store_journal._splitopen import Found, living, open_folders
+from tidegate_store_journal._splitopen import Found, living, open_folders, wipe_out
+from tidegate_store_journal._splitrecovery import Problem, SplitRecovery, Wanted
 from tidegate_store_journal._splittidy import Tidy
 from tidegate_store_journal._storage import Storage
 
 #: Messages of the journal that are looked at together.
 _LOOK_MAX: Final = 1000
+#: Readings of the directories: one, and one for each round of putting headers right.
+_READINGS_MAX: Final = 4
 
 
 @dataclass(slots=True)
@@ -80,15 +86,22 @@ class Surroundings:
     require_room: Callable[[], Awaitable[None]]
     fail: Callable[[BaseException], None]
     progress: Progress
+    recovery: RecoveryPolicy
+    report: LossReport
+    checkpoint: Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The open layout: batches and pages pass *split*, *tidy* runs beside it."""
+    """The open layout: batches and pages pass *split*, *tidy* runs beside it.
+
+    Attributes: lost: to a power cut; losses: to damage and missing files, as the policies allow.
+    """
 
     split: Split
     tidy: Tidy
     lost: Lost
+    losses: _losses.Lost
 
     async def close(self) -> None:
         """Idempotent."""
@@ -107,21 +120,18 @@ async def open_layout(options: JournalOptions, around: Surroundings) -> Layout:
         ),
         sync=strategy == ALWAYS,
         sync_seconds=options.journal_disk_sync_interval if strategy == PERIODIC else 0.0,
+        growth_bytes=options.file_length // 2,
     )
     folders = folders_of(around.storage)
     loop = asyncio.get_running_loop()
-    is_used = bool(policy.filters) or bool(
-        await loop.run_in_executor(around.workers, folders.names)
+    is_used = (
+        bool(policy.filters)
+        or around.recovery.ignores_missing  # all of them may be
+        or bool(await loop.run_in_executor(around.workers, folders.names))
     )
-    lost = Lost()
+    found, lost, losses = Found([], Places(), 0, ()), Lost(), _losses.Lost()
     if is_used:
-        found = await loop.run_in_executor(
-            around.workers, _read_folders, folders, policy.pool, around
-        )
-        if found.missing:
-            await _look_at_missing(found.missing, folders, around, lost)
-    else:
-        found = Found([], Places(), 0, ())
+        found, lost, losses = await _read(folders, policy, around)
     split = Split(
         folders,
         found,
@@ -135,45 +145,138 @@ async def open_layout(options: JournalOptions, around: Surroundings) -> Layout:
         require_room=around.require_room,
         fail=around.fail,
     )
+    # Either option at 0 turns all of it off, as for data files.
+    percentage = options.journal_compact_percentage if options.journal_compact_min_files else 0
     tidy = Tidy(
         split,
         folders,
         around.index,
         around.workers,
         around.fail,
-        bytes_min=options.file_length,
-        percentage=options.journal_compact_percentage,
+        checkpoint=around.checkpoint,
+        file_bytes=options.file_length,
+        percentage=percentage,
     )
-    return Layout(split, tidy, lost)
+    return Layout(split, tidy, lost, losses)
 
 
-def _read_folders(folders: Folders, pool: PoolPolicy, around: Surroundings) -> Found:
-    sequences = living(around.index)
-    return open_folders(folders, around.store_id, sequences, pool, around.progress)
+async def _read(
+    folders: Folders, policy: SplitPolicy, around: Surroundings
+) -> tuple[Found, Lost, _losses.Lost]:
+    """Read all directories, until nothing is left that can be put right.
+
+    Raises: CorruptRecordError when a policy forbids to go on, OSError.
+    """
+    loop = asyncio.get_running_loop()
+    recovery = SplitRecovery(
+        folders,
+        around.store_id,
+        around.recovery,
+        around.report,
+        record_bytes_max=policy.record_bytes_max,
+    )
+    for _ in range(_READINGS_MAX):
+        found = await loop.run_in_executor(
+            around.workers, _read_folders, folders, policy.pool, around, recovery
+        )
+        lost = Lost()
+        wanted = await _look_at_missing(found.missing, around, lost) if found.missing else {}
+        problems = await loop.run_in_executor(
+            around.workers, _examine, found, wanted, around, recovery
+        )
+        refusal = recovery.refusal(problems)
+        if refusal is not None:
+            raise refusal
+        if not await loop.run_in_executor(around.workers, recovery.carry_out, problems):
+            await loop.run_in_executor(around.workers, wipe_out, found)
+            return found, lost, _losses_of(problems, around.index)
+    raise CorruptRecordError(
+        f"what was put right is not right when it is read again. {DAMAGE_ADVICE}",
+        location=around.storage.describe(""),
+    )
+
+
+def _read_folders(
+    folders: Folders, pool: PoolPolicy, around: Surroundings, recovery: SplitRecovery
+) -> Found:
+    return open_folders(
+        folders,
+        around.store_id,
+        living(around.index),
+        pool,
+        around.progress,
+        last_sequence=around.index.last_sequence,
+        mend=recovery.mend,
+    )
+
+
+def _examine(
+    found: Found, wanted: dict[int, Wanted], around: Surroundings, recovery: SplitRecovery
+) -> list[Problem]:
+    problems = recovery.examine(found, wanted) if wanted else []
+    if around.recovery.checks_files:
+        problems += recovery.check(found, around.progress)
+    return problems
 
 
 async def _look_at_missing(
-    missing: Sequence[int], folders: Folders, around: Surroundings, lost: Lost
-) -> None:
-    """Messages in no directory: in the journal itself, unless it has only a reference."""
-    wanted = set(missing)
-    damaged: dict[str, set[int]] = {}
-    entries = _entries(around.index, wanted)
+    missing: Sequence[int], around: Surroundings, lost: Lost
+) -> dict[int, Wanted]:
+    """Messages in no directory: in the journal itself, unless it has only a reference.
+
+    Returns: those with a reference that were synced; *lost* is told the others.
+    """
+    numbers = set(missing)
+    wanted: dict[int, Wanted] = {}
+    entries = _entries(around.index, numbers)
     while chunk := list(itertools.islice(entries, _LOOK_MAX)):
-        messages = await around.inner.read([(sequence, place) for sequence, place, _, _ in chunk])
+        messages = await _read_journal(chunk, around)
         for (sequence, place, list_id, row), message in zip(chunk, messages, strict=True):
+            if message is None:
+                continue
             reference = decode_reference(message, place & MASK_32)
             if reference is None:
                 continue
             if reference.synced:
-                damaged.setdefault(reference.destination, set()).add(sequence)
+                wanted[sequence] = Wanted(reference, place & MASK_32)
                 continue
             lost.messages.add(sequence)
             lost.row = max(lost.row, row)
             if list_id:
                 lost.lists.setdefault(list_id, []).append(sequence)
-    for destination, sequences in damaged.items():
-        raise lost_error(folders, destination, sorted(sequences))
+    return wanted
+
+
+async def _read_journal(
+    entries: Sequence[tuple[int, int, int, int]], around: Surroundings
+) -> Sequence[Message | None]:
+    """What the journal has; None where it is damaged, which whoever reads the message is told."""
+    wanted = [(sequence, place) for sequence, place, _, _ in entries]
+    try:
+        return await around.inner.read(wanted)
+    except CorruptRecordError:
+        messages: list[Message | None] = []
+        for item in wanted:
+            try:
+                messages += await around.inner.read([item])
+            except CorruptRecordError:
+                messages.append(None)
+        return messages
+
+
+def _losses_of(problems: Sequence[Problem], index: Index) -> _losses.Lost:
+    """Which lists and rows of the acknowledged log the messages were in."""
+    losses = _losses.Lost(
+        missing_why="the files are missing that held their records",
+        damaged_why="their records are damaged",
+    )
+    missing = {item.sequence for item in problems if item.is_missing}
+    for sequence, _, list_id, row in _entries(index, {item.sequence for item in problems}):
+        if list_id:
+            lists = losses.missing if sequence in missing else losses.damaged
+            lists.setdefault(list_id, []).append(sequence)
+        losses.rows_through = max(losses.rows_through, row)
+    return losses
 
 
 def _entries(index: Index, wanted: set[int]) -> Iterator[tuple[int, int, int, int]]:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from tidegate.spi import CorruptRecordError, Discard, DiscardReason, Message, Operation
 from tidegate_store_journal import _format
 from tidegate_store_journal._damage import Damage
+from tidegate_store_journal._folders import MissingRecordError
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._lossreport import LossReport
 from tidegate_store_journal._metadata import Loaded
@@ -29,12 +30,14 @@ class Lost:
     """What must be dropped.
 
     Attributes: missing, damaged: sequences by list; rows_through: the last row of the acknowledged
-        log whose message is gone; 0: none.
+        log whose message is gone; 0: none. missing_why, damaged_why: for the report.
     """
 
     missing: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     damaged: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     rows_through: int = 0
+    missing_why: str = "the data files are missing that held them"
+    damaged_why: str = "they were in a damaged part"
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.damaged or self.rows_through)
@@ -126,20 +129,26 @@ class Losses:
         executor: Executor,
         *,
         quarantines: bool,
+        ignores_missing: bool = False,
+        keep: Callable[[int], Awaitable[str]] | None = None,
     ) -> None:
+        """*keep*: copies what is left of a message aside, when its bytes would not stay where they
+        are; returns where to, or ""."""
         self._index = index
         self._reader = reader
         self._report = report
         self._write = write
         self._executor = executor
         self._quarantines = quarantines
+        self._ignores_missing = ignores_missing
+        self._keep = keep
         report.name_of = self._name_of
 
     async def drop(self, lost: Lost) -> None:
         """What a start found. The report is on disk first. Raises: StoreError, OSError."""
         report = self._report
-        report.add_lost("the data files are missing that held them", lost.missing)
-        report.add_lost("they were in a damaged part", lost.damaged)
+        report.add_lost(lost.missing_why, lost.missing)
+        report.add_lost(lost.damaged_why, lost.damaged)
         released = self._index.log.released
         if lost.rows_through > released:
             report.add_note(
@@ -158,12 +167,13 @@ class Losses:
     ) -> tuple[Sequence[tuple[int, int]], list[Message]]:
         """The messages of a page, without those that are damaged and were dropped now.
 
-        Raises: CorruptRecordError unless the policy is *quarantine*; StoreError, OSError.
+        Raises: CorruptRecordError unless the policy is *quarantine* (of a message whose file is
+            missing: unless that is ignored); StoreError, OSError.
         """
         try:
             return page, await self._reader.read(page)
-        except CorruptRecordError:
-            if not self._quarantines:
+        except CorruptRecordError as error:
+            if not self._drops(error):
                 raise
         good: list[tuple[int, int]] = []
         messages: list[Message] = []
@@ -173,16 +183,29 @@ class Losses:
                 messages += await self._reader.read([item])
                 good.append(item)
             except CorruptRecordError as error:
+                if not self._drops(error):
+                    raise
                 bad.append(item[0])
+                what = "nothing is left of it"
+                if not isinstance(error, MissingRecordError):
+                    kept = "" if self._keep is None else await self._keep(item[0])
+                    where = (
+                        f"are kept in {kept}" if kept else "stay there until the file is used again"
+                    )
+                    what = f"the bytes {where}"
                 self._report.add_note(
                     f"{error.location}: message {item[0]} of {self._name_of(pending_list)} cannot "
-                    f"be read and was dropped; the bytes stay there until the file is used again."
+                    f"be read and was dropped; {what}."
                 )
         self._report.log()
         self._report.notes.clear()
         await self._write_report()
         await self._write([Discard(pending_list, tuple(bad), DiscardReason.DROPPED)])
         return good, messages
+
+    def _drops(self, error: CorruptRecordError) -> bool:
+        is_missing = isinstance(error, MissingRecordError)
+        return self._ignores_missing if is_missing else self._quarantines
 
     async def _write_report(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._report.write)

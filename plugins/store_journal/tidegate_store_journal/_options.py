@@ -117,20 +117,20 @@ class JournalOptions:
     )
     damaged_journal_policy: str = option(
         REFUSE,
-        help="Damage in the middle of a data file: 'refuse' to start, naming file, offset and "
-        "length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
+        help="Damage in the middle of a data file or record file: 'refuse' to start, naming file, "
+        "offset and length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
         "and list what was lost in damage-NNNN.report. A torn tail is repaired either way.",
         choices=DAMAGE_POLICIES,
     )
     ignore_missing_journalfiles: bool = option(
         False,
-        help="Start although data files are missing that held pending messages, and list those "
-        "messages in damage-NNNN.report. Otherwise the start is refused and names the files.",
+        help="Start although data files, record files or files of single messages are missing "
+        "that held pending messages, and list those messages in damage-NNNN.report. Otherwise the start is refused and names the files.",
     )
     check_for_corrupt_journal_files: bool = option(
         False,
-        help="Read and check every data file at each start, not only what is newer than the last "
-        "checkpoint: the start then takes as long as reading all of them.",
+        help="Read and check every data file and record file at each start, not only what is newer "
+        "than the last checkpoint: the start then takes as long as reading all of them.",
     )
     archive_corrupted_index: bool = option(
         False,

@@ -28,10 +28,12 @@ TEMPORARY: Final = f"{RECORD_FILE}.tmp"
 SINGLE_NAME: Final = re.compile(r"(\d+)\.msg")
 
 #: A record file grows by half its size, within these limits, so that growing is rare and wastes
-#: little room.
-_GROW_BYTES_MIN: Final = 64 << 10
-_GROW_BYTES_MAX: Final = 64 << 20
+#: little room, also where there are very many destinations.
+_GROW_BYTES_MIN: Final = 4 << 10
+GROW_BYTES_MAX: Final = 64 << 20
 _SCAN_BYTES: Final = 4 << 20
+#: The header of a record file, unless the name of its destination is very long.
+HEADER_BYTES: Final = 4096
 #: Longest record file: 35 bits of block number.
 _BLOCKS_MAX: Final = (1 << 35) - 1
 
@@ -147,7 +149,9 @@ class RecordFolder:
         """Begin with what was found: bytes of the record file, its used extents, and the files of
         single messages with their bytes."""
         blocks = max(0, length - self.header.data_offset) // BLOCK_BYTES
-        self.space = Space(blocks, used)
+        # The file may be cut off amid its last record, which is damaged but still has its place.
+        ends = [start + count for start, count in used[-1:]]
+        self.space = Space(max([blocks, *ends]), used)
         self.messages = messages
         self._single_bytes = dict(singles)
         for number in sorted(singles.keys() - used_singles):
@@ -169,10 +173,15 @@ class RecordFolder:
         return self.handle
 
     def place(
-        self, job: Job, records: Sequence[tuple[int, bytes, int]], record_bytes_max: int
+        self,
+        job: Job,
+        records: Sequence[tuple[int, bytes, int]],
+        record_bytes_max: int,
+        slack_bytes: int = GROW_BYTES_MAX,
     ) -> list[tuple[int, int]]:
         """Find room for *records* (sequence, record, bytes of the body) and tell *job*.
 
+        *slack_bytes*: by how much the record file may grow beyond what is needed.
         Returns: (sequence, packed place) of each.
         """
         placed: list[tuple[int, int]] = []
@@ -190,7 +199,7 @@ class RecordFolder:
             else:
                 small.append((sequence, record, body_bytes, blocks_of(payload_bytes)))
         if small:
-            self._place_small(job, small, placed)
+            self._place_small(job, small, placed, slack_bytes)
         self.messages += len(records)
         return placed
 
@@ -199,20 +208,21 @@ class RecordFolder:
         job: Job,
         small: Sequence[tuple[int, bytes, int, int]],
         placed: list[tuple[int, int]],
+        slack_bytes: int,
     ) -> None:
         """In one piece when there is one that is large enough, else wherever there is room."""
         space = self.space
         total = sum(blocks for _, _, _, blocks in small)
         start = space.take(total)
         if start is None and space.free < 2 * total:
-            start = self._grow(job, total)
+            start = self._grow(job, total, slack_bytes)
         end = -1  # of the piece that was written last
         for sequence, record, body_bytes, blocks in small:
             at = start
             if at is None:
                 at = space.take(blocks)
                 if at is None:
-                    at = self._grow(job, blocks)
+                    at = self._grow(job, blocks, slack_bytes)
             else:
                 start = at + blocks
             offset = self.header.data_offset + at * BLOCK_BYTES
@@ -226,10 +236,11 @@ class RecordFolder:
             place = Place(self.number, at, payload_bytes, body_bytes, single=False)
             placed.append((sequence, _records.pack_place(place)))
 
-    def _grow(self, job: Job, blocks: int) -> int:
+    def _grow(self, job: Job, blocks: int, slack_bytes: int) -> int:
         """Room for *blocks* at the end of the file."""
         space = self.space
-        step = min(_GROW_BYTES_MAX, max(_GROW_BYTES_MIN, space.length * BLOCK_BYTES // 2))
+        half = max(_GROW_BYTES_MIN, space.length * BLOCK_BYTES // 2)
+        step = min(GROW_BYTES_MAX, slack_bytes, half)
         missing = max(blocks - space.tail, step // BLOCK_BYTES)
         assert space.length + missing <= _BLOCKS_MAX, "a record file has less than 4 TiB"
         space.grow(missing)
@@ -291,6 +302,11 @@ class RecordFolder:
         return self.header.data_offset + self.space.length * BLOCK_BYTES
 
     @property
+    def live_bytes(self) -> int:
+        """Length of the record file if it were compacted now."""
+        return self.header.data_offset + self.live_blocks * BLOCK_BYTES
+
+    @property
     def disk_bytes(self) -> int:
         """Of the whole directory."""
         return self.record_file_bytes + sum(self._single_bytes.values())
@@ -328,7 +344,7 @@ def create(files: Folder, store_id: str, destination: str) -> FileHeader:
 
 def read_header(file: File) -> FileHeader:
     """The header of an open record file. Raises: FormatError, OSError."""
-    first = file.pread(4096, 0)
+    first = file.pread(HEADER_BYTES, 0)
     try:
         return _records.decode_file_header(first)
     except FormatError:

@@ -20,12 +20,16 @@ BLOCK_BYTES: Final = 128
 _PAGE_BYTES: Final = 4096
 
 _FILE_HEADER: Final = struct.Struct("<8sHHI16sQII")
-_RECORD_HEADER: Final = struct.Struct("<4sIQQIII")
+RECORD_HEADER: Final = struct.Struct("<4sIQQIII")
 _CRC: Final = struct.Struct("<I")
 _FILE_HEADER_BYTES: Final = _FILE_HEADER.size + _CRC.size
-RECORD_HEADER_BYTES: Final = _RECORD_HEADER.size + _CRC.size
+RECORD_HEADER_BYTES: Final = RECORD_HEADER.size + _CRC.size
 
 _decode_message: Final = msgspec.msgpack.Decoder(Message).decode
+
+
+class VersionError(FormatError):
+    """Whole, but written by a newer program: nothing that could be put right."""
 
 
 class FileHeader(NamedTuple):
@@ -61,7 +65,7 @@ def encode_file_header(store_id: str, salt: int, destination: str) -> bytes:
 
 
 def decode_file_header(data: bytes) -> FileHeader:
-    """Read and verify what :func:`encode_file_header` made. Raises: FormatError."""
+    """Read and verify what :func:`encode_file_header` made. Raises: FormatError, VersionError."""
     if len(data) < _FILE_HEADER_BYTES or data[:8] != FILE_MAGIC:
         raise FormatError("it does not begin with the header of a record file")
     fields = _FILE_HEADER.unpack_from(data)
@@ -71,13 +75,13 @@ def decode_file_header(data: bytes) -> FileHeader:
     if (seed,) != _CRC.unpack_from(data, _FILE_HEADER.size):
         raise FormatError("the CRC of its file header does not match")
     if version != VERSION or block != BLOCK_BYTES:
-        raise FormatError(f"it has format version {version}; this program reads {VERSION}")
+        raise VersionError(f"it has format version {version}; this program reads {VERSION}")
     return FileHeader(store_id.hex(), salt, name.decode(), data_offset, seed)
 
 
 def encode_record(seed: int, sequence: int, write: int, payload: bytes, body_bytes: int) -> bytes:
     """One record, not padded."""
-    body = _RECORD_HEADER.pack(
+    body = RECORD_HEADER.pack(
         RECORD_MAGIC, len(payload), sequence, write, body_bytes, crc32c(seed, payload), 0
     )
     return body + _CRC.pack(crc32c(seed, body)) + payload
@@ -85,12 +89,12 @@ def encode_record(seed: int, sequence: int, write: int, payload: bytes, body_byt
 
 def decode_header(seed: int, data: bytes, offset: int = 0) -> Header | None:
     """The header at *offset*; None when there is no valid one of the file with *seed*."""
-    end = offset + _RECORD_HEADER.size
+    end = offset + RECORD_HEADER.size
     if len(data) < end + _CRC.size or data[offset : offset + 4] != RECORD_MAGIC:
         return None
     if (crc32c(seed, data[offset:end]),) != _CRC.unpack_from(data, end):
         return None
-    _, length, sequence, write, body_bytes, crc, _ = _RECORD_HEADER.unpack_from(data, offset)
+    _, length, sequence, write, body_bytes, crc, _ = RECORD_HEADER.unpack_from(data, offset)
     return Header(length, sequence, write, body_bytes, crc)
 
 
@@ -120,8 +124,8 @@ def find_headers(seed: int, data: bytes) -> Iterator[tuple[int, Header]]:
     the CRC with the file's seed lets nobody forge a header in a body.
     """
     # Written out, because a start does this for every record there is.
-    find, unpack, crc_of = data.find, _RECORD_HEADER.unpack_from, _CRC.unpack_from
-    size = _RECORD_HEADER.size
+    find, unpack, crc_of = data.find, RECORD_HEADER.unpack_from, _CRC.unpack_from
+    size = RECORD_HEADER.size
     last = len(data) - RECORD_HEADER_BYTES
     at = find(RECORD_MAGIC)
     while 0 <= at <= last:

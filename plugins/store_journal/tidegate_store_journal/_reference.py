@@ -26,6 +26,7 @@ from tidegate_store_journal._format import (
 
 _BODY: Final = struct.Struct("<QB")
 _SYNCED: Final = 1
+_SINGLE: Final = 2
 
 
 class AddReference(msgspec.Struct, frozen=True, gc=False):
@@ -57,20 +58,24 @@ class AddReference(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reference(NamedTuple):
-    """What a reference says: which write it means, and that it was synced before the batch."""
+    """What a reference says: which write it means, that it was synced before the batch, and that it
+    is in a file of its own (which references of older versions do not say)."""
 
     destination: str
     write: int
     synced: bool
+    single: bool = False
 
 
 #: No shorter record can be a reference.
 REFERENCE_BYTES_MIN: Final = RECORD_HEADER_BYTES + _BODY.size
 
 
-def encode_reference(destination: str, write: int, body_bytes: int, *, synced: bool) -> bytes:
+def encode_reference(
+    destination: str, write: int, body_bytes: int, *, synced: bool, single: bool = False
+) -> bytes:
     """The value for the journal."""
-    body = _BODY.pack(write, _SYNCED if synced else 0)
+    body = _BODY.pack(write, (_SYNCED if synced else 0) | (_SINGLE if single else 0))
     if len(body) == body_bytes:
         body += b"\0"
     return encode(Message(destination, body))
@@ -85,7 +90,9 @@ def decode_reference(message: Message, body_bytes: int) -> Reference | None:
     if len(body) == body_bytes or len(body) not in (_BODY.size, _BODY.size + 1):
         return None
     write, flags = _BODY.unpack_from(body)
-    return Reference(message.destination, write, bool(flags & _SYNCED))
+    return Reference(
+        message.destination, write, bool(flags & _SYNCED), single=bool(flags & _SINGLE)
+    )
 
 
 def with_references(

@@ -34,11 +34,19 @@ from tidegate.spi import (
 )
 from tidegate_store_journal import _records
 from tidegate_store_journal._files import FULL_ERRNOS
-from tidegate_store_journal._folders import Folders, covers, folder_name, lost_error
+from tidegate_store_journal._folders import (
+    Folders,
+    covers,
+    folder_name,
+    keep_copy,
+    lost_error,
+)
 from tidegate_store_journal._format import MASK_32, encode
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._places import Places
 from tidegate_store_journal._recordfolder import (
+    GROW_BYTES_MAX,
+    RECORD_FILE,
     Handle,
     Job,
     PoolPolicy,
@@ -46,9 +54,10 @@ from tidegate_store_journal._recordfolder import (
     clean_up,
     create,
     dispose,
+    single_name,
     sync_folders,
 )
-from tidegate_store_journal._records import Place, folder_of, unpack_place
+from tidegate_store_journal._records import BLOCK_BYTES, Place, folder_of, unpack_place
 from tidegate_store_journal._reference import (
     AddReference,
     decode_reference,
@@ -80,6 +89,8 @@ class SplitPolicy:
     """Attributes:
     filters: destinations that have a directory. record_bytes_max: see ``max_record_size``.
     sync: every batch is on disk before it is confirmed. sync_seconds: else, how often; 0 never.
+    growth_bytes: record files may grow by so much, beyond what is needed, between two looks at
+        their bound.
     """
 
     filters: Sequence[str]
@@ -87,6 +98,7 @@ class SplitPolicy:
     pool: PoolPolicy
     sync: bool
     sync_seconds: float
+    growth_bytes: int
 
 
 @dataclass(slots=True)
@@ -143,6 +155,13 @@ class Split:
         self._open: OrderedDict[int, RecordFolder] = OrderedDict()
         self._sync_timer: asyncio.TimerHandle | None = None
         self._freed: list[Iterable[int]] = []
+        self._held = 0  # number of the directory that is being copied
+        self._held_back: list[_Freed] = []
+        self._later: list[tuple[int, int]] = []  # written since it is
+        #: By how much record files grew since somebody looked at their bound, and who looks.
+        self.grown_bytes = 0
+        self.keep_bound: Callable[[], Awaitable[None]] | None = None
+        self._kept: dict[int, str] = {}  # copies of damaged records, by sequence
         if self.is_active:
             index.on_freed = self._freed.append
 
@@ -171,6 +190,8 @@ class Split:
             await append(operations)
             return
         await self._require_room()
+        if self.keep_bound is not None and self.grown_bytes >= self._policy.growth_bytes:
+            await self.keep_bound()
         async with self.lock:
             await self._write(operations, wanted, append, sync=self._policy.sync)
 
@@ -194,6 +215,8 @@ class Split:
         put = self._places.put
         for sequence, place in placed:
             put(sequence, place)
+        if self._held:
+            self._later += placed
         try:
             await append(with_references(operations, references))
         except (StoreIOError, asyncio.CancelledError):
@@ -228,7 +251,13 @@ class Split:
                 folder.header.seed, sequence, write, encode(message), body_bytes
             )
             records.setdefault(folder, []).append((sequence, record, body_bytes))
-            value = encode_reference(message.destination, write, body_bytes, synced=sync)
+            value = encode_reference(
+                message.destination,
+                write,
+                body_bytes,
+                synced=sync,
+                single=len(record) - _records.RECORD_HEADER_BYTES > self._policy.record_bytes_max,
+            )
             references[sequence] = AddReference(sequence, value, body_bytes, lists)
         jobs: list[Job] = []
         placed: list[tuple[int, int]] = []
@@ -237,13 +266,21 @@ class Split:
                 job = folder.job(sync=sync)
                 self._touch(folder)
                 jobs.append(job)
-                placed += folder.place(job, items, self._policy.record_bytes_max)
+                before = folder.record_file_bytes
+                placed += folder.place(job, items, self._policy.record_bytes_max, self._slack)
+                self.grown_bytes += folder.record_file_bytes - before
         except OSError as error:
             self._give_back(placed)
             for job in jobs:
                 job.handle.give_back()
             raise StoreIOError(f"a record file cannot be opened: {error}") from error
         return references, placed, jobs
+
+    @property
+    def _slack(self) -> int:
+        if self.keep_bound is None:
+            return GROW_BYTES_MAX
+        return max(0, self._policy.growth_bytes - self.grown_bytes)
 
     async def _carry_out(self, jobs: Sequence[Job]) -> None:
         """Run all jobs at once. Raises: OSError, when all have ended.
@@ -291,6 +328,7 @@ class Split:
                 ) from error
             raise StoreIOError(f"cannot make a directory for {destination}: {error}") from error
         folder = RecordFolder(next(self._numbers), name, files, header, self._policy.pool)
+        self.grown_bytes += folder.record_file_bytes
         self._by_number[folder.number] = folder
         self._by_destination[destination] = folder
         return folder
@@ -346,7 +384,14 @@ class Split:
             if self._reading and next(iter(self._reading)) < freed.ticket:
                 return  # a page that was asked for before is being read
             limbo.popleft()
-            self._give_back(freed.entries)
+            entries = freed.entries
+            if self._held:
+                mine = [item for item in entries if folder_of(item[1]) == self._held]
+                if mine:
+                    freed.entries = mine
+                    self._held_back.append(freed)
+                    entries = [item for item in entries if folder_of(item[1]) != self._held]
+            self._give_back(entries)
 
     # ---------------------------------------------------------------------------- reading
 
@@ -408,6 +453,27 @@ class Split:
         # shield: cancelling an executor's future would call done while the thread reads.
         return await asyncio.shield(future)
 
+    async def keep_damaged(self, sequence: int) -> str:
+        """Copy the record of a message aside, because its room is used again when it is dropped.
+
+        Returns: how to name the copy; "" when the message is not in a directory. Raises: OSError.
+        """
+        value = self._places.get(sequence)
+        if value is None:
+            return ""
+        kept = self._kept.get(sequence)
+        if kept is None:
+            place = unpack_place(value)
+            folder = self._by_number[place.folder]
+            name, offset = RECORD_FILE, folder.header.data_offset + place.number * BLOCK_BYTES
+            if place.single:
+                name, offset = single_name(place.number), 0
+            size = _records.RECORD_HEADER_BYTES + place.payload_bytes
+            kept = self._kept[sequence] = await asyncio.get_running_loop().run_in_executor(
+                self._workers, keep_copy, folder.files, name, offset, size
+            )
+        return kept
+
     def _touch(self, folder: RecordFolder) -> None:
         """Its record file is open; close those that were not used for longest."""
         opened = self._open
@@ -461,6 +527,33 @@ class Split:
 
     # ------------------------------------------------------------- for tidying, see _splittidy
 
+    def hold(self, folder: RecordFolder) -> None:
+        """Nothing that is in its record file now is written over until :meth:`let_go`."""
+        self._held = folder.number
+
+    def let_go(self) -> None:
+        """Idempotent."""
+        self._held = 0
+        self._limbo.extendleft(reversed(self._held_back))
+        self._held_back.clear()
+        self._later = []
+
+    def later_of(self, folder: RecordFolder) -> list[tuple[int, Place]]:
+        """As :meth:`entries_of`, of what was written since :meth:`hold`; ends that, too."""
+        later = self._later
+        self.let_go()
+        freed = {sequence for item in self._limbo for sequence, _ in item.entries}
+        entries: list[tuple[int, Place]] = []
+        for sequence, value in later:
+            # Of a batch that failed there is neither.
+            if folder_of(value) == folder.number and (
+                sequence in freed or self._places.get(sequence) == value
+            ):
+                place = unpack_place(value)
+                if not place.single:
+                    entries.append((sequence, place))
+        return entries
+
     def entries_of(self, folder: RecordFolder) -> list[tuple[int, Place]]:
         """What must be in the new file: also what is freed, but not durably so."""
         entries: list[tuple[int, Place]] = []
@@ -505,6 +598,17 @@ class Split:
     def folders(self) -> list[RecordFolder]:
         """All that are there."""
         return list(self._by_number.values())
+
+    @property
+    def freeing_bytes(self) -> int:
+        """Room in record files of what is consumed, but not durably so, or still being read."""
+        blocks = 0
+        for freed in self._limbo:
+            for _, value in freed.entries:
+                place = unpack_place(value)
+                if not place.single:
+                    blocks += _records.blocks_of(place.payload_bytes)
+        return blocks * BLOCK_BYTES
 
     @property
     def is_reading(self) -> bool:

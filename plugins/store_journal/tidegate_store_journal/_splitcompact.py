@@ -16,7 +16,7 @@ from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal import _records
-from tidegate_store_journal._folders import Folder, folder_name, folders_of
+from tidegate_store_journal._folders import DAMAGE_ADVICE, Folder, folder_name, folders_of
 from tidegate_store_journal._format import FormatError
 from tidegate_store_journal._lookon import look
 from tidegate_store_journal._names import NamedStorage
@@ -39,43 +39,48 @@ class DestinationCompaction:
 
 
 def write_copy(
-    files: Folder, header: FileHeader, records: Sequence[tuple[int, Place]]
+    files: Folder,
+    header: FileHeader,
+    records: Sequence[tuple[int, Place]],
+    extends: int | None = None,
 ) -> tuple[list[Place], int]:
     """Write the living *records* (sequence, place) to a new file beside the old one. Blocks.
 
-    Returns: their new places in the same order, and the blocks of the new file.
+    Args: extends: go on behind so many blocks of a copy that was begun.
+    Returns: their new places in the same order, and the blocks of the new file, which is synced.
     Raises: CorruptRecordError when one is damaged; OSError. The old file is untouched.
     """
     old = files.open(RECORD_FILE)
-    new = files.open(TEMPORARY, create=True)
     places: list[Place] = []
     try:
-        head = _records.encode_file_header(header.store_id, header.salt, header.destination)
-        new.pwritev([head], 0)
-        parts: list[bytes] = []
-        size = at = 0
-        begin = header.data_offset
-        for sequence, place in records:
-            blocks = blocks_of(place.payload_bytes)
-            record = _read(files, old, header, sequence, place)
-            parts.append(record.ljust(blocks * BLOCK_BYTES, b"\0"))
-            places.append(place._replace(number=at))
-            at += blocks
-            size += blocks * BLOCK_BYTES
-            if size >= _COPY_BYTES:
+        new = files.open(TEMPORARY, create=extends is None)
+        try:
+            if extends is None:
+                head = _records.encode_file_header(header.store_id, header.salt, header.destination)
+                new.pwritev([head], 0)
+            parts: list[bytes] = []
+            size, at = 0, extends or 0
+            begin = header.data_offset + at * BLOCK_BYTES
+            for sequence, place in records:
+                blocks = blocks_of(place.payload_bytes)
+                record = _read(files, old, header, sequence, place)
+                parts.append(record.ljust(blocks * BLOCK_BYTES, b"\0"))
+                places.append(place._replace(number=at))
+                at += blocks
+                size += blocks * BLOCK_BYTES
+                if size >= _COPY_BYTES:
+                    new.pwritev([b"".join(parts)], begin)
+                    begin += size
+                    parts.clear()
+                    size = 0
+            if parts:
                 new.pwritev([b"".join(parts)], begin)
-                begin += size
-                parts.clear()
-                size = 0
-        if parts:
-            new.pwritev([b"".join(parts)], begin)
-        new.datasync()
+            new.datasync()
+        finally:
+            new.close()
     except BaseException:
-        new.close()
         files.unlink(TEMPORARY)
         raise
-    else:
-        new.close()
     finally:
         old.close()
     return places, at
@@ -88,7 +93,7 @@ def _read(files: Folder, old: File, header: FileHeader, sequence: int, place: Pl
         _records.payload_of(header.seed, record, sequence)
     except FormatError as error:
         raise CorruptRecordError(
-            f"{error}. Restore the file from a copy, or discard the message",
+            f"{error} ({len(record)} bytes are damaged). {DAMAGE_ADVICE}",
             location=f"{files.describe(RECORD_FILE)} at offset {offset}",
         ) from error
     return record
@@ -131,7 +136,9 @@ def _compact(storage: NamedStorage, directory: Path, destination: str) -> Destin
         known = ", ".join(folders.names()) or "none"
         raise StoreIOError(f"{destination} has no directory in {directory}; there are: {known}")
     found = open_folders(folders, "", sequences, PoolPolicy(0, 0, False), _ignore)
-    folder = next(item for item in found.folders if item.name == name)
+    folder = next((item for item in found.folders if item.name == name), None)
+    if folder is None:
+        raise StoreIOError(f"the directory of {destination} in {directory} has no {RECORD_FILE}")
     before = folder.disk_bytes
     records: list[tuple[int, Place]] = []
     for piece in found.places.pieces():

@@ -7,18 +7,21 @@ consumed. Everything here blocks.
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.spi import CorruptRecordError
 from tidegate_store_journal import _records
-from tidegate_store_journal._folders import Folder, Folders
+from tidegate_store_journal._folders import DAMAGE_ADVICE, Folder, Folders
 from tidegate_store_journal._format import FormatError
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._places import Places
 from tidegate_store_journal._recordfolder import (
+    HEADER_BYTES,
     RECORD_FILE,
     SINGLE_NAME,
     TEMPORARY,
@@ -26,9 +29,19 @@ from tidegate_store_journal._recordfolder import (
     RecordFolder,
     read_header,
     scan,
+    single_name,
 )
-from tidegate_store_journal._records import Header, blocks_of
+from tidegate_store_journal._records import BLOCK_BYTES, Header, VersionError, blocks_of
 from tidegate_store_journal._replay import Progress
+
+#: Of a copy of damaged bytes that a crash cut off.
+_COPY_TEMPORARY: Final = re.compile(r".+\.damaged(\.\d+)?\.tmp")
+#: No message has a higher sequence.
+_SEQUENCE_MAX: Final = (1 << 64) - 1
+
+#: Told of a directory (its files, its name) whose record file is missing ("") or has a damaged header
+#: (what is wrong). Returns: there is a whole one now. Raises: CorruptRecordError, OSError.
+Mend = Callable[[Folder, str, str], bool]
 
 
 @dataclass(slots=True)
@@ -39,12 +52,14 @@ class Found:
         folders: by number, from 1. places: of every message that lives in one of them.
         last_write: highest write number there is.
         missing: sequences that live and are in none of them: in the journal itself, or lost.
+        unborn: records (folder, number, single) of batches that never came, see :func:`wipe_out`.
     """
 
     folders: list[RecordFolder]
     places: Places
     last_write: int
     missing: Sequence[int]
+    unborn: Sequence[tuple[int, int, bool]] = ()
 
 
 def living(index: Index) -> array[int]:
@@ -61,8 +76,10 @@ def living(index: Index) -> array[int]:
 class _Newest:
     """For each living message the place that was written last."""
 
-    def __init__(self, sequences: array[int]) -> None:
+    def __init__(self, sequences: array[int], last_sequence: int) -> None:
         self.sequences = sequences
+        self._last_sequence = last_sequence
+        self.unborn: list[tuple[int, int, bool]] = []
         count = len(sequences)
         self.lows = array("Q", bytes(8 * count))
         self.highs = array("Q", bytes(8 * count))
@@ -80,6 +97,8 @@ class _Newest:
             # Not the next one: records mostly lie in the order of their sequences.
             at = bisect_left(sequences, sequence)
             if at == len(sequences) or sequences[at] != sequence:
+                if sequence > self._last_sequence:
+                    self.unborn.append((folder, number, single))
                 return
         self._next = at + 1
         if write < self._writes[at]:
@@ -90,13 +109,24 @@ class _Newest:
 
 
 def open_folders(
-    folders: Folders, store_id: str, sequences: array[int], policy: PoolPolicy, progress: Progress
+    folders: Folders,
+    store_id: str,
+    sequences: array[int],
+    policy: PoolPolicy,
+    progress: Progress,
+    *,
+    last_sequence: int = _SEQUENCE_MAX,
+    mend: Mend | None = None,
 ) -> Found:
-    """Read every directory. *sequences*: what lives, see :func:`living`.
+    """Read every directory.
 
+    Args:
+        sequences: what lives, see :func:`living`.
+        last_sequence: the highest of the journal. Records above it are of batches that never came.
+        mend: what to do about record files that are not whole; None: raise, or pass them over.
     Raises: CorruptRecordError when a record file is not ours or its header is damaged; OSError.
     """
-    newest = _Newest(sequences)
+    newest = _Newest(sequences, last_sequence)
     opened: list[RecordFolder] = []
     lengths: dict[int, int] = {}
     singles: dict[int, dict[int, int]] = {}
@@ -105,37 +135,79 @@ def open_folders(
         progress("reading the directories of destinations", done, len(names))
         files = folders.get(name)
         there = files.list()
-        if TEMPORARY in there:
-            files.unlink(TEMPORARY)
-        if RECORD_FILE not in there:
+        for item in there:
+            if item == TEMPORARY or _COPY_TEMPORARY.fullmatch(item):
+                files.unlink(item)
+        if RECORD_FILE not in there and not (
+            mend is not None and any(map(SINGLE_NAME.fullmatch, there)) and mend(files, name, "")
+        ):
             # It was being made or removed. If not, its messages are missed by whoever calls.
             continue
         number = len(opened) + 1
-        folder = _open(number, name, files, store_id, policy)
+        folder = _open(number, name, files, store_id, policy, mend)
+        if folder is None:
+            continue
         opened.append(folder)
         lengths[number], singles[number] = _scan(folder, there, newest)
     return _finish(newest, opened, lengths, singles)
 
 
-def _corrupt(files: Folder, name: str, problem: str) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"{problem}. Restore the file from a copy, or move its directory away to start without "
-        "the messages in it",
-        location=files.describe(name),
-    )
-
-
-def _open(number: int, name: str, files: Folder, store_id: str, policy: PoolPolicy) -> RecordFolder:
+def _open(
+    number: int, name: str, files: Folder, store_id: str, policy: PoolPolicy, mend: Mend | None
+) -> RecordFolder | None:
+    """None when the record file cannot be read and is moved away."""
     file = files.open(RECORD_FILE)
     try:
         header = read_header(file)
+    except VersionError as error:
+        raise CorruptRecordError(
+            f"{error}. Use the newer program", location=files.describe(RECORD_FILE)
+        ) from error
     except FormatError as error:
-        raise _corrupt(files, RECORD_FILE, str(error)) from error
+        if mend is None:
+            raise damaged_header(files, str(error)) from error
+        if not mend(files, name, str(error)):
+            return None
+        return _open(number, name, files, store_id, policy, None)
     finally:
         file.close()
     if store_id and header.store_id != store_id:
-        raise _corrupt(files, RECORD_FILE, f"it belongs to another store ({header.store_id})")
+        raise CorruptRecordError(
+            f"it belongs to another store ({header.store_id}). Move its directory away, or restore "
+            "the file from a copy",
+            location=files.describe(RECORD_FILE),
+        )
     return RecordFolder(number, name, files, header, policy)
+
+
+def damaged_header(files: Folder, problem: str) -> CorruptRecordError:
+    """The error for a record file without a whole header."""
+    return CorruptRecordError(
+        f"the header, {HEADER_BYTES} bytes at offset 0, is damaged: {problem}. {DAMAGE_ADVICE}",
+        location=files.describe(RECORD_FILE),
+    )
+
+
+def wipe_out(found: Found) -> None:
+    """Records of batches that never came must not be taken for those that get their sequences.
+
+    Of two whole records the newer one counts; but were that one damaged, the other would be left.
+    Blocks. Raises: OSError.
+    """
+    by_file: dict[tuple[int, str], list[int]] = {}
+    for number, at, single in found.unborn:
+        folder = found.folders[number - 1]
+        name = single_name(at) if single else RECORD_FILE
+        offset = 0 if single else folder.header.data_offset + at * BLOCK_BYTES
+        by_file.setdefault((number, name), []).append(offset)
+    for (number, name), offsets in by_file.items():
+        file = found.folders[number - 1].files.open(name)
+        try:
+            for offset in offsets:
+                file.pwritev([bytes(_records.RECORD_HEADER_BYTES)], offset)
+            file.datasync()
+        finally:
+            file.close()
 
 
 def _scan(
@@ -200,4 +272,4 @@ def _finish(
         )
     found = Places()
     found.restore(sequences, places)
-    return Found(opened, found, newest.last_write, missing)
+    return Found(opened, found, newest.last_write, missing, newest.unborn)

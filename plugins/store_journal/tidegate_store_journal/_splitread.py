@@ -7,6 +7,12 @@ from typing import Final
 
 from tidegate.spi import CorruptRecordError, Message, StoreIOError
 from tidegate_store_journal import _records
+from tidegate_store_journal._folders import (
+    DAMAGE_ADVICE,
+    MISSING_ADVICE,
+    MissingRecordError,
+    some_of,
+)
 from tidegate_store_journal._format import FormatError
 from tidegate_store_journal._recordfolder import RECORD_FILE, Handle, RecordFolder, single_name
 from tidegate_store_journal._records import Place
@@ -68,6 +74,12 @@ def read_piece(piece: Piece) -> Iterable[tuple[int, int, bytes]]:
                 file.close()
         else:
             data = piece.handle.file.pread((piece.end - piece.begin) * _records.BLOCK_BYTES, offset)
+    except FileNotFoundError as error:
+        sequences = [sequence for _, sequence, _ in piece.records]
+        raise MissingRecordError(
+            f"the file that held message {some_of(sequences)} is missing. {MISSING_ADVICE}",
+            location=folder.files.describe(name),
+        ) from error
     except OSError as error:
         raise StoreIOError(f"{folder.files.describe(name)}: {error}") from error
     for number, sequence, place in piece.records:
@@ -78,5 +90,5 @@ def read_piece(piece: Piece) -> Iterable[tuple[int, int, bytes]]:
         except FormatError as error:
             where = f"{folder.files.describe(name)} at offset {0 if place.single else offset + at}"
             raise CorruptRecordError(
-                f"{error}. Restore the file from a copy, or discard the message", location=where
+                f"{error} ({size} bytes are damaged). {DAMAGE_ADVICE}", location=where
             ) from error

@@ -341,6 +341,12 @@ class JournalStore:
         self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
         self._resources.callback(self._metadata.close)
 
+        policy = _recovery.RecoveryPolicy(
+            quarantines=options.damaged_journal_policy == QUARANTINE,
+            ignores_missing=options.ignore_missing_journalfiles,
+            checks_files=options.check_for_corrupt_journal_files,
+            archives_index=options.archive_corrupted_index,
+        )
         found = await loop.run_in_executor(
             self._workers,
             lambda: _recovery.recover(
@@ -348,12 +354,7 @@ class JournalStore:
                 self._metadata,
                 keep_acknowledged=context.keep_acknowledged,
                 progress=self._progress,
-                policy=_recovery.RecoveryPolicy(
-                    quarantines=options.damaged_journal_policy == QUARANTINE,
-                    ignores_missing=options.ignore_missing_journalfiles,
-                    checks_files=options.check_for_corrupt_journal_files,
-                    archives_index=options.archive_corrupted_index,
-                ),
+                policy=policy,
             ),
         )
         self._index: Index = found.index
@@ -398,7 +399,7 @@ class JournalStore:
             self._index.release(self._index.log.last)
         tail = Tail(found.tail_file, found.tail_offset)
         self._appender = Appender(self._index, files, self._start_writer(), room, tail)
-        layout = self._layout = await self._open_layout(found, room)
+        layout = self._layout = await self._open_layout(found, room, policy)
         self._split = layout.split  # on the path of every batch
         self._resources.push_async_callback(layout.close)
         self._losses = Losses(
@@ -407,7 +408,9 @@ class JournalStore:
             found.report,
             lambda operations: self.write(WriteBatch(operations)),
             self._workers,
-            quarantines=options.damaged_journal_policy == QUARANTINE,
+            quarantines=policy.quarantines,
+            ignores_missing=policy.ignores_missing,
+            keep=self._split.keep_damaged,
         )
         self._checkpointer = Checkpointer(
             self._storage,
@@ -455,6 +458,7 @@ class JournalStore:
         if self._warning:
             logger.warning(self._warning)
         await self._losses.drop(found.lost)
+        await self._losses.drop(layout.losses)
         if found.report.name and not found.rebuilt:
             await self._checkpointer.write_down_all_that_lives()
         self._say_what_was_found(found)
@@ -484,7 +488,9 @@ class JournalStore:
         found.notes += found.report.notes
         found.report.notes = []
 
-    async def _open_layout(self, found: Recovered, room: RoomWatch) -> Layout:
+    async def _open_layout(
+        self, found: Recovered, room: RoomWatch, policy: _recovery.RecoveryPolicy
+    ) -> Layout:
         """The directories of destinations; without any this only passes everything on."""
 
         async def require_room() -> None:
@@ -507,6 +513,9 @@ class JournalStore:
                 require_room=require_room,
                 fail=self._appender.fail,
                 progress=self._progress,
+                recovery=policy,
+                report=found.report,
+                checkpoint=lambda: self._checkpointer.run(force=True),
             ),
         )
         if layout.lost.messages:

@@ -5,7 +5,7 @@ Names, units and defaults are those of the journaled JDBC persistence adapter, i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
@@ -77,12 +77,22 @@ class JournaledOptions(JdbcOptions):
         return self.journal_log_files * self.journal_log_file_size
 
 
+#: The options of the journal, by name, with what they are when nobody sets them.
+_JOURNAL: Final = {
+    field.name: field.default
+    for field in fields(JournaledOptions)
+    if field.name != "use_journal" and field.name not in {own.name for own in fields(JdbcOptions)}
+}
+
+
 def check_journal(options: JournaledOptions) -> None:
     """Refuse what cannot work together. Raises: ConfigError."""
     if not options.journal_directory.strip():
         raise ConfigError("is empty; name a directory such as 'journaled'", key="journal_directory")
-    if options.use_quick_journal and not options.use_journal:
-        raise ConfigError("needs use_journal", key="use_quick_journal")
+    if not options.use_journal:
+        for key, default in _JOURNAL.items():
+            if getattr(options, key) != default:
+                raise ConfigError("does nothing without use_journal", key=key)
 
 
 def journal_options(options: JournaledOptions) -> JournalOptions:

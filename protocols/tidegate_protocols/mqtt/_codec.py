@@ -20,7 +20,8 @@ from tidegate_protocols.mqtt._codes import (
 )
 from tidegate_protocols.mqtt._decode import decode, decode_publish, level_of_connect
 from tidegate_protocols.mqtt._decode_v5 import decode_publish_v5
-from tidegate_protocols.mqtt._packets import Connect, Packet, Puback
+from tidegate_protocols.mqtt._large_head import body_start
+from tidegate_protocols.mqtt._packets import Connect, Event, LargePublish, Puback
 from tidegate_protocols.mqtt._validate import validate, validate_publish
 from tidegate_protocols.mqtt._validate_v5 import (
     validate_publish_from_client,
@@ -53,15 +54,20 @@ class Codec:
     """
 
     __slots__ = (
+        "_body_left",
         "_buffer",
         "_error",
         "_from_client",
+        "_is_halted",
+        "_large_bytes_min",
+        "_large_packet_bytes_max",
         "_needed",
         "_packet_bytes_max",
         "_partial",
         "_position",
-        "_remaining_max_v5",
         "_validate_publish_v5",
+        "_whole_max",
+        "_whole_max_v5",
         "level",
     )
 
@@ -77,7 +83,9 @@ class Codec:
         self._validate_publish_v5 = (
             validate_publish_from_client if from_client else validate_publish_v5
         )
-        self.packet_bytes_max = packet_bytes_max  # sets both limits
+        self._large_bytes_min = 0  # 0: no body is given out in pieces
+        self._large_packet_bytes_max = 0
+        self.packet_bytes_max = packet_bytes_max  # sets what _whole_max is
         self._buffer = b""  # bytes not looked at yet begin at _position
         self._position = 0
         # A packet whose end has not come is collected here until it has _needed bytes: appending
@@ -85,6 +93,8 @@ class Codec:
         self._partial = bytearray()
         self._needed = 0
         self._error: PeerProtocolError | None = None
+        self._body_left = 0  # of the LargePublish that was given out, bytes that were not taken
+        self._is_halted = False  # there is an error, or a body has to be taken first
 
     @property
     def packet_bytes_max(self) -> int:
@@ -98,13 +108,25 @@ class Codec:
     @packet_bytes_max.setter
     def packet_bytes_max(self, value: int) -> None:
         self._packet_bytes_max = value
-        # The largest remaining length that fits with the bytes it takes to say it.
-        self._remaining_max_v5 = max(
-            min(value - 2, 127),
-            min(value - 3, 16_383),
-            min(value - 4, 2_097_151),
-            value - 5,
-        )
+        # A remaining length above these is looked at more closely: one comparison for each packet
+        # does for what is too large and for what is to be given out in pieces.
+        self._whole_max = value
+        self._whole_max_v5 = _remaining_max(value, LEVEL_5_0)
+        if self._large_bytes_min:
+            self._whole_max = min(self._whole_max, self._large_bytes_min - 1)
+            self._whole_max_v5 = min(self._whole_max_v5, self._large_bytes_min - 1)
+
+    def stream_bodies(self, size_min: int, packet_bytes_max: int) -> None:
+        """Give out each PUBLISH whose body has *size_min* bytes or more as a LargePublish.
+
+        Not one that is to be retained, as long as it is within :attr:`packet_bytes_max`. Behind a
+        LargePublish nothing comes before its body has been taken (:meth:`take_body`).
+
+        Args: size_min: 1 or more; packet_bytes_max: of such a PUBLISH, in place of the other limit.
+        """
+        self._large_bytes_min = size_min
+        self._large_packet_bytes_max = packet_bytes_max
+        self.packet_bytes_max = self._packet_bytes_max
 
     @property
     def incomplete_bytes(self) -> int:
@@ -131,32 +153,34 @@ class Codec:
             self._buffer = data
             self._position = 0
 
-    def next_event(self) -> Packet | NeedData:
+    def next_event(self) -> Event | NeedData:
         """Return the next packet, or NEED_DATA. Raises: as :meth:`events`."""
         events = self.events(1)
         return events[0] if events else NEED_DATA
 
-    def events(self, limit: int = sys.maxsize) -> list[Packet]:
+    def events(self, limit: int = sys.maxsize) -> list[Event]:
         """Return the packets that are complete, in order, at most *limit*; [] when there is none.
 
         Raises: MalformedPacketError, PacketViolationError, FrameTooLargeError,
             UnsupportedVersionError. All that came before the error has been returned by then, and
             every further call raises it again.
         """
-        if self._error is not None:
-            raise self._error
-        packets: list[Packet] = []
+        if self._is_halted:
+            if self._error is not None:
+                raise self._error
+            return []
+        packets: list[Event] = []
         append = packets.append
         buffer = self._buffer
         position = self._position
         end = len(buffer)
-        remaining_max = self._packet_bytes_max
+        whole_max = self._whole_max
         level = self.level
         # Chosen once, not for each PUBLISH.
         decode_one, validate_one = decode_publish, validate_publish
         if level == LEVEL_5_0:
             decode_one, validate_one = decode_publish_v5, self._validate_publish_v5
-            remaining_max = self._remaining_max_v5
+            whole_max = self._whole_max_v5
         first = start = 0
         try:
             for _ in repeat(None, limit):  # cheaper than comparing lengths
@@ -171,11 +195,19 @@ class Codec:
                     if not start:
                         self._keep(position, end - position + 1)
                         break
-                if length > remaining_max:
-                    raise FrameTooLargeError(
-                        f"a packet of {length} bytes; the limit is {self._packet_bytes_max}",
-                        wire_code=ReasonCode.PACKET_TOO_LARGE,
-                    )
+                if length > whole_max:
+                    stop = self._find_body(first, buffer, start, length)
+                    if stop > end:
+                        self._keep(position, stop - position)
+                        break
+                    if stop:
+                        publish = decode_one(first, buffer, start, stop)
+                        validate_one(publish)
+                        self._body_left = start + length - stop
+                        append(LargePublish(publish, self._body_left))
+                        self._position = stop
+                        self._is_halted = True
+                        break
                 stop = start + length
                 if stop > end:
                     self._keep(position, stop - position)
@@ -194,7 +226,7 @@ class Codec:
                         if level == LEVEL_5_0:
                             decode_one = decode_publish_v5
                             validate_one = self._validate_publish_v5
-                            remaining_max = self._remaining_max_v5
+                            whole_max = self._whole_max_v5
                     elif level == LEVEL_5_0 and self._from_client is not None:
                         validate_sender(packet, from_client=self._from_client)
                     append(packet)
@@ -203,6 +235,7 @@ class Codec:
                 self._position = position
         except PeerProtocolError as error:
             self._error = error
+            self._is_halted = True
             if first >> 4 == PacketType.CONNECT:
                 self.level = level_of_connect(buffer, start) or level
             self._buffer = b""
@@ -211,6 +244,89 @@ class Codec:
                 raise
         return packets
 
+    def next_large(self) -> LargePublish | None:
+        """The next packet when it is a LargePublish and its header is here; else it stays undecoded.
+
+        Never raises: what is wrong with it is raised when it is its turn (:meth:`events`).
+        """
+        buffer, position = self._buffer, self._position
+        if self._is_halted or len(buffer) - position < 2 or buffer[position] & 0xF0 != 0x30:
+            return None
+        first, length, start = buffer[position], buffer[position + 1], position + 2
+        try:
+            if length > 127:
+                length, start = _long_length(buffer, start, length, self.level)
+            is_v5 = self.level == LEVEL_5_0
+            if not start or length <= (self._whole_max_v5 if is_v5 else self._whole_max):
+                return None
+            if not 0 < self._find_body(first, buffer, start, length) <= len(buffer):
+                return None
+            packet = self.events(1)[0]
+        except PeerProtocolError:
+            return None
+        assert isinstance(packet, LargePublish), "its body was found"
+        return packet
+
+    def take_body(self) -> bytes:
+        """The bytes of the LargePublish's body that are here; b"" when there are none."""
+        buffer, position = self._buffer, self._position
+        left = self._body_left
+        size = min(left, len(buffer) - position)
+        if not size:
+            return b""
+        self._body_left = left = left - size
+        if not left:
+            self._is_halted = False
+        if size == len(buffer):
+            self._buffer = b""
+            return buffer
+        self._position = position + size
+        return buffer[position : position + size]
+
+    @property
+    def body_left(self) -> int:
+        """Bytes of the LargePublish's body that were not taken yet."""
+        return self._body_left
+
+    @property
+    def is_drained(self) -> bool:
+        """All that was received has been given out."""
+        return self._position >= len(self._buffer) and not self._partial and self._error is None
+
+    def _find_body(self, first: int, buffer: bytes, start: int, length: int) -> int:
+        """Where the body of the packet begins, if it is to be given out in pieces.
+
+        Returns: 0 when the packet is to be taken whole; more than ``len(buffer)`` when it takes so
+            many bytes to tell.
+        Raises: FrameTooLargeError; MalformedPacketError.
+        """
+        level = self.level
+        packet_bytes_max = self._packet_bytes_max
+        fits = length <= _remaining_max(packet_bytes_max, level)
+        if (
+            not self._large_bytes_min
+            or first & 0xF0 != 0x30
+            or (fits and first & 0x01)  # what is retained is kept in memory
+        ):
+            if fits:
+                return 0
+            raise _too_large(length, packet_bytes_max)
+        if length > _remaining_max(self._large_packet_bytes_max, level):
+            raise _too_large(length, self._large_packet_bytes_max)
+        stop = start + length
+        found = body_start(first, buffer, start, level)
+        if found > stop:
+            # It cannot be read, and there is no need to wait for the rest to say so.
+            decode_one = decode_publish_v5 if level == LEVEL_5_0 else decode_publish
+            decode_one(first, buffer, start, stop)
+        if stop - found < self._large_bytes_min:
+            if fits:
+                return 0
+            raise _too_large(length, packet_bytes_max)
+        if found - start > packet_bytes_max:
+            raise _too_large(found - start, packet_bytes_max)
+        return found
+
     def _keep(self, position: int, needed: int) -> None:
         """Collect the incomplete packet at *position* until it has *needed* bytes."""
         if position < len(self._buffer):
@@ -218,6 +334,25 @@ class Codec:
             self._needed = needed
         self._buffer = b""
         self._position = 0
+
+
+def _remaining_max(packet_bytes_max: int, level: int) -> int:
+    """The largest remaining length of a packet that has at most so many bytes."""
+    if level != LEVEL_5_0:
+        return packet_bytes_max  # see Codec.packet_bytes_max
+    return max(  # what fits with the bytes it takes to say it
+        min(packet_bytes_max - 2, 127),
+        min(packet_bytes_max - 3, 16_383),
+        min(packet_bytes_max - 4, 2_097_151),
+        packet_bytes_max - 5,
+    )
+
+
+def _too_large(length: int, limit: int) -> FrameTooLargeError:
+    return FrameTooLargeError(
+        f"a packet of {length} bytes; the limit is {limit}",
+        wire_code=ReasonCode.PACKET_TOO_LARGE,
+    )
 
 
 def _long_length(buffer: bytes, start: int, length: int, level: int) -> tuple[int, int]:

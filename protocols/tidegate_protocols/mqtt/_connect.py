@@ -89,13 +89,18 @@ def answers_to(packet: Connect) -> Answers:
 
 
 def read_connect(
-    packet: Connect, options: MqttOptions, origin: Origin, now_us: int
+    packet: Connect, options: MqttOptions, origin: Origin, now_us: int, *, streams: bool = False
 ) -> tuple[Terms, ConnectRequest]:
-    """Settle the terms. now_us: microseconds since the epoch. Raises: RefusedError."""
+    """Settle the terms.
+
+    Args: now_us: microseconds since the epoch; streams: large messages need not fit into memory.
+    Raises: RefusedError.
+    """
     redirect = _REDIRECTS.get(options.server_redirect)
     if redirect is not None:
         raise RefusedError(redirect, f"use {options.server_reference}")
-    terms = _terms(packet, options, origin)
+    packet_bytes_max = options.large_packet_bytes_max if streams else options.packet_bytes_max
+    terms = _terms(packet, options, origin, packet_bytes_max)
     will, properties = packet.will, packet.properties
     request = ConnectRequest(
         protocol="mqtt",
@@ -117,7 +122,7 @@ def read_connect(
     return terms, request
 
 
-def _terms(packet: Connect, options: MqttOptions, origin: Origin) -> Terms:
+def _terms(packet: Connect, options: MqttOptions, origin: Origin, packet_bytes_max: int) -> Terms:
     client_id, is_assigned = _client_id(packet, options, origin.tls_subject)
     properties = packet.properties
     is_v5 = packet.level == LEVEL_5_0
@@ -134,7 +139,7 @@ def _terms(packet: Connect, options: MqttOptions, origin: Origin) -> Terms:
                 if options.receive_maximum < RECEIVE_MAXIMUM_DEFAULT
                 else None
             ),
-            maximum_packet_size=options.packet_bytes_max,
+            maximum_packet_size=packet_bytes_max,
             assigned_client_identifier=client_id if is_assigned else None,  # [MQTT-3.2.2-16]
             topic_alias_maximum=options.topic_alias_max or None,
             server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,

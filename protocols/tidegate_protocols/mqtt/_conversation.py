@@ -25,6 +25,7 @@ from tidegate_protocols.mqtt._incoming import Incoming
 from tidegate_protocols.mqtt._names import DESTINATIONS
 from tidegate_protocols.mqtt._outgoing import Outgoing
 from tidegate_protocols.mqtt._packets import (
+    Event,
     Packet,
     Puback,
     Pubcomp,
@@ -46,17 +47,17 @@ class Conversation:
 
     Args: result: of the broker, not resumed yet; send: writes to the client, a LargeWire with the
         body that it names; expect_large: called before a LargeWire is made a token.
-    Attributes: connection: of the broker.
+    Attributes: connection: of the broker; incoming: what the client publishes.
     """
 
     __slots__ = (
         "_client_id",
-        "_incoming",
         "_is_v5",
         "_outgoing",
         "_subscriptions",
         "_window",
         "connection",
+        "incoming",
     )
 
     def __init__(
@@ -102,7 +103,7 @@ class Conversation:
             fan_out=context.fan_out_v5 if terms.is_v5 else context.fan_out,
             expect_large=expect_large,
         )
-        self._incoming = Incoming(
+        self.incoming = Incoming(
             connection,
             send,
             answers,
@@ -117,7 +118,7 @@ class Conversation:
     # ------------------------------------------------------------------------- from the client
 
     def receive(
-        self, packets: Sequence[Packet], now_us: int, control: Callable[[Packet], bool]
+        self, packets: Sequence[Event], now_us: int, control: Callable[[Event], bool]
     ) -> bool:
         """Handle packets in order. :meth:`settle` is to follow the last ones of a read.
 
@@ -129,7 +130,7 @@ class Conversation:
             the version has no answer.
         """
         client_id = self._client_id
-        incoming = self._incoming
+        incoming = self.incoming
         is_v5 = self._is_v5
         publish = self.connection.publish
         publish_v5 = incoming.publish
@@ -168,7 +169,7 @@ class Conversation:
         """One of the packets that are about messages or subscriptions. Raises: as receive."""
         match packet:
             case Pubrel():
-                self._incoming.pubrel(packet.packet_id)
+                self.incoming.pubrel(packet.packet_id)
             case Pubrec():
                 self._window.pubrec(packet.packet_id, packet.reason_code)
             case Pubcomp():
@@ -188,12 +189,12 @@ class Conversation:
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
         """These go to the client now."""
-        self._incoming.answered(tokens)
+        self.incoming.answered(tokens)
         self._outgoing.confirmed(tokens)
 
     def failed(self, token: Token, error: GatewayError) -> bool:
         """Answer what was not carried out. Returns: False when there is no answer to it."""
-        return self._incoming.failed(token, error)
+        return self.incoming.failed(token, error)
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Send messages of one subscription."""

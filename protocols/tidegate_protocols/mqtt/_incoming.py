@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
+import msgspec
+
 from tidegate.spi import (
     PRIORITY_DEFAULT,
     BrokerConnection,
@@ -18,8 +20,10 @@ from tidegate.spi import (
     InflightDirection,
     InflightRecord,
     InflightState,
+    LargeBody,
     Message,
     PeerProtocolError,
+    RequestError,
     Token,
     names,
 )
@@ -30,6 +34,7 @@ from tidegate_protocols.mqtt._bridge import message_of
 from tidegate_protocols.mqtt._codes import PacketType, PacketViolationError, ReasonCode
 from tidegate_protocols.mqtt._connect import RECEIVE_MAXIMUM_DEFAULT
 from tidegate_protocols.mqtt._encode import PUBREC, acknowledgement
+from tidegate_protocols.mqtt._large_head import TextCheck, text_check
 from tidegate_protocols.mqtt._names import DESTINATIONS
 from tidegate_protocols.mqtt._options import MqttOptions
 from tidegate_protocols.mqtt._packets import Publish
@@ -44,6 +49,38 @@ _PUBACK_BYTE: Final = PacketType.PUBACK << 4
 _PUBREC_BYTE: Final = PacketType.PUBREC << 4
 _PUBCOMP_BYTE: Final = PacketType.PUBCOMP << 4
 _NOBODY_TAIL: Final = bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,))
+
+
+@final
+class Coming:
+    """A PUBLISH whose body is still to come.
+
+    Attributes:
+        packet: without its body.
+        destination: canonical; "" when it is not to be published.
+        is_repeated: a QoS 2 message that came before: it is only answered again.
+        error: why it is refused; it is answered when its body has come.
+    """
+
+    __slots__ = ("destination", "error", "is_repeated", "packet")
+
+    def __init__(
+        self,
+        packet: Publish,
+        destination: str = "",
+        *,
+        is_repeated: bool = False,
+        error: GatewayError | None = None,
+    ) -> None:
+        self.packet = packet
+        self.destination = destination
+        self.is_repeated = is_repeated
+        self.error = error
+
+    @property
+    def is_wanted(self) -> bool:
+        """The body is to be kept."""
+        return self.error is None and not self.is_repeated
 
 
 @final
@@ -147,9 +184,7 @@ class Incoming:
         qos, packet_id, properties = packet.qos, packet.packet_id, packet.properties
         topic = packet.topic
         if properties is not NO_PROPERTIES and properties.topic_alias is not None:
-            if self._aliases is None:
-                self._aliases = AliasesIn(self._options.topic_alias_max)
-            topic = self._aliases.resolve(topic, properties.topic_alias)
+            topic = self._resolve(topic, properties.topic_alias)
         token: bytearray | None = None
         record: InflightRecord | None = None
         duplicate_id = ""
@@ -194,6 +229,12 @@ class Incoming:
         if qos == 2:
             self._received[packet_id] = token
 
+    def _resolve(self, topic: str, alias: int) -> str:
+        """Raises: PacketViolationError."""
+        if self._aliases is None:
+            self._aliases = AliasesIn(self._options.topic_alias_max)
+        return self._aliases.resolve(topic, alias)
+
     def _message(self, packet: Publish, destination: str, now_us: int) -> Message:
         properties = packet.properties
         is_checked = self._options.payload_format_check
@@ -233,6 +274,90 @@ class Incoming:
         if qos == 1:
             return self._answers.puback(packet_id, reason, problem)
         return self._answers.pubrec(packet_id, reason, problem)
+
+    # ------------------------------------------------------------------------- large messages
+
+    def begin_large(self, packet: Publish) -> Coming:
+        """Look at a PUBLISH whose body is still to come, in every version.
+
+        Raises: PeerProtocolError; before MQTT 5.0 any GatewayError, for which it has no word.
+        """
+        qos, packet_id, properties = packet.qos, packet.packet_id, packet.properties
+        topic = packet.topic
+        if properties.topic_alias is not None:
+            topic = self._resolve(topic, properties.topic_alias)
+        if qos == 2 and packet_id in self._received:
+            return Coming(packet, is_repeated=True)
+        if qos and self._is_counting:
+            self._count()
+        try:
+            destination = DESTINATIONS[topic]
+            if packet.retain and names.is_topic(destination):
+                raise RefusedError(
+                    ReasonCode.QUOTA_EXCEEDED,
+                    "the packet is larger than packet_bytes_max, and a message that is to be"
+                    " retained is kept in memory",
+                )
+            self._connection.check_publish(destination)
+        except GatewayError as error:
+            coming = Coming(packet)
+            self.refuse_large(coming, error)
+            return coming
+        return Coming(packet, destination)
+
+    def refuse_large(self, coming: Coming, error: GatewayError) -> None:
+        """It cannot be published; the client hears of it when the body has come.
+
+        Raises: *error*, where MQTT before 5.0 has no word for it.
+        """
+        if not self._answers.is_v5 or isinstance(error, PeerProtocolError):
+            raise error
+        coming.error = error
+
+    def text_check(self, packet: Publish) -> TextCheck | None:
+        """How its body is to be looked at; None: not at all."""
+        return text_check(packet.properties, is_wanted=self._options.payload_format_check)
+
+    def end_large(self, coming: Coming, body: LargeBody | None, now_us: int) -> None:
+        """All of a PUBLISH is here. body: where, None when it was not kept.
+
+        Raises: as :meth:`publish`; before MQTT 5.0 any GatewayError.
+        """
+        packet = coming.packet
+        qos, packet_id = packet.qos, packet.packet_id
+        if coming.error is not None:
+            self._refuse(packet, coming.error)
+            return
+        if coming.is_repeated:  # [MQTT-4.3.3-2] [MQTT-4.3.3-10]
+            known = self._received.get(packet_id)
+            if known is not None:
+                self._connection.synchronize(known)
+                return
+        if body is None:
+            self._refuse(packet, RequestError("the first message under this id was not published"))
+            return
+        token: bytes | bytearray | None = None
+        if qos:
+            token = acknowledgement(PUBLISH_ANSWERS[qos], packet_id)
+            if self._answers.is_v5:
+                token = bytearray(token)
+        message = message_of(
+            packet.properties, coming.destination, b"", now_us, qos, False, self._client_id
+        )
+        message = msgspec.structs.replace(message, large=body)
+        record = self._record(packet_id) if qos == 2 else None
+        duplicate_id = _duplicate_id(message)
+        try:
+            published = self._connection.publish(message, token, None, record, duplicate_id)
+        except GatewayError as error:
+            self.refuse_large(coming, error)
+            self._refuse(packet, error)
+            return
+        if not published and isinstance(token, bytearray):
+            token[1] = 3
+            token += _NOBODY_TAIL
+        if qos == 2:
+            self._received[packet_id] = token
 
     def failed(self, token: Token, error: GatewayError) -> bool:
         """A PUBLISH that the broker had taken was not carried out after all.

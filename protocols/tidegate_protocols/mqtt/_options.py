@@ -20,6 +20,16 @@ class MqttOptions(TransportOptions):
         help="Largest packet accepted from a client; a larger one closes its connection, so that"
         " one client cannot fill the memory.",
     )
+    large_message_max_size: int = option(
+        0,
+        kind=Kind.SIZE,
+        minimum=1024,
+        maximum=268_435_455,
+        zero="packet_bytes_max",
+        help="Largest PUBLISH whose payload is streamed to a file of its own, because the store can"
+        " do that and it has at least the store's large_message_min_size; packet_bytes_max is for"
+        " all other packets, which pass through memory, and may be smaller than this.",
+    )
     inflight_max: int = option(
         1000,
         minimum=1,
@@ -153,7 +163,18 @@ class MqttOptions(TransportOptions):
                 "server_redirect and server_reference go together; set both or none",
                 key="server_reference",
             )
+        if 0 < self.large_message_max_size < self.packet_bytes_max:
+            raise ConfigError(
+                "it is smaller than packet_bytes_max, which is for packets in memory; make it as"
+                " large at least, or leave it out",
+                key="large_message_max_size",
+            )
         _check_topic_prefix(self.response_topic_prefix)
+
+    @property
+    def large_packet_bytes_max(self) -> int:
+        """The limit of a PUBLISH that is streamed."""
+        return self.large_message_max_size or self.packet_bytes_max
 
 
 def _check_topic_prefix(prefix: str) -> None:

@@ -73,6 +73,18 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 
 @final
+class LargePublish(msgspec.Struct, frozen=True, gc=False):
+    """A PUBLISH whose body does not come with it, but behind it, in pieces.
+
+    head: all of it but the body, which is empty there; size: bytes of the body, 1 or more. A codec
+    gives it out when it was asked to (``Codec.stream_bodies``); nobody encodes it.
+    """
+
+    head: Publish
+    size: int
+
+
+@final
 class Puback(msgspec.Struct, frozen=True, gc=False):
     """Section 3.4: the answer to a QoS 1 PUBLISH."""
 
@@ -201,3 +213,6 @@ Packet: TypeAlias = (
     | Disconnect
     | Auth
 )
+
+#: What a codec gives out: packets, and the beginnings of those that are not waited for.
+Event: TypeAlias = Packet | LargePublish

@@ -23,6 +23,7 @@ class Pause(enum.IntFlag):
     AUTHENTICATING = 1
     BY_BROKER = 2
     UNREAD_REPLIES = 4
+    BEHIND_LARGE = 8  # the disk is behind, or what comes next has to wait for it
 
 
 @final

@@ -13,7 +13,7 @@ that authenticate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, cast, final
 
 import msgspec
@@ -42,11 +42,13 @@ from tidegate_protocols.mqtt._connect import Origin, Terms, answers_to, bounded_
 from tidegate_protocols.mqtt._context import SessionContext, Timer
 from tidegate_protocols.mqtt._conversation import Conversation
 from tidegate_protocols.mqtt._encode import PINGRESP
+from tidegate_protocols.mqtt._large_in import LargeIn
 from tidegate_protocols.mqtt._packets import (
     Auth,
     Connect,
     Disconnect,
-    Packet,
+    Event,
+    LargePublish,
     Pingreq,
 )
 from tidegate_protocols.mqtt._reading import Pause, Reading
@@ -86,8 +88,10 @@ class Session:
         "_context",
         "_conversation",
         "_first_data",
+        "_large_in",
         "_large_out",
         "_link",
+        "_lost",
         "_options",
         "_reading",
         "_request",
@@ -117,7 +121,9 @@ class Session:
         self._authentication: EnhancedAuthentication | None = None
         self._first_data = b""  # authentication data of the CONNECT
         self._conversation: Conversation | None = None  # from CONNACK to the end
-        self._large_out: LargeOut | None = None  # since the first large body
+        self._large_in: LargeIn | None = None  # since the first large PUBLISH of the client
+        self._large_out: LargeOut | None = None  # since the first large body for it
+        self._lost: str | None = None  # why the link is gone, while what came whole is published
         self._reading = Reading(link, runtime)
         self._silence_s = 0.0
         self._task: Timer | None = None
@@ -152,6 +158,17 @@ class Session:
     def link_closed(self, error: Exception | None) -> None:
         """The link is gone. Called once."""
         reason = str(error) if error is not None else "the client closed the connection"
+        if self._large_out is not None:
+            self._large_out.cancel()
+        conversation, large = self._conversation, self._large_in
+        if conversation is not None and large is not None and large.cut():
+            # What came whole counts, as when it had been small: the end of the link waits its turn.
+            self._lost = reason
+            conversation.connection.writable(False)
+            return
+        self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
         self._end(Input.LOST, reason, logging.DEBUG)
         if self._large_out is not None:
             self._large_out.cancel()
@@ -253,7 +270,8 @@ class Session:
         link, context = self._link, self._context
         origin = Origin(link.peer, context.listener, link.tls_subject, context.allow_anonymous)
         now_us = self._runtime.now_us()
-        terms, request = read_connect(packet, self._options, origin, now_us)
+        streams = context.broker.large_bodies is not None
+        terms, request = read_connect(packet, self._options, origin, now_us, streams=streams)
         self._terms, self._request = terms, request
         self._session_expiry = terms.session_expiry
         self._client_id = terms.client_id
@@ -267,6 +285,10 @@ class Session:
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         self._task = self._runtime.spawn(self._guarded(coroutine))
+
+    async def _guarded_work(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Makes its coroutine when it begins: cancelled before that, none was never awaited."""
+        await self._guarded(work())
 
     async def _guarded(self, coroutine: Coroutine[None, None, None]) -> None:
         try:
@@ -390,6 +412,9 @@ class Session:
         )
         self._terms = self._request = None  # an idle client is not to keep what it does not need
         self._codec.packet_bytes_max = options.packet_bytes_max
+        bodies = self._context.broker.large_bodies
+        if bodies is not None:
+            self._codec.stream_bodies(bodies.size_min, options.large_packet_bytes_max)
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._client_id, self._link.peer)
         if self._reading.is_writing_paused:
@@ -403,26 +428,39 @@ class Session:
     def _read(self) -> None:
         """Handle every packet that is complete. Only called when connected."""
         conversation, codec, runtime = self._conversation, self._codec, self._runtime
-        reading = self._reading
+        reading, large = self._reading, self._large_in
         assert conversation is not None
         try:
             if codec.incomplete_bytes >= LONG_PACKET_BYTES:
                 reading.last_heard = runtime.time()
-            # More than one round only when a packet broke the rules: the second one says so.
+            if large is not None and large.is_busy:
+                reading.last_heard = runtime.time()
+                if not large.receive():
+                    return
+            # More than one round only when a packet broke the rules, which the second one says,
+            # and around large messages.
             while packets := codec.events():
                 reading.last_heard = runtime.time()
                 if not conversation.receive(packets, runtime.now_us(), self._control):
                     return
+                large = self._large_in
+                if large is not None and large.is_busy and not large.receive():
+                    return
             conversation.settle()
-        except PeerProtocolError as error:
+        except GatewayError as error:
+            self._receiving_failed(error)
+
+    def _receiving_failed(self, error: GatewayError) -> None:
+        """What came cannot be handled, and there is no answer to that: the connection ends."""
+        if isinstance(error, PeerProtocolError):
             # [MQTT-4.8.0-1] [MQTT-4.13.1-1]
             self._end(Input.BAD_INPUT, error.problem, logging.INFO, code=end_reason(error))
-        except GatewayError as error:
+        else:
             # Before MQTT 5.0: a PUBLISH that is not allowed or has no room is not acknowledged
             # [MQTT-3.3.5-2].
             self._fail(error)
 
-    def _control(self, packet: Packet) -> bool:
+    def _control(self, packet: Event) -> bool:
         """Any packet but PUBLISH and PUBACK, which the table allows in this state only.
 
         Returns: False when the connection ended.
@@ -437,6 +475,8 @@ class Session:
         self._state = next_state(self._state, PACKET_INPUTS[type(packet)])
         if isinstance(packet, Pingreq):
             self._send(PINGRESP)  # [MQTT-3.12.4-1]
+        elif isinstance(packet, LargePublish):
+            self._begin_large(packet)
         elif isinstance(packet, Auth):
             self._authenticate_again(packet)
         else:
@@ -494,6 +534,42 @@ class Session:
                 )
             reason = ReasonCode.SUCCESS
         self._send(self._auth(reason, answer))
+
+    # -------------------------------------------------------------------- large PUBLISH packets
+
+    def _begin_large(self, packet: LargePublish) -> None:
+        """Raises: GatewayError, when the connection has to end."""
+        conversation, bodies = self._conversation, self._context.broker.large_bodies
+        assert conversation is not None
+        assert bodies is not None, "the codec was told of a store that streams"
+        if self._large_in is None:
+            runtime = self._runtime
+            self._large_in = LargeIn(
+                bodies,
+                self._codec,
+                conversation.incoming,
+                now_us=runtime.now_us,
+                spawn=lambda work: runtime.spawn(self._guarded_work(work)),
+                pause=self._pause_behind_large,
+                failed=self._receiving_failed,
+                go_on=self._go_on_behind_large,
+            )
+        self._large_in.begin(packet)
+
+    def _pause_behind_large(self, paused: bool) -> None:
+        if paused:
+            self._reading.pause(Pause.BEHIND_LARGE)
+        else:
+            self._reading.resume(Pause.BEHIND_LARGE)
+
+    def _go_on_behind_large(self) -> None:
+        """Everything is published that the next packet had to wait for."""
+        if self._state is _CONNECTED:
+            self._read()
+        large, lost = self._large_in, self._lost
+        assert large is not None, "it says so"
+        if lost is not None and self._state is _CONNECTED and not large.cut():
+            self._lose(lost)
 
     # --------------------------------------------------------------------------------- writing
 
@@ -590,6 +666,8 @@ class Session:
         self._cancel_timers()
         if self._task is not None:
             self._task.cancel()  # no effect when it is done
+        if self._large_in is not None:
+            self._large_in.abandon()
         if self._large_out is not None and self._large_out.is_busy:
             self._large_out.cancel()  # a PUBLISH ends in the middle: nothing can follow it
         elif event not in _UNTOLD:

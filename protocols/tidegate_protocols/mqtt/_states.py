@@ -17,7 +17,8 @@ from tidegate_protocols.mqtt._packets import (
     Connack,
     Connect,
     Disconnect,
-    Packet,
+    Event,
+    LargePublish,
     Pingreq,
     Pingresp,
     Puback,
@@ -70,10 +71,11 @@ class Input(enum.Enum):
     LOST = "the link is gone"
 
 
-PACKET_INPUTS: Final[Mapping[type[Packet], Input]] = {
+PACKET_INPUTS: Final[Mapping[type[Event], Input]] = {
     Connect: Input.CONNECT,
     Connack: Input.CONNACK,
     Publish: Input.PUBLISH,
+    LargePublish: Input.PUBLISH,
     Puback: Input.PUBACK,
     Pubrec: Input.PUBREC,
     Pubrel: Input.PUBREL,

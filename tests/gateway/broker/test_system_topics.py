@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ def test_a_new_subscriber_is_given_all_values_at_once() -> None:
             got = values(client)
             assert got.pop("version") == "tidegate version 0"
             assert got.pop("uptime") == "0 seconds"
+            assert got.pop("store.writable") == "1"
             assert set(got) == {
                 *("clients.connected", "clients.disconnected", "clients.total"),
                 *("clients.maximum", "clients.expired"),
@@ -298,5 +300,21 @@ def test_a_client_that_is_just_being_given_the_values_sees_the_old_one_before_th
                 if m.message.destination.endswith("uptime")
             ]
             assert uptimes == [(b"0 seconds", True), (b"5 seconds", False)]
+
+    run(main())
+
+
+def test_a_store_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await watcher(broker, "topic://$SYS.broker.store.writable")
+            assert values(client) == {"store.writable": "1"}
+            healthy = broker.store.statistics
+            monkeypatch.setattr(
+                broker.store, "statistics", lambda: dataclasses.replace(healthy(), writable=False)
+            )
+            assert await next_values(broker, client) == {"store.writable": "0"}
+            monkeypatch.undo()
+            assert await next_values(broker, client) == {"store.writable": "1"}
 
     run(main())

@@ -9,6 +9,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import hypothesis
+import pytest
 from postgres_server import PostgresServer
 
 from tidegate.spi import (
@@ -18,15 +20,41 @@ from tidegate.spi import (
     Durability,
     Message,
     MessageStore,
+    MessageStoreFactory,
     Operation,
     RecoveredState,
+    StoreCapabilities,
     StoreContext,
     WriteBatch,
 )
 from tidegate.testing._harness import run_scenario
+from tidegate.testing.store_kit import StoreConformance
 from tidegate_store_jdbc import STATEMENTS, JdbcOptions, JdbcStore
 
 T = TypeVar("T")
+
+
+class LongModel(StoreConformance):
+    """The kit, for one more variant of a store: its model, which takes long, with the long tests.
+
+    A method of its own: a mark on the kit's would hold for every class that has it.
+    """
+
+    @pytest.mark.fuzz
+    @pytest.mark.timeout(300)
+    def test_any_sequence_of_operations_gives_what_the_reference_gives(
+        self,
+        store_factory: MessageStoreFactory,
+        store_options: object,
+        tmp_path: Path,
+        capabilities: StoreCapabilities,
+        machine_settings: hypothesis.settings,
+    ) -> None:
+        super().test_any_sequence_of_operations_gives_what_the_reference_gives(
+            store_factory, store_options, tmp_path, capabilities, machine_settings
+        )
+
+
 ANY_SIZE = 1 << 40
 QUEUE = AddDestination("queue://q", 1)
 

@@ -33,7 +33,7 @@ from tidegate_store_jdbc._batch import Plan, Written, plan, steps
 from tidegate_store_jdbc._codec import Columns
 from tidegate_store_jdbc._sqlite import DIALECT
 
-COLUMNS = Columns(dict(DIALECT.types))
+COLUMNS = Columns({**DIALECT.types, "msg_id": "TEXT"})
 OUT = InflightDirection.OUT
 
 

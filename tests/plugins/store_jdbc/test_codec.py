@@ -22,7 +22,7 @@ from tidegate.spi import (
 from tidegate_store_jdbc import STATEMENTS, _codec
 from tidegate_store_jdbc._codec import Columns
 
-TYPES = {"container_name": "TEXT", "string_id": "TEXT"}
+TYPES = {"container_name": "TEXT", "string_id": "TEXT", "msg_id": "TEXT"}
 COLUMNS = Columns(TYPES)
 NAMES = STATEMENTS["add_message_statement"].parameters
 
@@ -100,7 +100,9 @@ def test_columns_say_what_people_look_for() -> None:
 
 
 def test_limited_columns_are_cut_and_the_value_stays_whole() -> None:
-    columns = Columns({"container_name": "varchar (12)", "string_id": "NVARCHAR2(3)"})
+    columns = Columns(
+        {"container_name": "varchar (12)", "string_id": "NVARCHAR2(3)", "msg_id": "CHAR(2)"}
+    )
     message = Message("queue://orders.long", b"", client_id="client")
     row = columns.message(1, message, 1)
     assert column(row, "destination") == "queue://orde"

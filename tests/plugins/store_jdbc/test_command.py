@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, opened, pending, run, write
+from jdbc_kit import QUEUE, add, opened, pending, prefix, run, write
+from postgres_server import PostgresServer
 
 from tidegate.cli import main
 from tidegate_store_jdbc._secrets import KEY_VARIABLE, unmask
@@ -39,10 +40,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "gw.toml"
-    path.write_text(
-        f'[broker]\ndata_directory = "{tmp_path / "data"}"\n'
-        '[store]\nplugin = "jdbc"\npassword = "hunter2secret"\n'
-    )
+    path.write_text(f'[broker]\ndata_directory = "{tmp_path / "data"}"\n[store]\nplugin = "jdbc"\n')
     return path
 
 
@@ -141,8 +139,17 @@ def test_the_key_may_be_in_the_environment(call: Call, monkeypatch: pytest.Monke
 
 
 def test_no_command_shows_the_password(
-    call: Call, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    call: Call,
+    config: Path,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    with config.open("a") as file:
+        file.write(
+            f'url = "{postgres.url}"\nuser = "tidegate"\npassword = "{postgres.password}"\n'
+            f'table_prefix = "{prefix(tmp_path)}"\n'
+        )
     shown = "".join(
         "".join(map(str, call(*arguments, "-c", config)))
         for arguments in (("create",), ("query",), ("query", "--json"), ("exists",), ("upgrade",))
@@ -150,7 +157,8 @@ def test_no_command_shows_the_password(
     main(["check-config", "--config", str(config)])
     main(["check-config", "--config", str(config), "--json"])
     captured = capsys.readouterr()
-    assert "hunter2" not in shown + captured.out + captured.err
+    assert "there is a store in postgresql://127.0.0.1" in shown
+    assert postgres.password not in shown + captured.out + captured.err
 
 
 def test_another_store_has_none_of_this(call: Call, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def on_postgres(server: PostgresServer, where: Path) -> str:
 [store]
 plugin = "jdbc"
 url = "{server.url}"
-user = "tidegate"
+user = "{server.scram_user}"
 password_file = "{server.password_file}"
 table_prefix = "{prefix(where)}"
 """
@@ -45,7 +45,7 @@ def accounted_for(oracle: crash.Oracle, context: str) -> None:
 @pytest.mark.timeout(300)
 def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(tmp_path: Path) -> None:
     oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=7, kills=6, load_s=(0.15, 0.9), extra=SQLITE)
+        crash.run_kills(tmp_path, seed=7, kills=3, load_s=(0.15, 0.9), extra=SQLITE)
     )
     accounted_for(oracle, "sqlite")
 
@@ -70,7 +70,7 @@ def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
 
     extra = on_postgres(postgres, tmp_path)
     oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=8, kills=6, load_s=(0.15, 0.9), extra=extra, strike=strike)
+        crash.run_kills(tmp_path, seed=8, kills=4, load_s=(0.15, 0.9), extra=extra, strike=strike)
     )
     accounted_for(oracle, "postgres")
     log = (tmp_path / "gateway.log").read_text()

@@ -55,6 +55,9 @@ def test_values_that_make_no_sense_are_refused_by_name(key: str, value: object) 
     ("options", "key"),
     [
         (JdbcOptions(lock_renew_period=11), "lock_renew_period"),
+        (JdbcOptions(use_database_lock=False, lock_policy="fail"), "lock_policy"),
+        (JdbcOptions(use_database_lock=False, lock_renew_period=1), "lock_renew_period"),
+        (JdbcOptions(use_database_lock=False, lock_expiration=60), "lock_expiration"),
         (JdbcOptions(network_timeout=21), "network_timeout"),
         (JdbcOptions(table_prefix="a;b"), "table_prefix"),
         (JdbcOptions(brokerid="a_b"), "brokerid"),
@@ -68,6 +71,10 @@ def test_options_that_contradict_each_other_are_refused(options: JdbcOptions, ke
     with pytest.raises(ConfigError) as caught:
         check(options)
     assert caught.value.key == key
+
+
+def test_without_a_lease_its_limits_do_not_apply() -> None:
+    check(JdbcOptions(use_database_lock=False, network_timeout=60))
 
 
 def test_every_table_has_prefix_and_suffix() -> None:

@@ -7,7 +7,7 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
-from jdbc_kit import postgres_options, prefix
+from jdbc_kit import LongModel, postgres_options, prefix
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, MessageStore, MessageStoreFactory, StoreContext
@@ -58,7 +58,7 @@ class TestConformanceOnPostgres(StoreConformance):
         return postgres_options(postgres, tmp_path)
 
 
-class TestConformanceWithSmallCleanups(StoreConformance):
+class TestConformanceWithSmallCleanups(LongModel):
     """Every clean-up takes many transactions."""
 
     @pytest.fixture
@@ -67,7 +67,7 @@ class TestConformanceWithSmallCleanups(StoreConformance):
 
     @pytest.fixture
     def store_options(self) -> object:
-        return JdbcOptions(cleanup_limit=50, connections_max=1, use_database_lock=True)
+        return JdbcOptions(cleanup_limit=50, connections_max=1)
 
 
 def test_the_entry_point_names_the_plugin() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import pty
+import sys
+import termios
+import threading
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, opened, postgres_options, run, write
+from jdbc_kit import QUEUE, add, new_store, opened, postgres_options, run, write
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError
@@ -17,6 +23,7 @@ from tidegate_store_jdbc._secrets import (
     PASSWORD_VARIABLE,
     USER_VARIABLE,
     Credentials,
+    ask,
     credentials,
     mask,
     new_key,
@@ -46,6 +53,44 @@ def test_the_environment_comes_before_the_configuration(tmp_path: Path) -> None:
     options = JdbcOptions(user="option-user", password="option-pass")
     environment = {USER_VARIABLE: "env-user", PASSWORD_VARIABLE: "env-pass"}
     assert credentials(options, URL, tmp_path, environment) == Credentials("env-user", "env-pass")
+
+
+def test_a_password_in_clear_that_is_not_used_is_warned_of_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = JdbcOptions(password="option-pass")
+    credentials(options, URL, tmp_path, {PASSWORD_VARIABLE: "env-pass"})
+    assert "store.password holds a password in clear" in caplog.text
+    assert "store.url holds a password in clear" in caplog.text
+    assert "-pass" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (JdbcOptions(user="me"), "user"),
+        (JdbcOptions(password="secret"), "password"),
+        (JdbcOptions(password_file="secret"), "password_file"),
+        (JdbcOptions(needpassword=True), "needpassword"),
+        (JdbcOptions(mask_key_file="key"), "mask_key_file"),
+        (JdbcOptions(url="sqlite://me@/file.db"), "url"),
+        (JdbcOptions(url="sqlite://host/file.db"), "url"),
+    ],
+)
+def test_sqlite_refuses_options_that_would_do_nothing(
+    options: JdbcOptions, key: str, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").touch(0o600)
+    with pytest.raises(ConfigError) as caught:
+        new_store(tmp_path, options)
+    assert caught.value.key == key
+
+
+def test_a_password_in_the_environment_does_not_disturb_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "of another store")
+    new_store(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -213,3 +258,57 @@ def test_the_text_of_options_holds_no_secret() -> None:
     options = JdbcOptions(password="hunter2", url="postgresql://me:hunter2@host/db?a=hunter2")
     assert repr(options) == "JdbcOptions(host/db)"
     assert "hunter2" not in f"{options}"
+
+
+def test_a_prompt_that_is_given_up_leaves_the_terminal_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = pty.openpty()
+    over = threading.Event()
+    prompted = threading.Event()
+
+    def silent(*_: object, **__: object) -> str:
+        mode = termios.tcgetattr(theirs)
+        mode[3] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, mode)
+        prompted.set()
+        over.wait(60)
+        return "too late"
+
+    monkeypatch.setattr("getpass.getpass", silent)
+
+    async def scenario() -> None:
+        secret = Credentials(is_asked_for=True)
+        asking = asyncio.create_task(ask(secret))
+        while not prompted.is_set():
+            await asyncio.sleep(0.005)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    try:
+        with os.fdopen(theirs, closefd=False) as terminal:
+            monkeypatch.setattr(sys, "stdin", terminal)
+            run(scenario())
+            assert termios.tcgetattr(theirs)[3] & termios.ECHO
+    finally:
+        over.set()
+        for thread in threading.enumerate():
+            if thread.name == "jdbc-password":
+                thread.join(60)
+        os.close(theirs)
+        os.close(ours)
+
+
+def test_a_prompt_beside_the_event_loop_tells_what_was_typed_or_what_went_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    with pytest.raises(ConfigError, match="no terminal"):
+        run(ask(Credentials(is_asked_for=True)))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda *_, **__: "typed")
+    secret = Credentials(is_asked_for=True)
+    run(ask(secret))
+    assert secret.password == "typed"
+    run(ask(Credentials()))  # nothing to ask

@@ -9,7 +9,7 @@ import pytest
 from jdbc_kit import QUEUE, ack, add, opened, pending, postgres_options, run, sqlite_rows, write
 from postgres_server import PostgresServer
 
-from tidegate.spi import ConfigError
+from tidegate.spi import AddDuplicateId, ConfigError
 from tidegate_store_jdbc import STATEMENTS, JdbcOptions
 from tidegate_store_jdbc._postgres import DIALECT as POSTGRES
 from tidegate_store_jdbc._sqlite import DIALECT as SQLITE
@@ -183,3 +183,47 @@ def test_names_and_types_of_the_schema_are_those_of_the_options(tmp_path: Path) 
     schema = sqlite_rows(tmp_path, f"SELECT sql FROM sqlite_master WHERE name = '{table}'")
     assert "destination VARCHAR(10)" in schema[0][0]
     assert sqlite_rows(tmp_path, f"SELECT destination FROM {table}") == [("queue://q",)]
+
+
+def test_every_column_type_can_be_set(postgres: PostgresServer, tmp_path: Path) -> None:
+    """What is longer than a column is cut there, and whole where the gateway reads it."""
+    types = {
+        "binary_data_type": "BYTEA",
+        "container_name_data_type": "VARCHAR(6)",
+        "string_id_data_type": "VARCHAR(5)",
+        "msg_id_data_type": "VARCHAR(3)",
+        "sequence_data_type": "NUMERIC(20)",
+        "long_data_type": "NUMERIC(19)",
+        "small_data_type": "INTEGER",
+        "text_data_type": "VARCHAR",
+        "key_data_type": "BYTEA",
+    }
+    assert set(types) == {name for name in JdbcOptions.__slots__ if name.endswith("_data_type")}
+    options = postgres_options(postgres, tmp_path, **types)
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, options, keep=True)
+        duplicate = AddDuplicateId("queue://q", "order-1", 1)
+        await write(store, QUEUE, add(1), add(2), duplicate, ack(2))
+        found = await store._adapter.fetch(  # pyright: ignore[reportPrivateUsage]
+            "find_all_duplicate_ids_statement", ()
+        )
+        assert len(found) == 1
+        await store.close()
+        store, state = await opened(tmp_path, options, keep=True)
+        assert await pending(store) == [1]
+        assert [known.duplicate_id for known in state.duplicate_ids] == ["order-1"]
+        page = await store.acknowledged(0, 10, 1 << 20)
+        assert [(row.sequence, row.client_id) for row in page.rows] == [(2, "client")]
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_binary_column_that_is_not_binary_is_refused(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    options = postgres_options(postgres, tmp_path, binary_data_type="TEXT")
+    with pytest.raises(ConfigError, match=r"type text, not bytea \(binary_data_type\)") as caught:
+        run(opened(tmp_path, options))
+    assert caught.value.key.startswith("statements.find_")

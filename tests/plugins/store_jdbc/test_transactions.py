@@ -250,3 +250,29 @@ def test_an_idle_store_is_healthy_again_without_a_batch(
             await store.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lock_renew_period": 0.05},
+        {"use_database_lock": False, "lock_policy": "auto", "cleanup_period": 0.05},
+    ],
+    ids=["by its lease", "without a lease"],
+)
+def test_an_idle_store_says_that_its_database_is_away(
+    postgres: PostgresServer, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    async def scenario() -> None:
+        async with Proxy(postgres.port) as proxy:
+            store, _ = await opened(tmp_path, through(proxy, postgres, tmp_path, **changes))
+            proxy.refuses = True
+            proxy.cut()
+            await until(lambda: not store.statistics().writable)
+            proxy.refuses = False
+            await until(lambda: store.statistics().writable)
+            await write(store, QUEUE, add(1))
+            assert await pending(store) == [1]
+            await store.close()
+
+    run(scenario())

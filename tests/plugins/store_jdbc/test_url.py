@@ -51,6 +51,13 @@ def test_a_password_is_in_no_text() -> None:
     assert "s3cret" not in repr(url)
 
 
+@pytest.mark.parametrize("text", ["sqlite://data/own.db", "sqlite://:5432/own.db"])
+def test_a_file_has_no_host(text: str) -> None:
+    with pytest.raises(ConfigError, match="sqlite:///FILE"):
+        parse_url(text).require_no_host()
+    parse_url("sqlite:///data/own.db").require_no_host()
+
+
 def test_files_are_below_the_data_directory_unless_absolute(tmp_path: Path) -> None:
     assert parse_url("sqlite:///a/b.db").file(tmp_path) == tmp_path / "a/b.db"
     assert parse_url("sqlite:////b.db").file(tmp_path) == Path("/b.db")

@@ -17,6 +17,7 @@ from tidegate_store_journal._folders import (
     covers,
     folder_name,
     folders_of,
+    keep_copy,
     lost_error,
 )
 from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
@@ -103,6 +104,26 @@ def test_filters_cover_destinations(destination: str, is_covered: bool) -> None:
 
 def test_wildcards_do_not_cover_temporary_destinations() -> None:
     assert not covers(("queue://>",), "queue://$temporary.1.2")
+
+
+def test_what_was_kept_of_damaged_files_is_never_written_over_nor_removed(folders: Folders) -> None:
+    files = folders.make("queue#q")
+    file = files.open("vrfile", create=True)
+    file.pwritev([bytes(range(200))], 0)
+    file.datasync()
+    file.close()
+    names = [keep_copy(files, "vrfile", 10, 20) for _ in range(3)]
+    names.append(keep_copy(files, "vrfile", 190, 100))
+    kept = ["vrfile.10.damaged", "vrfile.10.damaged.2", "vrfile.10.damaged.3", "vrfile.190.damaged"]
+    assert names == [files.describe(name) for name in kept]
+    folders.remove("queue#q")
+    assert sorted(files.list()) == kept
+    for name in kept:
+        copy = files.open(name)
+        begin, length = (10, 20) if ".10." in name else (190, 10)
+        assert copy.pread(1000, 0) == bytes(range(begin, begin + length))
+        copy.close()
+    assert folders.names() == ["queue#q"]
 
 
 def test_the_error_for_lost_messages_names_some_of_them(folders: Folders) -> None:

@@ -25,11 +25,13 @@ def decoded(value: bytes) -> Message:
     return read_message(_format.encode_record(_format.ADD, value, sequence=1), 1)
 
 
+@pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("synced", [True, False])
 @pytest.mark.parametrize("body_bytes", [0, 8, 9, 10, 11, 5000])
-def test_a_reference_comes_back(body_bytes: int, synced: bool) -> None:
-    value = encode_reference("queue://q", 77, body_bytes, synced=synced)
-    assert decode_reference(decoded(value), body_bytes) == Reference("queue://q", 77, synced)
+def test_a_reference_comes_back(body_bytes: int, synced: bool, single: bool) -> None:
+    value = encode_reference("queue://q", 77, body_bytes, synced=synced, single=single)
+    found = decode_reference(decoded(value), body_bytes)
+    assert found == Reference("queue://q", 77, synced, single)
 
 
 @given(st.binary(max_size=30))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import test_crash_points
@@ -33,6 +34,7 @@ from split_kit import (
     message,
     split_of,
     split_store,
+    tidy_of,
     vrfile,
 )
 from test_crash_points import History, live_and_crash, load, policy_of, sparse_load
@@ -40,13 +42,16 @@ from test_crash_points import History, live_and_crash, load, policy_of, sparse_l
 from tidegate.spi import (
     AddDestination,
     AddMessage,
+    CorruptRecordError,
     Move,
     PendingCount,
     StoreFullError,
     StoreIOError,
+    WriteBatch,
 )
-from tidegate_store_journal import _split
+from tidegate_store_journal import JournalStore, _split, _splittidy
 from tidegate_store_journal._recordfolder import Job, RecordFolder
+from tidegate_store_journal._splitcompact import write_copy
 
 QUEUES = ("queue://a", "queue://b")
 
@@ -411,6 +416,90 @@ def test_blocks_used_again_too_soon_are_found_by_the_same_check(
     for seed in range(1, 60, 2):
         try:
             problems.append(crash(tmp_path / str(seed), seed))
+        except Exception as error:
+            problems.append(repr(error))
+        if problems[-1]:
+            break
+    assert any(problems)
+
+
+async def compacted_load(store: JournalStore, history: History, chance: random.Random) -> None:
+    """As ``sparse_load``, while every record file is written anew again and again, so slowly that
+    some batches come between the choice of what is copied and the copy."""
+    batches = threading.Semaphore(0)
+    write_batch = store.write
+
+    async def counted(batch: WriteBatch) -> None:
+        await write_batch(batch)
+        batches.release()
+
+    def slow_copy(*arguments: Any) -> Any:
+        for _ in range(4):
+            if not batches.acquire(timeout=0.01):
+                break
+        return write_copy(*arguments)
+
+    async def compact() -> None:
+        while True:
+            for folder in split_of(store).folders():
+                await tidy_of(store).compact(folder.header.destination)
+            await asyncio.sleep(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "write", counted)
+        patch.setattr(_splittidy, "write_copy", slow_copy)
+        task = asyncio.create_task(compact())
+        try:
+            await sparse_load(store, history, chance)
+        finally:
+            task.cancel()
+            try:
+                await task
+            except (asyncio.CancelledError, StoreIOError, StoreFullError):
+                pass  # the power went
+            except CorruptRecordError as error:
+                raise AssertionError(f"copied what was written over: {error}") from error
+
+
+def crash_amid_copies(directory: Path, seed: int) -> str:
+    options = {**OPTIONS, **policy_of(seed)}
+    return run(live_and_crash(directory, seed, compacted_load, 500, **options))
+
+
+@pytest.mark.usefixtures("with_two_queues")
+@pytest.mark.parametrize("seed", range(12))
+def test_after_a_power_cut_amid_the_compaction_of_record_files_nothing_is_lost(
+    tmp_path: Path, seed: int
+) -> None:
+    assert crash_amid_copies(tmp_path, seed) == ""
+
+
+@pytest.mark.crash
+@pytest.mark.usefixtures("with_two_queues")
+@pytest.mark.parametrize("block", range(4))
+def test_many_power_cuts_amid_the_compaction_of_record_files(tmp_path: Path, block: int) -> None:
+    seeds = range(1000 + 25 * block, 1025 + 25 * block)
+    problems = {seed: crash_amid_copies(tmp_path / str(seed), seed) for seed in seeds}
+    assert {seed: problem for seed, problem in problems.items() if problem} == {}
+
+
+@pytest.mark.usefixtures("with_two_queues")
+def test_blocks_used_again_while_they_are_copied_are_found_by_the_same_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the compaction beside batches."""
+    real = _split.Split.collect
+
+    def hasty(split: _split.Split) -> None:
+        held, split._held = split._held, 0  # pyright: ignore[reportPrivateUsage]
+        real(split)
+        split._held = held  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(_split.Split, "collect", hasty)
+    problems: list[str] = []
+    for seed in range(40):
+        try:
+            problems.append(crash_amid_copies(tmp_path / str(seed), seed))
         except Exception as error:
             problems.append(repr(error))
         if problems[-1]:

@@ -8,7 +8,7 @@ import pytest
 from journal_kit import ANY_SIZE, run, write
 from split_kit import add, folder_of, split_store, vrfile
 
-from tidegate.spi import CorruptRecordError, StoreIOError
+from tidegate.spi import CorruptRecordError
 from tidegate_store_journal._records import BLOCK_BYTES, Place
 from tidegate_store_journal._splitread import Piece
 
@@ -63,7 +63,9 @@ def test_a_file_of_one_message_that_is_gone_is_an_error(tmp_path: Path) -> None:
         store = await split_store(tmp_path, max_record_size=1024)
         await write(store, add(1, size=2000))
         (vrfile(tmp_path).parent / "1.msg").unlink()
-        with pytest.raises(StoreIOError, match=r"1\.msg"):
+        with pytest.raises(
+            CorruptRecordError, match=r"1\.msg: the file that held message 1 is miss"
+        ):
             await store.page_in(1, 0, 1, ANY_SIZE)
         await store.close()
 

@@ -40,6 +40,8 @@ def test_they_are_written_as_all_others() -> None:
     [
         (JournaledOptions(journal_directory=" "), "journal_directory"),
         (JournaledOptions(use_journal=False, use_quick_journal=True), "use_quick_journal"),
+        (JournaledOptions(use_journal=False, checkpoint_interval=1), "checkpoint_interval"),
+        (JournaledOptions(use_journal=False, journal_log_files=5), "journal_log_files"),
     ],
 )
 def test_what_cannot_work_together_is_refused(options: JournaledOptions, key: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jdbc_kit import postgres_options, prefix
+from jdbc_kit import LongModel, postgres_options, prefix
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, MessageStore, MessageStoreFactory, StoreContext
@@ -58,23 +58,15 @@ class TestConformance(StoreConformance):
         return options(checkpoint_interval=0.02)
 
 
-#: The model takes a third of a minute in each mode: all but one run with the long tests.
-LONG_MODEL = pytest.mark.fuzz(
-    StoreConformance.test_any_sequence_of_operations_gives_what_the_reference_gives
-)
-
-
-class TestConformanceBeforeACheckpoint(TestConformance):
+class TestConformanceBeforeACheckpoint(LongModel, TestConformance):
     """Everything is read from the journal's side, and goes to the database when it is closed."""
-
-    test_any_sequence_of_operations_gives_what_the_reference_gives = LONG_MODEL
 
     @pytest.fixture
     def store_options(self) -> object:
         return options(checkpoint_interval=3600)
 
 
-class TestConformanceOfTheQuickJournal(TestConformance):
+class TestConformanceOfTheQuickJournal(LongModel, TestConformance):
     """Bodies stay in the journal."""
 
     @pytest.fixture
@@ -82,12 +74,8 @@ class TestConformanceOfTheQuickJournal(TestConformance):
         return options(checkpoint_interval=0.01, use_quick_journal=True)
 
 
-class TestConformanceOnPostgres(StoreConformance):
+class TestConformanceOnPostgres(LongModel):
     """On a server."""
-
-    test_any_sequence_of_operations_gives_what_the_reference_gives = pytest.mark.timeout(300)(
-        LONG_MODEL
-    )
 
     @pytest.fixture
     def store_factory(self) -> MessageStoreFactory:
@@ -116,7 +104,7 @@ def test_the_entry_point_names_the_plugin() -> None:
 def test_a_store_is_made_without_touching_disk_or_network(tmp_path: Path) -> None:
     context = StoreContext(tmp_path, "test")
     assert isinstance(factory().create(context, options()), JournaledStore)
-    assert isinstance(factory().create(context, options(use_journal=False)), JdbcStore)
+    assert isinstance(factory().create(context, JournaledOptions(use_journal=False)), JdbcStore)
     assert factory().options_type is JournaledOptions
     assert list(tmp_path.iterdir()) == []
 

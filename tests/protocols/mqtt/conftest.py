@@ -28,6 +28,7 @@ from tidegate_protocols.mqtt._answers import PACKET_BYTES_MAX, Answers
 from tidegate_protocols.mqtt._context import SessionContext
 from tidegate_protocols.mqtt._fan_out import FanOut
 from tidegate_protocols.mqtt._outgoing import Outgoing
+from tidegate_protocols.mqtt._packets import Event
 from tidegate_protocols.mqtt._session import Session
 from tidegate_protocols.mqtt._subscriptions import SubscriptionIdentifiers
 from tidegate_protocols.mqtt._window import OutgoingSubscription, Window
@@ -343,7 +344,7 @@ class Client:
             wire += packet
         self.session.data_received(wire)
 
-    def gets(self) -> list[Packet]:
+    def gets(self) -> list[Event]:
         """What the client received since the last time."""
         for data in self.link.sent:
             self.codec.receive_data(data)

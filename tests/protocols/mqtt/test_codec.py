@@ -4,6 +4,7 @@ from typing import Any
 
 import mqtt_cases
 import mqtt_cases_v5
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ from tidegate_protocols.mqtt import (
 )
 from tidegate_protocols.mqtt._codes import PACKET_REASONS, PacketType
 from tidegate_protocols.mqtt._fields import fixed_header
-from tidegate_protocols.mqtt._packets import Auth
+from tidegate_protocols.mqtt._packets import Auth, Event, LargePublish
 from tidegate_protocols.mqtt._properties import (
     NO_PROPERTIES,
     PROPERTIES,
@@ -401,7 +402,7 @@ def test_packets_survive_the_wire_however_it_is_cut(level, data):
     wire = b"".join(encode(packet, level) for packet in sent)
     cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=10).map(sorted))
     codec = Codec(LIMIT, level)
-    received: list[Packet] = []
+    received: list[Event] = []
     for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True):
         codec.receive_data(wire[start:stop])
         limit = data.draw(st.integers(1, 3))
@@ -436,3 +437,138 @@ def test_a_packet_with_one_wrong_byte_parses_or_is_the_peers_fault(level, data):
             assert isinstance(event, Packet)
     except PeerProtocolError:
         pass
+
+
+# ------------------------------------------------------------------------------- bodies in pieces
+
+
+def streaming(level, size_min=50, limit=1 << 28, packet_bytes_max=LIMIT):
+    codec = Codec(packet_bytes_max, level)
+    codec.stream_bodies(size_min, limit)
+    return codec
+
+
+def joined(codec, pieces):
+    """All packets, with the bodies that came in pieces put back."""
+    found: list[Any] = []
+    body = b""
+    for piece in pieces:
+        codec.receive_data(piece)
+        while True:
+            while data := codec.take_body():
+                body += data
+            if codec.body_left:
+                assert codec.events() == [], "nothing comes before the body was taken"
+                break
+            if found and isinstance(found[-1], LargePublish):
+                assert len(body) == found[-1].size
+                found[-1] = msgspec.structs.replace(found[-1].head, body=body)
+                body = b""
+            events = codec.events()
+            if not events:
+                break
+            found += events
+    return found
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(deadline=None)
+@given(data=st.data())
+def test_bodies_in_pieces_are_the_same_packets_however_they_are_cut(level, data):
+    sent = data.draw(st.lists(PACKETS[level], max_size=8))
+    wire = b"".join(encode(packet, level) for packet in sent)
+    cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=10).map(sorted))
+    codec = streaming(level, data.draw(st.integers(1, 60)))
+    pieces = [wire[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+    assert joined(codec, pieces) == sent
+    assert codec.is_drained
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("step", [1, 3, 64, 100_000])
+def test_a_body_of_the_least_size_comes_in_pieces_and_a_smaller_one_does_not(level, step):
+    sent = [Publish("t" * 200, b"x" * size, 1, 7) for size in (49, 50, 51, 60_000)]
+    codec = streaming(level)
+    events = []
+    wire = b"".join(encode(packet, level) for packet in sent)
+    for at in range(0, len(wire), step):
+        codec.receive_data(wire[at : at + step])
+        while (packets := codec.events()) or codec.take_body():
+            events += packets
+    assert [type(event) for event in events] == [Publish] + [LargePublish] * 3
+    assert [event.size for event in events[1:]] == [50, 51, 60_000]
+    assert {event.head.body for event in events[1:]} == {b""}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_retained_and_fits_comes_whole(level):
+    codec = streaming(level, packet_bytes_max=1000)
+    codec.receive_data(encode(Publish("t", b"x" * 900, retain=True), level))
+    assert codec.next_event() == Publish("t", b"x" * 900, retain=True)
+    codec.receive_data(encode(Publish("t", b"x" * 1900, retain=True), level))
+    assert codec.next_event() == LargePublish(Publish("t", b"", retain=True), 1900)
+
+
+@pytest.mark.parametrize(
+    ("wire", "limit"),
+    [
+        (fixed_header(0x30, 2001) + b"\0\1t", 2000),  # larger than what is streamed may be
+        (fixed_header(0x82, 1001) + b"\0\1", 1000),  # not to be streamed
+        (fixed_header(0x30, 1020) + b"\x03\xde" + b"t" * 990, 1000),  # with a body of 28 bytes
+        (fixed_header(0x30, 1999) + b"\x04\x00" + b"t" * 1024, 1000),  # a header that is too long
+    ],
+)
+def test_each_kind_of_packet_has_its_limit(wire, limit):
+    codec = streaming(4, limit=2000, packet_bytes_max=1000)
+    codec.receive_data(wire)
+    with pytest.raises(FrameTooLargeError, match=f"the limit is {limit}"):
+        codec.next_event()
+    with pytest.raises(FrameTooLargeError):
+        codec.events()
+
+
+@pytest.mark.parametrize("size", [127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
+def test_the_limit_of_a_streamed_packet_of_5_0_counts_the_whole_packet(size):
+    head = fixed_header(0x30, size)
+    for limit, is_accepted in ((len(head) + size, True), (len(head) + size - 1, False)):
+        codec = streaming(5, limit=limit, packet_bytes_max=100)
+        codec.receive_data(head + b"\0\1t\0")
+        if is_accepted:
+            assert codec.next_event() == LargePublish(Publish("t", b""), size - 4)
+        else:
+            with pytest.raises(FrameTooLargeError):
+                codec.next_event()
+
+
+def test_the_next_large_publish_can_be_asked_for_and_nothing_else():
+    large, small = (encode(Publish("t", b"x" * size), 4) for size in (60, 5))
+    codec = streaming(4)
+    assert codec.next_large() is None
+    codec.receive_data(large)
+    assert codec.next_large() == LargePublish(Publish("t", b""), 60)
+    assert codec.next_large() is None, "its body comes first"
+    assert codec.take_body() == b"x" * 60
+    for wire in (small, large[:1], large[:2], large[:4], b"\xc0\0", b"\x30\xff\xff\xff\xff"):
+        codec = streaming(4)
+        codec.receive_data(wire)
+        assert codec.next_large() is None
+        assert not codec.is_drained
+    codec.receive_data(b"")
+    with pytest.raises(MalformedPacketError):
+        codec.events()
+    codec = streaming(4)
+    codec.receive_data(encode(Publish("t", b"x" * 60), 4).replace(b"t", b"+"))
+    assert codec.next_large() is None
+    assert not codec.is_drained
+    with pytest.raises(PacketViolationError):  # in its turn
+        codec.events()
+
+
+def test_the_packets_in_front_of_a_large_one_come_with_it():
+    codec = streaming(4)
+    codec.receive_data(b"\xc0\0" + encode(Publish("t", b"x" * 60), 4) + b"\xc0\0")
+    assert codec.events() == [Pingreq(), LargePublish(Publish("t", b""), 60)]
+    assert codec.incomplete_bytes == 0
+    assert codec.take_body() == b"x" * 60
+    assert codec.take_body() == b""
+    assert codec.events() == [Pingreq()]

@@ -18,6 +18,8 @@ def test_sizes_and_times_have_units():
     "table",
     [
         {"packet_bytes_max": "300mb"},  # more than four bytes of remaining length can say
+        {"large_message_max_size": "300mb"},
+        {"large_message_max_size": "1mb"},  # smaller than packet_bytes_max
         {"inflight_max": 0},
         {"inflight_max": 65_536},
         {"keep_alive_max": "100000s"},
@@ -42,6 +44,12 @@ def test_what_the_protocol_cannot_do_is_refused(table):
 def test_a_listener_can_send_its_clients_elsewhere():
     table = {"server_redirect": "use_another", "server_reference": "other:1883"}
     assert parse_options(MqttOptions, table).server_reference == "other:1883"
+
+
+def test_what_is_streamed_may_be_larger_than_what_is_not():
+    assert MqttOptions().large_packet_bytes_max == 16 << 20
+    options = parse_options(MqttOptions, {"large_message_max_size": "200mb"})
+    assert (options.packet_bytes_max, options.large_packet_bytes_max) == (16 << 20, 200 << 20)
 
 
 def test_the_options_of_the_transport_are_still_checked():

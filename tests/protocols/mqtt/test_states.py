@@ -26,6 +26,7 @@ from tidegate_protocols.mqtt import (
     Unsuback,
     Unsubscribe,
 )
+from tidegate_protocols.mqtt._packets import LargePublish
 from tidegate_protocols.mqtt._states import PACKET_INPUTS, TRANSITIONS, Input, next_state
 
 CONNECTING = SessionState.CONNECTING
@@ -87,7 +88,8 @@ def test_the_table_says_what_the_rules_say(state, event):
 
 
 def test_every_packet_is_an_input():
-    assert set(PACKET_INPUTS) == {type(packet) for packet in PACKETS}
+    assert set(PACKET_INPUTS) == {LargePublish, *(type(packet) for packet in PACKETS)}
+    assert PACKET_INPUTS[LargePublish] is PACKET_INPUTS[Publish]
 
 
 @pytest.mark.parametrize(
