@@ -372,7 +372,16 @@ async def load(
         if chance.random() < profile.checkpoints:
             await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
             confirm()
-            await store._layout.tidy.tidy()  # pyright: ignore[reportPrivateUsage]
+            await tidy_up(store, chance)
+
+
+async def tidy_up(store: JournalStore, chance: random.Random) -> None:
+    """What a cleanup does to the directories of destinations, and to one of them in any case."""
+    tidy = store._layout.tidy  # pyright: ignore[reportPrivateUsage]
+    await tidy.tidy()
+    folders = store._split.folders()  # pyright: ignore[reportPrivateUsage]
+    if folders:
+        await tidy.compact(chance.choice(folders).header.destination)
 
 
 def new_store(where: Path, storage: Any, **options: Any) -> JournalStore:
