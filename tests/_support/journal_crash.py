@@ -12,11 +12,13 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import msgspec
 
 from tidegate.spi import (
     Acknowledge,
@@ -29,6 +31,8 @@ from tidegate.spi import (
     InflightDirection,
     InflightRecord,
     InflightState,
+    LargeBodies,
+    LargeBody,
     Message,
     Move,
     Operation,
@@ -58,6 +62,12 @@ REFUSED_MAX = 20
 #: A queue, a durable subscription, and the queue that messages are moved to.
 LISTS = (1, 2, 3)
 QUEUE, DEAD_LETTERS, TOPIC = "queue://q", "queue://dlq", "topic://t"
+#: Messages are sent there, but it is no destination of the store.
+GONE = "queue://gone"
+#: Streamed bodies are written and read in pieces of so many bytes.
+PIECE_BYTES = 7000
+#: Name of their directory on the faulty disk.
+LARGE_NAME = "large-messages"
 SUBSCRIPTION = Subscription(2, "client", "name", TOPIC, True)
 
 Small = frozenset[tuple[Any, ...]]
@@ -76,9 +86,10 @@ class Profile(NamedTuple):
 
     Attributes: batches: how many at most; sizes: of bodies; staying: share of messages that nobody
         takes for long; small: share of batches with sessions, packet ids, retained messages;
-        unordered: share of batches in which a message is dropped or moved; checkpoints: share of
+        unordered: share of batches in which a message is dropped or moved; streamed: share of
+        messages whose body is streamed to a file of its own; checkpoints: share of
         batches behind which there is a cleanup; metadata: with a metadata store; prepare: makes the storage fit for the
-        options (a ring for ASYNCIO).
+        options (a ring for ASYNCIO, mappings for MAPPED).
     """
 
     name: str
@@ -87,6 +98,7 @@ class Profile(NamedTuple):
     staying: float = 0.0
     small: float = 0.0
     unordered: float = 0.0
+    streamed: float = 0.0
     checkpoints: float = 0.1
     metadata: bool = True
     options: Mapping[str, Any] = MappingProxyType({})
@@ -98,7 +110,7 @@ class Model:
     """The state of the store as the load knows it, and all states before.
 
     Attributes: confirmed: index of the last state known to be durable; released: rows that a
-        sink gave back.
+        sink gave back; sizes: of the bodies by sequence; streamed: whose bodies have a file.
     """
 
     states: list[State] = field(default_factory=list[State])
@@ -109,6 +121,7 @@ class Model:
     rows: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     small: dict[tuple[str, Any], Any] = field(default_factory=dict[tuple[str, Any], Any])
     sizes: dict[int, int] = field(default_factory=dict[int, int])
+    streamed: set[int] = field(default_factory=set[int])
 
     def __post_init__(self) -> None:
         self.states.append(self.state())
@@ -128,9 +141,48 @@ class Model:
 
 
 def message(number: int, size: int) -> Message:
-    """The message that is stored under sequence *number*: no two are the same."""
+    """The message that is stored under sequence *number*: no two are the same.
+
+    Four destinations, so that a layout by destination has several directories, and one of them is
+    no destination of the store, so that its directory goes as soon as nothing lives in it.
+    """
     body = (b"%d " % number).ljust(size, b"%d" % (number % 10))
-    return Message(QUEUE, body, (("n", str(number)),), 5)
+    return Message((QUEUE, DEAD_LETTERS, GONE, TOPIC)[number % 4], body, (("n", str(number)),), 5)
+
+
+async def stream(store: JournalStore, body: bytes, *, gives_up: bool = False) -> LargeBody | None:
+    """Write *body* to a file of its own, in pieces; *gives_up*: not to its end."""
+    writer = large_bodies(store).create(len(body))
+    for at in range(0, len(body), PIECE_BYTES):
+        await writer.write(body[at : at + PIECE_BYTES])
+        if gives_up:
+            writer.abandon()
+            return None
+    return await writer.finish()
+
+
+async def is_as_sent(store: JournalStore, sequence: int, found: Message, model: Model) -> bool:
+    """*found* is the message that was stored under *sequence*, wherever its body is."""
+    is_streamed = sequence in model.streamed
+    if (found.large is not None) != is_streamed:
+        return False
+    if found.large is not None:
+        reader = large_bodies(store).open(found.large)
+        try:
+            body = b""
+            while part := await reader.read(PIECE_BYTES):
+                body += part
+        finally:
+            reader.close()
+        found = msgspec.structs.replace(found, body=body, large=None)
+    return found == message(sequence, model.sizes.get(sequence, -1))
+
+
+def large_bodies(store: JournalStore) -> LargeBodies:
+    """Where the store keeps streamed bodies."""
+    bodies = store.capabilities.large_bodies
+    assert bodies is not None
+    return bodies
 
 
 def retained(number: int, name: str) -> Message:
@@ -178,12 +230,15 @@ class _Writer:
             PutSubscription(SUBSCRIPTION),
         ]
 
-    def batch(self) -> list[Operation]:
-        """A random one; may be empty."""
+    async def batch(self, store: JournalStore) -> list[Operation]:
+        """A random one; may be empty. Bodies that are streamed are written to *store* first."""
         chance, profile = self.chance, self.profile
         operations: list[Operation] = []
         for _ in range(chance.randrange(4)):
-            operations.append(self._add())
+            operation = self._add()
+            if profile.streamed and chance.random() < profile.streamed:
+                operation = await self._streamed(store, operation)
+            operations.append(operation)
         for list_id in chance.sample(LISTS, 2):
             taken = [item for item in self.model.lists[list_id] if item not in self.staying]
             taken = taken[: chance.randrange(8)]
@@ -197,16 +252,26 @@ class _Writer:
             self.staying -= set(chance.sample(sorted(self.staying), 20))
         return operations
 
-    def _add(self) -> Operation:
+    async def _streamed(self, store: JournalStore, operation: AddMessage) -> AddMessage:
+        sent = operation.message
+        if self.chance.random() < 0.2:  # another upload, which nobody publishes
+            await stream(store, sent.body, gives_up=self.chance.random() < 0.5)
+        large = await stream(store, sent.body)
+        self.model.streamed.add(operation.sequence)
+        sent = msgspec.structs.replace(sent, body=b"", large=large)
+        return AddMessage(operation.sequence, sent, operation.pending_lists)
+
+    def _add(self) -> AddMessage:
         model, chance = self.model, self.chance
         model.sequence += 1
         size = model.sizes[model.sequence] = chance.choice(self.profile.sizes)
         lists = chance.choice([(1,), (1,), (2,), (1, 2)])
         for list_id in lists:
             model.lists[list_id].append(model.sequence)
-        if chance.random() < self.profile.staying:
+        added = message(model.sequence, size)
+        if chance.random() < self.profile.staying and added.destination != GONE:
             self.staying.add(model.sequence)
-        return AddMessage(model.sequence, message(model.sequence, size), lists)
+        return AddMessage(model.sequence, added, lists)
 
     def _take(self, list_id: int, taken: Sequence[int]) -> Operation:
         gone = set(taken)
@@ -283,7 +348,7 @@ async def load(
         confirmed(model.confirmed)
 
     for number in range(profile.batches):
-        operations = writer.batch() if number else writer.setup()
+        operations = await writer.batch(store) if number else writer.setup()
         if not operations:
             continue
         model.states.append(model.state())
@@ -302,11 +367,21 @@ async def load(
             confirm()
         if chance.random() < 0.2:
             last = store.statistics().acknowledged_last
-            model.released = max(model.released, last - chance.randrange(8))
+            model.released = max(model.released, last - chance.choice((0, 0, *range(8))))
             await store.release_acknowledged(model.released)
         if chance.random() < profile.checkpoints:
             await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
             confirm()
+            await tidy_up(store, chance)
+
+
+async def tidy_up(store: JournalStore, chance: random.Random) -> None:
+    """What a cleanup does to the directories of destinations, and to one of them in any case."""
+    tidy = store._layout.tidy  # pyright: ignore[reportPrivateUsage]
+    await tidy.tidy()
+    folders = store._split.folders()  # pyright: ignore[reportPrivateUsage]
+    if folders:
+        await tidy.compact(chance.choice(folders).header.destination)
 
 
 def new_store(where: Path, storage: Any, **options: Any) -> JournalStore:
@@ -318,7 +393,13 @@ def new_store(where: Path, storage: Any, **options: Any) -> JournalStore:
         "disk_free_limit": 0,
     }
     context = StoreContext(where, "test", persistent=True, keep_acknowledged=True)
-    return JournalStore(context, JournalOptions(**{**values, **options}), storage)
+    large_storage = storage.folder(LARGE_NAME) if isinstance(storage, FaultyStorage) else None
+    return JournalStore(context, JournalOptions(**{**values, **options}), storage, large_storage)
+
+
+def store_of(profile: Profile, where: Path, storage: Any, **options: Any) -> JournalStore:
+    """As :func:`new_store`, as *profile* has it."""
+    return new_store(where, profile.prepare(storage), **{**profile.options, **options})
 
 
 # -------------------------------------------------------------------------------------- comparing
@@ -333,7 +414,7 @@ async def problem_of(
         sequences: list[int] = []
         while page := await store.page_in(list_id, sequences[-1] if sequences else 0, 50, ANY_SIZE):
             for item in page:
-                if item.message != message(item.sequence, model.sizes.get(item.sequence, -1)):
+                if not await is_as_sent(store, item.sequence, item.message, model):
                     return f"message {item.sequence} of list {list_id} is not what was sent"
                 sequences.append(item.sequence)
         lists.append(tuple(sequences))
@@ -343,7 +424,7 @@ async def problem_of(
     for number, row in enumerate(page_of_rows.rows):
         if row.ack_sequence != first + number:
             return f"row {row.ack_sequence} of the acknowledged log comes where {first + number} should"
-        if row.message != message(row.sequence, model.sizes.get(row.sequence, -1)):
+        if not await is_as_sent(store, row.sequence, row.message, model):
             return f"acknowledged message {row.sequence} is not what was sent"
         rows.append((row.sequence, row.pending_list))
     if first - 1 > model.released:
@@ -366,6 +447,24 @@ async def problem_of(
     )
 
 
+async def orphans_of(store: JournalStore, storage: FaultyStorage) -> str:
+    """Files of streamed bodies that no message needs. Returns: "" when there is none."""
+    needed: set[str] = set()
+    for list_id in LISTS:
+        for item in await store.page_in(list_id, 0, 1_000_000, ANY_SIZE):
+            if item.message.large is not None:
+                needed.add(item.message.large.id)
+    first = store.statistics().acknowledged_first
+    for row in (await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)).rows:
+        if row.message.large is not None:
+            needed.add(row.message.large.id)
+    files = storage.folder(LARGE_NAME).list()
+    there = {name.removesuffix(".body") for name in files if name.endswith(".body")}
+    if there != needed:
+        return f"{len(there - needed)} files of large bodies are there that no message needs"
+    return ""
+
+
 # ------------------------------------------------------------------------------------- recordings
 
 
@@ -377,8 +476,7 @@ async def record(
     model = Model()
     disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if profile.metadata else None)
     with recording.of(disk):
-        storage = profile.prepare(disk.start())
-        store = new_store(directory, storage, **{**profile.options, **options})
+        store = store_of(profile, directory, disk.start(), **options)
         if profile.metadata:
             _keep_metadata(store, directory / "metadata" / "data.mdb", recording)
         await store.open()
@@ -400,7 +498,13 @@ def _keep_metadata(store: JournalStore, path: Path, recording: Recording) -> Non
 
 
 async def problem_at(
-    point: CrashPoint, model: Model, directory: Path, *, metadata: bool, keep: Path | None = None
+    point: CrashPoint,
+    model: Model,
+    directory: Path,
+    profile: Profile,
+    *,
+    metadata: bool,
+    keep: Path | None = None,
 ) -> str:
     """Start again after the cut at *point* and compare. Returns: what is wrong, "" when nothing is.
 
@@ -417,7 +521,7 @@ async def problem_at(
     disk = point.disk(directory if metadata else None)
     files = disk.read_all()
     try:
-        problem = await _recover_and_compare(disk, point, model, directory, chance)
+        problem = await _recover_and_compare(disk, point, model, directory, profile, chance)
     except (StoreError, OSError, AssertionError) as error:
         problem = f"{type(error).__name__}: {error}"
     if problem and keep is not None:
@@ -433,30 +537,50 @@ async def problem_at(
 
 
 async def _recover_and_compare(
-    disk: FaultyDisk, point: CrashPoint, model: Model, directory: Path, chance: random.Random
+    disk: FaultyDisk,
+    point: CrashPoint,
+    model: Model,
+    directory: Path,
+    profile: Profile,
+    chance: random.Random,
 ) -> str:
     if chance.random() < 1 / 3:
-        store = new_store(directory, disk.start(Faults(cut_at_sync=chance.randrange(1, 12))))
+        faults = Faults(cut_at_sync=chance.randrange(1, 12))
+        store = store_of(profile, directory, disk.start(faults))
         with contextlib.suppress(StoreError, OSError):
             await store.open()
         disk.cut_power()
         await store.close()
-    store = new_store(directory, disk.start())
-    problem = await problem_of(store, await store.open(), model, point.promised)
-    if not problem and chance.random() < 1 / 4:
-        found = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
-        new = max(model.sequence, *found, 0) + 1
-        await store.write(WriteBatch([AddMessage(new, message(new, 300), (1,))]))
-        disk.cut_power()
-        await store.close()
-        store = new_store(directory, disk.start())
-        await store.open()
-        after = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
+    storage = disk.start()
+    found: list[int] = []
+    new = 0
+    async with until_power_cut(disk, store_of(profile, directory, storage)) as (store, state):
+        problem = await problem_of(store, state, model, point.promised)
+        problem = problem or await orphans_of(store, storage)
+        if not problem and chance.random() < 1 / 4:
+            found = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
+            new = max(model.sequence, *found, 0) + 1
+            await store.write(WriteBatch([AddMessage(new, message(new, 300), (1,))]))
+    if new:
+        again = store_of(profile, directory, disk.start())
+        async with until_power_cut(disk, again) as (store, _):
+            after = [item.sequence for item in await store.page_in(1, 0, 100_000, ANY_SIZE)]
         if after != [*found, new]:
             problem = f"a message that was added after the recovery is not there: {after[-3:]}"
-    disk.cut_power()  # nothing more is written: the next point has files of its own
-    await store.close()
     return problem
+
+
+@contextlib.asynccontextmanager
+async def until_power_cut(
+    disk: FaultyDisk, store: JournalStore
+) -> AsyncIterator[tuple[JournalStore, RecoveredState]]:
+    """*store*, open, until the power goes at the end: it writes nothing more when it closes."""
+    state = await store.open()
+    try:
+        yield store, state
+    finally:
+        disk.cut_power()
+        await store.close()
 
 
 def repeat_text(profile: Profile, seed: int, point: CrashPoint, problem: str) -> str:
@@ -480,13 +604,13 @@ async def live_with_faults(
     disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if profile.metadata else None)
     model = Model()
     storage = disk.start(faults)
-    store = new_store(directory, storage, **profile.options)
+    store = store_of(profile, directory, storage)
     with contextlib.suppress(StoreError, OSError):
         await store.open()
         await load(store, model, random.Random(seed), profile)
     disk.cut_power()
     await store.close()
-    store = new_store(directory, disk.start())
+    store = store_of(profile, directory, disk.start())
     problem = await problem_of(store, await store.open(), model, model.confirmed)
     await store.close()
     return problem, storage

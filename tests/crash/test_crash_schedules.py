@@ -11,9 +11,11 @@ import asyncio
 import errno
 import importlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 from journal_crash import (
@@ -35,6 +37,9 @@ ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "build" / "crash-report.md"
 FAILURES = ROOT / "build" / "crash-failures"
 
+#: Helpers of the journal's own tests: tests/plugins/store_journal.
+journal_kit = importlib.import_module("journal_kit")
+
 SPARSE = Profile(
     "sparse: compaction, files used again",
     batches=120,
@@ -43,11 +48,38 @@ SPARSE = Profile(
     unordered=0.1,
     options=EAGER,
 )
+MAP = SPARSE._replace(
+    name="map: journal_type MAPPED, pages in any order",
+    options={**EAGER, "journal_type": "MAPPED"},
+    prepare=journal_kit.with_maps,
+)
+FOLDERS = SPARSE._replace(
+    name="folders: flatfile, a directory for each queue",
+    batches=80,
+    unordered=0.3,
+    checkpoints=0.2,
+    options={
+        **EAGER,
+        "preset": "flatfile",
+        "per_destination": ("queue://>",),
+        "max_record_size": 8000,
+        "filepool_limit": 3,
+        "filepool_cleanratio": 50,
+        "message_cleanup": True,
+    },
+)
+STREAMED = SPARSE._replace(
+    name="streamed: large bodies in files of their own",
+    batches=80,
+    sizes=(5, 1500, 30_000),
+    unordered=0.3,
+    streamed=0.3,
+)
 PROFILES = (
     Profile("steady: consumed in order", small=0.1),
     Profile("state: sessions, packet ids, retained", sizes=(5, 300), small=0.8, checkpoints=0.15),
     Profile("unordered: dropped, moved, expired", unordered=0.8, staying=0.1),
-    Profile("large: batches with files of their own", sizes=(5, 90_000), batches=40),
+    Profile("long: batches with data files of their own", sizes=(5, 90_000), batches=40),
     SPARSE,
     SPARSE._replace(
         name="archive: dead files are moved away", options={**EAGER, "archive_data_logs": True}
@@ -56,8 +88,11 @@ PROFILES = (
     SPARSE._replace(
         name="ring: journal_type ASYNCIO, requests in any order",
         options={**EAGER, "journal_type": "ASYNCIO"},
-        prepare=lambda storage: importlib.import_module("journal_kit").with_ring(storage, 1),
+        prepare=lambda storage: journal_kit.with_ring(storage, 1),
     ),
+    MAP,
+    FOLDERS,
+    STREAMED,
     SPARSE._replace(name="no metadata: every start rebuilds", metadata=False),
 )
 SEEDS = range(3)
@@ -66,13 +101,21 @@ POINTS_MIN = 10_000
 CONTROL_STEP = 7
 
 
+COVERED = """\
+journal types: NIO in every schedule but two, ASYNCIO in "ring", MAPPED in "map"
+layouts: one journal for all; a directory for each destination (preset flatfile) in "folders"
+large messages: streamed to files of their own in "streamed"
+calls that fail: in the loads of "sparse", "map", "folders" and "streamed"; slow syncs: in "sparse"
+the restart after a power cut has the options of the schedule, with its journal type"""
 CHECKS = """\
 every message that a confirmed batch added is there, byte by byte, in its order and its lists
 each batch is there whole or not at all, and none without those before it
 no acknowledged message is pending again
 the acknowledged log has each row once, without a gap, with the message that was acknowledged
 destinations, subscriptions, sessions, packet ids and retained messages are of the same state
+of LMDB's file, which is not cut, there is the last commit, or (every fourth point) nothing at all
 one start in three was cut off by another power cut, at one of its first syncs
+no file of a streamed body is there that no message needs
 one store in four took another message afterwards, and still had it after a third cut"""
 
 
@@ -81,10 +124,12 @@ def report() -> Iterator[CrashReport]:
     """Filled by the tests of this module and written at the end, whatever they found."""
     report = CrashReport("Crash schedules of the journal store")
     report.repeating += [
-        "Once more: make crash ARGS='tests/crash/test_crash_schedules.py -k NAME' with the first word",
-        f"of a schedule; its loads have the seeds {SEEDS.start} to {SEEDS.stop - 1}. Files as a cut left",
-        "them, when something was wrong: build/crash-failures/NAME-SEED-POINT-FATE.",
+        "Once more: make crash ARGS='tests/crash/test_crash_schedules.py -k NAME', NAME being what",
+        "stands before the colon of a schedule, or a call such as `rename`; its loads have the seeds",
+        f"{SEEDS.start} to {SEEDS.stop - 1}. Files as a cut left them, when something was wrong:",
+        "build/crash-failures/NAME-SEED-POINT-FATE.",
     ]
+    report.covered += COVERED.split("\n")
     report.checks += CHECKS.split("\n")
     yield report
     report.write(REPORT)
@@ -110,6 +155,7 @@ async def schedule(tmp_path: Path, profile: Profile, report: CrashReport) -> Non
                     point,
                     model,
                     directory / "start",
+                    profile,
                     # Without the metadata store, too: then everything is rebuilt.
                     metadata=profile.metadata and (point.number + point.seed) % 4 != 0,
                     keep=FAILURES
@@ -130,30 +176,58 @@ def test_nothing_confirmed_is_lost_at_any_change_of_the_disk(
     assert tally.at_syncs > 200, "the load was too small to prove anything"
 
 
+class Control(NamedTuple):
+    """A load without syncs. Attributes: without: see Recording.points; options: of the store."""
+
+    key: str
+    name: str
+    without: str = ""
+    options: Mapping[str, Any] = MappingProxyType({})
+    profile: Profile = SPARSE
+
+
+NEVER = {"journal_disk_sync_strategy": "never"}
 CONTROLS = (
-    ("journal_disk_sync_strategy = 'never'", "", {"journal_disk_sync_strategy": "never"}),
-    ("a disk that does not sync data", "sync", {}),
-    ("a disk that does not sync names", "names", {}),
+    Control("never", "journal_disk_sync_strategy = 'never'", options=NEVER),
+    Control("data", "a disk that does not sync data", "sync"),
+    Control("names", "a disk that does not sync names", "names"),
+    Control(
+        "map-never", "journal_disk_sync_strategy = 'never' with MAPPED", options=NEVER, profile=MAP
+    ),
+    Control("map-flush", "a disk that syncs writes, but no mapped page", "flush", profile=MAP),
+    Control(
+        "folders-data", "directories of destinations without synced data", "sync", profile=FOLDERS
+    ),
+    Control(
+        "folders-names",
+        "directories of destinations without synced names",
+        "names",
+        profile=FOLDERS,
+    ),
+    Control("streamed-data", "large bodies without synced data", "sync", profile=STREAMED),
+    Control("streamed-names", "large bodies without synced names", "names", profile=STREAMED),
 )
 
 
-@pytest.mark.parametrize(("name", "without", "options"), CONTROLS, ids=["never", "data", "names"])
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda item: item.key)
 def test_without_syncs_the_same_check_finds_losses(
-    tmp_path: Path, name: str, without: str, options: dict[str, str], report: CrashReport
+    tmp_path: Path, control: Control, report: CrashReport
 ) -> None:
     """The negative control: a check that cannot fail proves nothing."""
+    profile = control.profile
 
     async def scenario() -> None:
         with fast_directory(tmp_path) as directory:
-            recording, model = await record(Path(directory) / "run", 1, SPARSE, **options)
-            for point in islice(recording.points([1], without=without), 20, None, CONTROL_STEP):
+            recording, model = await record(Path(directory) / "run", 1, profile, **control.options)
+            points = recording.points([1], without=control.without)
+            for point in islice(points, 20, None, CONTROL_STEP):
                 problem = await problem_at(
-                    point, model, Path(directory) / "start", metadata=SPARSE.metadata
+                    point, model, Path(directory) / "start", profile, metadata=profile.metadata
                 )
-                report.add(name, point, problem, is_control=True)
+                report.add(control.name, point, problem, is_control=True)
 
     asyncio.run(scenario())
-    tally = report.tally(name, is_control=True)
+    tally = report.tally(control.name, is_control=True)
     assert len(tally.failures) > tally.points // 4, (
         f"{len(tally.failures)} of {tally.points} points were caught"
     )
@@ -170,15 +244,18 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda item: item.name.lower())
+@pytest.mark.parametrize(
+    "profile", [SPARSE, MAP, FOLDERS, STREAMED], ids=lambda item: item.name.split(":")[0]
+)
 def test_a_call_that_fails_at_any_time_loses_nothing_confirmed(
-    tmp_path: Path, call: Call, report: CrashReport
+    tmp_path: Path, call: Call, profile: Profile, report: CrashReport
 ) -> None:
     """The n-th call of its kind fails, for every n up to 25 and some later ones."""
-    profile = SPARSE._replace(name=f"{call.name} fails", batches=50)
-    tally = report.tally(
-        f"the n-th {call.value} fails with "
-        + " or ".join(errno.errorcode[number] for number in CALLS[call])
-    )
+    profile = profile._replace(batches=50)
+    errors = " or ".join(errno.errorcode[number] for number in CALLS[call])
+    tally = report.tally(f"the n-th {call.value} fails with {errors}")
+    before = tally.points
+    failures: list[str] = []
 
     async def scenario(directory: Path) -> None:
         for number in CALLS[call]:
@@ -190,13 +267,17 @@ def test_a_call_that_fails_at_any_time_loses_nothing_confirmed(
                     break  # the load makes no more calls of this kind
                 tally.points += 1
                 if problem:
-                    tally.failures.append(f"{call.value} number {nth} {number}: {problem}")
+                    failures.append(
+                        f"load {profile.name!r} seed {nth}, {call.value} number {nth} fails with "
+                        f"{errno.errorcode[number]}: {problem}"
+                    )
 
     with fast_directory(tmp_path) as directory:
         asyncio.run(scenario(Path(directory)))
     tally.recordings = tally.points
-    assert tally.failures == []
-    assert tally.points >= 10, "the load makes too few calls of this kind to prove anything"
+    tally.failures += failures
+    assert failures == []
+    assert tally.points >= before + 10, "too few calls of this kind to prove anything"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -22,14 +22,17 @@ from __future__ import annotations
 
 import platform
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.testing.faulty_storage import FATES, Change, FaultyDisk
+from tidegate.testing._unsynced import FATES, PAGE_FATES
+from tidegate.testing.faulty_storage import Change, FaultyDisk
 
 #: Changes after which something is durable that was not before.
 _SYNCS: Final = frozenset({"sync", "names"})
@@ -104,6 +107,11 @@ class Recording:
         return len(self._changes)
 
     @property
+    def changes(self) -> Sequence[Change]:
+        """What happened, in order: to see that a load does what it is for."""
+        return self._changes
+
+    @property
     def sync_count(self) -> int:
         """Changes that make something durable."""
         return sum(change.kind in _SYNCS for change in self._changes)
@@ -113,8 +121,9 @@ class Recording:
     ) -> Iterator[CrashPoint]:
         """Every change once per seed, and every sync once more per seed of *more_at_syncs*.
 
-        Args: without: a kind of change that silently does nothing (``sync`` or ``names``): a disk
-            that lies. Whatever is checked must fail then, or it proves nothing.
+        Args: without: what silently does nothing, on a disk that lies: ``sync``, ``names``, or
+            ``flush`` (a sync makes what was written durable, but not what was stored through
+            mappings). Whatever is checked must fail then, or it proves nothing.
         """
         disk = FaultyDisk()
         inodes: dict[int, Any] = {}
@@ -132,8 +141,11 @@ class Recording:
                 next_kept = next(kept)
             for seed in [*seeds, *(more_at_syncs if change.kind in _SYNCS else ())]:
                 yield CrashPoint(number, change.kind, seed, promised, files, disk)
-            if change.kind not in (without, "end"):
-                disk.repeat(change, inodes)
+            if change.kind in (without, "end"):
+                continue
+            if change.kind == "sync" and without == "flush":
+                change = change._replace(kind="sync without stores")
+            disk.repeat(change, inodes)
 
 
 @dataclass(slots=True)
@@ -157,10 +169,14 @@ class CrashReport:
         self.title = title
         self.tallies: dict[str, Tally] = {}
         self.controls: dict[str, Tally] = {}
+        #: What the loads exercise, one line each.
+        self.covered: list[str] = []
+        #: What is looked at after each cut, one line each.
         self.checks: list[str] = []
         #: How to have a failure again; one line each.
         self.repeating: list[str] = []
         self.cut_before: Counter[str] = Counter()
+        self._begin = time.monotonic()
 
     def tally(self, name: str, *, is_control: bool = False) -> Tally:
         """The tally called *name*, made when missing."""
@@ -196,11 +212,15 @@ class CrashReport:
     def text(self) -> str:
         """The report, in Markdown."""
         verdict = f"{len(self.failures)} FAILURES" if self.failures else "no failure"
+        caught = sum(bool(tally.failures) for tally in self.controls.values())
         lines = [
             f"# {self.title}",
             "",
             f"{self.points} crash points, {verdict}.",
-            f"Python {platform.python_version()} on {platform.platform(terse=True)}.",
+            (
+                f"Python {platform.python_version()} on {platform.platform(terse=True)}, "
+                f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {time.monotonic() - self._begin:.0f} s."
+            ),
             "",
             "| schedule | recorded loads | crash points | of these at a sync | failures |",
             "| --- | ---: | ---: | ---: | ---: |",
@@ -208,8 +228,11 @@ class CrashReport:
                 f"| {name} | {t.recordings} | {t.points} | {t.at_syncs} | {len(t.failures)} |"
                 for name, t in self.tallies.items()
             ),
+            *(["", "What the schedules cover:", ""] if self.covered else []),
+            *(f"- {item}" for item in self.covered),
             "",
-            "Negative controls: the same check with syncs that do nothing. It must find losses.",
+            "Negative controls: the same check with syncs that do nothing. It must find losses (not at",
+            "every point: some cuts take nothing that was confirmed).",
             "",
             "| control | crash points | losses found |",
             "| --- | ---: | ---: |",
@@ -220,9 +243,13 @@ class CrashReport:
             *(f"- {check}" for check in self.checks),
             "",
             f"What became of unsynced writes, by seed and write by write: {', '.join(FATES)}.",
-            "Of unsynced changes to the directory the first few were kept.",
+            "What became of unsynced stores through mappings (MAPPED), page by page: "
+            + ", ".join(PAGE_FATES)
+            + ".",
+            "Of unsynced changes to a directory the first few were kept.",
             "",
-            "The power went just before (points): "
+            "`names` is the sync of a directory, `store` one into a mapping, `write` a system call,",
+            "`end` the end of the load. The power went just before (points): "
             + ", ".join(f"{kind} {count}" for kind, count in sorted(self.cut_before.items()))
             + ".",
         ]
@@ -232,6 +259,13 @@ class CrashReport:
             lines += [f"- {problem}" for problem in self.failures[:_FAILURES_MAX]]
             if len(self.failures) > _FAILURES_MAX:
                 lines.append(f"- and {len(self.failures) - _FAILURES_MAX} more")
+        lines += [
+            "",
+            (
+                f"Result: {self.points} crash points in {len(self.tallies)} schedules, {verdict}; "
+                f"{caught} of {len(self.controls)} negative controls found losses."
+            ),
+        ]
         return "\n".join(lines) + "\n"
 
     def write(self, path: Path) -> None:

@@ -5,8 +5,12 @@ them, and as they are on the platters. Writes are unsynced until ``datasync``; n
 until ``sync_directory``. :meth:`FaultyDisk.cut_power` decides by seed what becomes of everything
 unsynced, which is what a real disk may do (and some do): each write is kept, lost, torn at sector
 borders, garbled, or kept but for one bit, whatever became of those before it; of the changes to the
-directory the first few are kept. ``crash_schedules`` beside this module cuts the power at every
-change of a recorded run.
+directory the first few are kept. A file can be mapped (:meth:`FaultyFile.map`); of what was stored
+through the mapping each page has such a fate of its own. ``crash_schedules`` beside this module cuts
+the power at every change of a recorded run.
+
+*Folders.* The disk is flat, but a name ``FOLDER|NAME`` belongs to a folder whose names are synced
+apart from all others, see :meth:`FaultyStorage.folder`.
 
 :class:`FaultyStorage` is what one running program sees. It has the methods of the journal's
 ``Storage`` protocol (``tidegate_store_journal``), and anything else that can be written against the
@@ -30,12 +34,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidegate.spi import StoreLockedError
+from tidegate.testing._unsynced import PAGE_BYTES, Inode, Write
 
-#: The unit that a disk writes whole or not at all, in bytes.
-SECTOR_BYTES: Final = 512
+#: In a name: what stands before the last one is the folder whose names are synced together.
+FOLDER_SEPARATOR: Final = "|"
 
 
 class Call(enum.Enum):
@@ -73,9 +78,11 @@ class Change(NamedTuple):
     """One thing that happened to the disk, for :attr:`FaultyDisk.observer`.
 
     Attributes:
-        kind: ``create``, ``rename`` (from *name* to *other*), ``unlink``, ``names`` (the directory was
-            synced), ``write`` (*data* at *offset*; data None: only *length*), ``sync`` (of *length*
-            writes, the oldest first) or ``lose`` (a sync failed).
+        kind: ``create``, ``rename`` (from *name* to *other*), ``unlink``, ``names`` (folder *name* was
+            synced, "" the directory itself), ``write`` (*data* at *offset*; data None: only
+            *length*), ``store`` (the same through a mapping), ``sync`` (of *length* writes and
+            stores, the oldest first), ``sync without stores`` (by a disk that lies) or ``lose`` (a
+            sync failed).
         file: number of the file that it is about; 0 for the directory.
     """
 
@@ -88,143 +95,21 @@ class Change(NamedTuple):
     length: int = 0
 
 
-@dataclass(slots=True)
-class _Write:
-    """One unsynced change of a file: bytes at an offset, or (data None) the file's length."""
-
-    offset: int
-    data: bytes | None
-    length: int
-
-    def overlaps(self, other: _Write) -> bool:
-        if self.data is None or other.data is None:
-            return self.data is other.data
-        return self.offset < other.offset + len(other.data) and (
-            other.offset < self.offset + len(self.data)
-        )
-
-
-class _Image:
-    """Bytes and length of a file; bytes that were never written take no memory."""
-
-    __slots__ = ("data", "length")
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.length = 0
-
-    def apply(self, write: _Write) -> None:
-        self.length = max(self.length, write.length)
-        if write.data is not None:
-            if write.offset > len(self.data):
-                self.data.extend(bytes(write.offset - len(self.data)))
-            self.data[write.offset : write.offset + len(write.data)] = write.data
-
-    def read(self, length: int, offset: int) -> bytes:
-        wanted = max(0, min(length, self.length - offset))
-        data = bytes(self.data[offset : offset + wanted])
-        return data + bytes(wanted - len(data))
-
-    def copy(self) -> _Image:
-        image = _Image()
-        image.data = self.data.copy()
-        image.length = self.length
-        return image
-
-
-class _Inode:
-    """A file on the disk: as it is seen, as it is durable, and what lies between."""
-
-    __slots__ = ("durable", "lost", "number", "seen", "unsynced")
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
-        self.seen = _Image()
-        self.durable = _Image()
-        self.unsynced: list[_Write] = []
-        self.lost: list[_Write] = []  # a sync of these failed: no later one makes them durable
-
-    def write(self, write: _Write) -> None:
-        self.seen.apply(write)
-        self.unsynced.append(write)
-
-    def sync(self, count: int) -> None:
-        """Make the oldest *count* writes durable."""
-        for write in self.unsynced[:count]:
-            self.durable.apply(write)
-            # What is newer took its place, so a write that was lost here cannot come back.
-            self.lost = [old for old in self.lost if not old.overlaps(write)]
-        del self.unsynced[:count]
-
-    def fail_sync(self) -> None:
-        self.lost += self.unsynced
-        self.unsynced.clear()
-
-    def cut_power(self, choose: random.Random) -> None:
-        for write in self.lost + self.unsynced:
-            for part in _fate(write, choose):
-                self.durable.apply(part)
-        self.unsynced.clear()
-        self.lost.clear()
-        self.seen = self.durable.copy()
-
-    def copy(self) -> _Inode:
-        inode = _Inode(self.number)
-        inode.seen = self.seen.copy()
-        inode.durable = self.durable.copy()
-        inode.unsynced = self.unsynced.copy()
-        inode.lost = self.lost.copy()
-        return inode
-
-
-#: What may become of an unsynced write when the power goes.
-FATES: Final = ("lost", "kept", "prefix", "sectors", "garbled", "flipped")
-
-
-def _fate(write: _Write, choose: random.Random) -> Sequence[_Write]:
-    """What of *write* reaches the platters when the power goes."""
-    fate = choose.choice(FATES)
-    if fate == "lost":
-        return ()
-    if fate == "kept" or write.data is None:
-        return (write,)
-    if fate == "flipped" and write.data:
-        flipped = bytearray(write.data)
-        flipped[choose.randrange(len(flipped))] ^= 1 << choose.randrange(8)
-        return (_Write(write.offset, bytes(flipped), write.length),)
-    sectors = list(_sectors(write))
-    if fate == "prefix":
-        return sectors[: choose.randint(0, len(sectors))]
-    if fate == "sectors":
-        return [sector for sector in sectors if choose.random() < 0.5]
-    victim = choose.randrange(len(sectors)) if sectors else 0
-    garbled: list[_Write] = []
-    for index, sector in enumerate(sectors):
-        data = sector.data or b""
-        if index == victim:
-            data = choose.randbytes(len(data))
-        garbled.append(_Write(sector.offset, data, sector.length))
-    return garbled
-
-
-def _sectors(write: _Write) -> Sequence[_Write]:
-    """The same write in pieces that end at sector borders of the disk."""
-    data = write.data or b""
-    pieces: list[_Write] = []
-    start = 0
-    while start < len(data):
-        offset = write.offset + start
-        size = min(len(data) - start, SECTOR_BYTES - offset % SECTOR_BYTES)
-        pieces.append(_Write(offset, data[start : start + size], offset + size))
-        start += size
-    return pieces
-
-
 @dataclass(frozen=True, slots=True)
 class _NameChange:
     """One unsynced change of the directory: *name* is now *inode*, or (None) gone."""
 
-    changes: tuple[tuple[str, _Inode | None], ...]
+    changes: tuple[tuple[str, Inode | None], ...]
+
+    @property
+    def folder(self) -> str:
+        """Whose sync makes it durable: the folder of the name that came last."""
+        return folder_of(self.changes[-1][0])
+
+
+def folder_of(name: str) -> str:
+    """The folder that a name belongs to, "" for the directory itself."""
+    return name.rpartition(FOLDER_SEPARATOR)[0]
 
 
 class FaultyDisk:
@@ -248,8 +133,8 @@ class FaultyDisk:
         self.metadata_directory = metadata_directory
         self.mutex = threading.RLock()
         self._choose = random.Random(seed)  # repeatable on purpose
-        self._seen: dict[str, _Inode] = {}
-        self._durable: dict[str, _Inode] = {}
+        self._seen: dict[str, Inode] = {}
+        self._durable: dict[str, Inode] = {}
         self._unsynced: list[_NameChange] = []
         self._running: FaultyStorage | None = None
         self._last_number = 0
@@ -271,8 +156,12 @@ class FaultyDisk:
                 self._running.is_off = True
                 self._running = None
             inodes = {id(inode): inode for inode in (*self._seen.values(), *self._durable.values())}
-            for change in self._unsynced[: self._choose.randint(0, len(self._unsynced))]:
-                self._rename(self._durable, change)
+            folders: dict[str, list[_NameChange]] = {}
+            for change in self._unsynced:
+                folders.setdefault(change.folder, []).append(change)
+            for changes in folders.values():
+                for change in changes[: self._choose.randint(0, len(changes))]:
+                    self._rename(self._durable, change)
             self._unsynced.clear()
             self._seen = dict(self._durable)
             for inode in inodes.values():
@@ -321,17 +210,17 @@ class FaultyDisk:
 
     # What follows is for FaultyStorage, which holds the mutex.
 
-    def lookup(self, name: str) -> _Inode:
+    def lookup(self, name: str) -> Inode:
         """The file called *name*. Raises: FileNotFoundError."""
         inode = self._seen.get(name)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return inode
 
-    def create(self, name: str) -> _Inode:
+    def create(self, name: str) -> Inode:
         """An empty file called *name*, in place of any old one."""
         self._last_number += 1
-        inode = _Inode(self._last_number)
+        inode = Inode(self._last_number)
         self._change(_NameChange(((name, inode),)))
         self.observe(Change("create", inode.number, name))
         return inode
@@ -353,33 +242,40 @@ class FaultyDisk:
         """All names."""
         return list(self._seen)
 
-    def sync_directory(self) -> None:
-        """Names are durable as they are."""
-        self._durable = dict(self._seen)
-        self._unsynced.clear()
-        self.observe(Change("names"))
+    def sync_names(self, folder: str = "") -> None:
+        """The names in the folder are durable as they are."""
+        rest: list[_NameChange] = []
+        for change in self._unsynced:
+            if change.folder == folder:
+                self._rename(self._durable, change)
+            else:
+                rest.append(change)
+        self._unsynced = rest
+        self.observe(Change("names", name=folder))
 
     def observe(self, change: Change) -> None:
         """Tell the observer, when there is one."""
         if self.observer is not None:
             self.observer(change)
 
-    def write(self, inode: _Inode, write: _Write) -> None:
+    def write(self, inode: Inode, write: Write) -> None:
         """Unsynced bytes, or an unsynced length."""
         inode.write(write)
-        self.observe(Change("write", inode.number, "", "", write.offset, write.data, write.length))
+        kind = "store" if write.mapped else "write"
+        self.observe(Change(kind, inode.number, "", "", write.offset, write.data, write.length))
 
-    def sync(self, inode: _Inode, count: int) -> None:
-        """The oldest *count* unsynced writes of the file are durable now."""
-        inode.sync(count)
-        self.observe(Change("sync", inode.number, length=count))
+    def sync(self, inode: Inode, count: int, *, stores: bool = True) -> None:
+        """The oldest *count* unsynced writes of the file are durable now, or those but *stores*."""
+        inode.sync(count, stores=stores)
+        kind = "sync" if stores else "sync without stores"
+        self.observe(Change(kind, inode.number, length=count))
 
-    def fail_sync(self, inode: _Inode) -> None:
+    def fail_sync(self, inode: Inode) -> None:
         """What the file has unsynced will never be durable."""
         inode.fail_sync()
         self.observe(Change("lose", inode.number))
 
-    def repeat(self, change: Change, inodes: dict[int, _Inode]) -> None:
+    def repeat(self, change: Change, inodes: dict[int, Inode]) -> None:
         """Apply a change that an observer of another disk was told.
 
         Args: inodes: the files so far by number; kept up by this method.
@@ -392,12 +288,13 @@ class FaultyDisk:
             case "unlink":
                 self.unlink(change.name)
             case "names":
-                self.sync_directory()
-            case "write":
-                write = _Write(change.offset, change.data, change.length)
+                self.sync_names(change.name)
+            case "write" | "store":
+                is_mapped = change.kind == "store"
+                write = Write(change.offset, change.data, change.length, is_mapped)
                 self.write(inodes[change.file], write)
-            case "sync":
-                self.sync(inodes[change.file], change.length)
+            case "sync" | "sync without stores":
+                self.sync(inodes[change.file], change.length, stores=change.kind == "sync")
             case "lose":
                 self.fail_sync(inodes[change.file])
             case _:
@@ -408,7 +305,7 @@ class FaultyDisk:
         self._unsynced.append(change)
 
     @staticmethod
-    def _rename(names: dict[str, _Inode], change: _NameChange) -> None:
+    def _rename(names: dict[str, Inode], change: _NameChange) -> None:
         for name, inode in change.changes:
             if inode is None:
                 names.pop(name, None)
@@ -422,9 +319,14 @@ class FaultyStorage:
     Attributes:
         is_off: the power is gone; every call raises OSError (EIO).
         sync_count: ``datasync`` and ``sync_directory`` calls so far.
+        wrap: makes of every file that is opened what the program gets (a file that writes through
+            mappings), from its name and it.
     """
 
+    wrap: Callable[[str, FaultyFile], Any]
+
     def __init__(self, disk: FaultyDisk, faults: Faults) -> None:
+        self.wrap = lambda _name, file: file
         self.disk = disk
         self.is_off = False
         self.sync_count = 0
@@ -459,9 +361,9 @@ class FaultyStorage:
         with self.disk.mutex:
             self.check_power()
             if not create:
-                return FaultyFile(self, self.disk.lookup(name))
+                return self.wrap(name, FaultyFile(self, self.disk.lookup(name)))
             self.check(Call.CREATE)
-            return FaultyFile(self, self.disk.create(name))
+            return self.wrap(name, FaultyFile(self, self.disk.create(name)))
 
     def list(self) -> Sequence[str]:
         """All names. Raises: OSError."""
@@ -482,11 +384,19 @@ class FaultyStorage:
             self.disk.unlink(name)
 
     def sync_directory(self) -> None:
-        """Make all names durable. Raises: OSError."""
+        """Make all names durable that are in no folder. Raises: OSError."""
+        self.sync_folder("")
+
+    def sync_folder(self, name: str) -> None:
+        """Make all names of a folder durable. Raises: OSError."""
         with self.disk.mutex:
             self.count_sync()
             self.check(Call.SYNC_DIRECTORY)
-            self.disk.sync_directory()
+            self.disk.sync_names(name)
+
+    def folder(self, name: str) -> FaultyFolder:
+        """The files whose names begin with *name* and the separator, as a directory of their own."""
+        return FaultyFolder(self, name)
 
     def free_bytes(self) -> int:
         """Room that is left."""
@@ -536,7 +446,7 @@ class FaultyFile:
 
     __slots__ = ("_inode", "_is_closed", "_storage")
 
-    def __init__(self, storage: FaultyStorage, inode: _Inode) -> None:
+    def __init__(self, storage: FaultyStorage, inode: Inode) -> None:
         self._storage = storage
         self._inode = inode
         self._is_closed = False
@@ -554,9 +464,9 @@ class FaultyFile:
                     room = max(0, self._inode.seen.length - offset)  # needs no new room
                     half = data[: min(len(data) // 2, room)]
                     end = offset + len(half) if half else 0
-                    self._storage.disk.write(self._inode, _Write(offset, half, end))
+                    self._storage.disk.write(self._inode, Write(offset, half, end))
                 raise
-            self._storage.disk.write(self._inode, _Write(offset, data, offset + len(data)))
+            self._storage.disk.write(self._inode, Write(offset, data, offset + len(data)))
 
     def pread(self, length: int, offset: int) -> bytes:
         """Read up to *length* bytes. Raises: OSError."""
@@ -594,7 +504,22 @@ class FaultyFile:
             self._check_open()
             self._storage.check(Call.PREALLOCATE)
             self._storage.check_room(length - self._inode.seen.length)
-            self._storage.disk.write(self._inode, _Write(0, None, length))
+            self._storage.disk.write(self._inode, Write(0, None, length))
+
+    def map(self, offset: int, length: int) -> FaultyMapping | None:
+        """Map up to *length* bytes from *offset*, a multiple of a page; fewer at the file's end.
+
+        None: behind the end there is nothing to map. Raises: OSError.
+        """
+        if offset % PAGE_BYTES:
+            raise ValueError("a mapping begins with a page")
+        with self._storage.disk.mutex:
+            self._check_open()
+            self._storage.check_power()
+            there = self._inode.seen.length - offset
+        if there <= 0:
+            return None
+        return FaultyMapping(self._storage, self._inode, offset, min(length, there))
 
     @property
     def length(self) -> int:
@@ -602,9 +527,101 @@ class FaultyFile:
         return self._inode.seen.length
 
     def close(self) -> None:
-        """Release it; does not sync. Idempotent."""
+        """Release it; does not sync, and leaves mappings as they are. Idempotent."""
         self._is_closed = True
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+class FaultyMapping:
+    """A part of a :class:`FaultyFile` as memory. What is stored is durable with the file's datasync."""
+
+    __slots__ = ("_inode", "_is_closed", "_length", "_offset", "_storage")
+
+    def __init__(self, storage: FaultyStorage, inode: Inode, offset: int, length: int) -> None:
+        self._storage = storage
+        self._inode = inode
+        self._offset = offset
+        self._length = length
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __setitem__(self, where: slice[int, int, None], data: bytes) -> None:
+        """Store *data*. Raises: IndexError when it does not fit exactly, as a real mapping."""
+        if self._is_closed:
+            raise ValueError("the mapping is closed")
+        start, stop, step = where.indices(self._length)
+        if step != 1 or stop - start != len(data):
+            raise IndexError("a mapping cannot change its size")
+        if not data:
+            return
+        begin = self._offset + start
+        with self._storage.disk.mutex:
+            self._storage.check_power()  # the program would not run any more
+            write = Write(begin, bytes(data), begin + len(data), mapped=True)
+            self._storage.disk.write(self._inode, write)
+
+    def close(self) -> None:
+        """Release it; does not sync. Idempotent."""
+        self._is_closed = True
+
+
+class FaultyFolder:
+    """A directory below that of a :class:`FaultyStorage`, with the same methods."""
+
+    def __init__(self, storage: FaultyStorage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+        self._prefix = name + FOLDER_SEPARATOR
+
+    @property
+    def metadata_directory(self) -> Path | None:
+        """None: it is with the storage."""
+        return None
+
+    @property
+    def durable(self) -> bool:
+        """As the storage."""
+        return self._storage.durable
+
+    def lock(self, owner: str) -> None:
+        """Nothing: whoever has the storage has its folders."""
+
+    def unlock(self) -> None:
+        """Nothing."""
+
+    def open(self, name: str, *, create: bool = False) -> FaultyFile:
+        """Open a file, or create an empty one. Raises: OSError."""
+        return self._storage.open(self._prefix + name, create=create)
+
+    def list(self) -> Sequence[str]:
+        """Names in the folder and in no folder below it. Raises: OSError."""
+        return [
+            name.removeprefix(self._prefix)
+            for name in self._storage.list()
+            if folder_of(name) == self._name
+        ]
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename, replacing *new*. Raises: OSError."""
+        self._storage.rename(self._prefix + old, self._prefix + new)
+
+    def unlink(self, name: str) -> None:
+        """Remove the name, if it exists. Raises: OSError."""
+        self._storage.unlink(self._prefix + name)
+
+    def sync_directory(self) -> None:
+        """Make the names in it durable. Raises: OSError."""
+        self._storage.sync_folder(self._name)
+
+    def free_bytes(self) -> int:
+        """Room on the disk."""
+        return self._storage.free_bytes()
+
+    def describe(self, name: str) -> str:
+        """How errors name the file."""
+        return self._storage.describe(self._prefix + name)

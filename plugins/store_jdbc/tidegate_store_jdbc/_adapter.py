@@ -212,13 +212,13 @@ def _load(point: importlib.metadata.EntryPoint) -> AdapterFactory:
     name = f"{ADAPTERS_GROUP} {point.name}"
     origin = f"{point.dist.name} {point.dist.version}: {point.value}" if point.dist else point.value
     try:
-        factory = point.load()
+        factory: object = point.load()
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
         raise PluginLoadError(name, f"{origin} cannot be imported: {cause}") from error
     if not callable(factory):
         raise PluginContractError(name, f"{origin} is no class or function that makes an adapter")
-    return cast("AdapterFactory", factory)
+    return cast(AdapterFactory, factory)
 
 
 def _near(name: str, known: Collection[str]) -> str:

@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from tidegate.spi import CorruptRecordError, names
@@ -138,6 +138,15 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
+@runtime_checkable
+class FolderStorage(Protocol):
+    """A storage with flat names that syncs those of each folder apart (fault injection)."""
+
+    def folder(self, name: str) -> Folder:
+        """The files whose names begin with *name* and a bar, under the rest of their names."""
+        ...
+
+
 class FlatFolders:
     """Folders as prefixes of names in a storage that has no directories."""
 
@@ -152,6 +161,8 @@ class FlatFolders:
 
     def get(self, name: str) -> Folder:
         """See :class:`Folders`."""
+        if isinstance(self._storage, FolderStorage):
+            return self._storage.folder(f"{FOLDERS_NAME}|{name}")
         return _FlatFolder(self._storage, f"{FOLDERS_NAME}|{name}|")
 
     def make(self, name: str) -> Folder:

@@ -17,12 +17,17 @@ from __future__ import annotations
 
 import logging
 import mmap
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tidegate_store_journal._storage import DirectoryFile, DirectoryStorage
+from tidegate_store_journal._storage import (
+    DirectoryFile,
+    DirectoryStorage,
+    File,
+    MappableFile,
+    Mapping,
+)
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -34,20 +39,24 @@ COPY_BYTES_MAX: Final = 64 << 10
 IN_PLACE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
 #: Names of data files, also while they are made ready; other files are small or not ours to map.
 _DATA_PREFIX: Final = "journal-"
-#: Of ``stat.st_blocks``, whatever the file system's own blocks are.
-_STAT_BLOCK_BYTES: Final = 512
 
 
-class MappedFile(DirectoryFile):
-    """A data file of :class:`MappedStorage`."""
+class MappedFile:
+    """A data file of :class:`MappedStorage`: *file*, to which short writes are copies into a mapping.
 
-    __slots__ = ("_base", "_can_map", "_window")
+    *window_bytes* are mapped at a time.
+    """
 
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        self._window: mmap.mmap | None = None
+    __slots__ = ("_base", "_file", "_window", "_window_bytes", "datasync", "pread", "preallocate")
+
+    def __init__(self, file: MappableFile, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self._file = file
+        self._window: Mapping | None = None
+        self._window_bytes = window_bytes
         self._base = 0  # where in the file the window begins
-        self._can_map: bool | None = None  # not known yet
+        self.pread = file.pread
+        self.datasync = file.datasync  # of Linux: also what was stored through mappings
+        self.preallocate = file.preallocate
 
     @property
     def is_mapped(self) -> bool:
@@ -59,7 +68,7 @@ class MappedFile(DirectoryFile):
         length = sum(map(len, buffers))
         window = self._window_for(offset, length) if length <= COPY_BYTES_MAX else None
         if window is None:
-            super().pwritev(buffers, offset)
+            self._file.pwritev(buffers, offset)
             return
         at = offset - self._base
         for buffer in buffers:
@@ -67,7 +76,7 @@ class MappedFile(DirectoryFile):
             window[at:end] = buffer
             at = end
 
-    def _window_for(self, offset: int, length: int) -> mmap.mmap | None:
+    def _window_for(self, offset: int, length: int) -> Mapping | None:
         """The mapping, moved so that the range lies in it; None: write it with a system call."""
         window = self._window
         if window is not None:
@@ -75,41 +84,45 @@ class MappedFile(DirectoryFile):
                 return window
             window.close()
             self._window = None
-        if not self._can_map:
-            self._can_map = self._is_allocated()
-            if not self._can_map:
-                return None
-        fd = self.fileno()
-        size = os.fstat(fd).st_size
         base = offset - offset % mmap.ALLOCATIONGRANULARITY
-        if offset + length > size:
+        window = self._file.map(base, self._window_bytes)
+        if window is None:
+            return None
+        if offset + length > base + len(window):
+            window.close()
             return None  # a mapping cannot make a file longer
-        # Pages that are not in memory would be read by the copy, under the interpreter's lock.
-        os.posix_fadvise(fd, base, 2 * WINDOW_BYTES, os.POSIX_FADV_WILLNEED)
         self._base = base
-        self._window = mmap.mmap(fd, min(WINDOW_BYTES, size - base), offset=base)
-        return self._window
+        self._window = window
+        return window
 
-    def _is_allocated(self) -> bool:
-        status = os.fstat(self.fileno())
-        return status.st_blocks * _STAT_BLOCK_BYTES >= status.st_size > 0
+    @property
+    def length(self) -> int:
+        """See File."""
+        return self._file.length
 
     def close(self) -> None:
         """See File."""
         if self._window is not None:
             self._window.close()
             self._window = None
-        super().close()
+        self._file.close()
+
+
+def with_mapping(
+    name: str, file: MappableFile, *, window_bytes: int = WINDOW_BYTES
+) -> MappedFile | MappableFile:
+    """*file*, written through mappings when its *name* is that of a data file."""
+    if not name.startswith(_DATA_PREFIX):
+        return file
+    return MappedFile(file, window_bytes=window_bytes)
 
 
 class MappedStorage(DirectoryStorage):
     """A directory whose data files are written through mappings."""
 
-    def open(self, name: str, *, create: bool = False) -> DirectoryFile:
+    def open(self, name: str, *, create: bool = False) -> File:
         """See Storage."""
-        if not name.startswith(_DATA_PREFIX):
-            return super().open(name, create=create)
-        return MappedFile(self.open_fd(name, create=create))
+        return with_mapping(name, DirectoryFile(self.open_fd(name, create=create)))
 
 
 def file_system_of(path: Path) -> str:

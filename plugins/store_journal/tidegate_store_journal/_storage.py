@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import socket
@@ -24,6 +25,8 @@ from tidegate.spi import StoreLockedError
 LOCK_NAME: Final = "lock"
 #: Linux takes at most 1024 buffers in one call (IOV_MAX in <limits.h>).
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
+#: Of ``stat.st_blocks``, whatever the file system's own blocks are.
+_STAT_BLOCK_BYTES: Final = 512
 
 
 class File(Protocol):
@@ -59,6 +62,37 @@ class File(Protocol):
 
     def close(self) -> None:
         """Release it; does not sync. Idempotent."""
+        ...
+
+
+class Mapping(Protocol):
+    """A part of a file as memory (``mmap.mmap``).
+
+    What is stored is seen by ``pread`` at once. It is on stable storage after the file's
+    ``datasync``, and until then any page of it may be there as it was at any moment, or not.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __setitem__(self, where: slice[int, int, None], data: bytes, /) -> None:
+        """Copy *data* to *where*, which has the same length."""
+        ...
+
+    def close(self) -> None:
+        """Release it; does not sync, and what was stored stays. Idempotent."""
+        ...
+
+
+class MappableFile(File, Protocol):
+    """A file of which parts can be mapped."""
+
+    def map(self, offset: int, length: int) -> Mapping | None:
+        """Map *length* bytes from *offset*, a multiple of ``mmap.ALLOCATIONGRANULARITY``; fewer at
+        the end of the file.
+
+        Returns: None when a store could fail, because the file has no block there yet: then it can
+            only be written with system calls. Raises: OSError.
+        """
         ...
 
 
@@ -119,11 +153,12 @@ class Storage(Protocol):
 class DirectoryFile:
     """A file of :class:`DirectoryStorage`."""
 
-    __slots__ = ("_fd", "_lock", "_synced_fd")
+    __slots__ = ("_fd", "_is_allocated", "_lock", "_synced_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._synced_fd = -1
+        self._is_allocated = False  # as far as is known
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -189,6 +224,18 @@ class DirectoryFile:
                 raise
             # The file system cannot reserve; the padding that follows takes the room instead.
             os.ftruncate(self._fd, length)
+
+    def map(self, offset: int, length: int) -> mmap.mmap | None:
+        """See :class:`MappableFile`. On Linux, ext4, XFS and tmpfs: others may move blocks."""
+        status = os.fstat(self._fd)
+        size = status.st_size
+        if not self._is_allocated:
+            self._is_allocated = status.st_blocks * _STAT_BLOCK_BYTES >= size > 0
+        if not self._is_allocated or offset >= size:
+            return None
+        # Pages that are not in memory would be read by the copy, under the interpreter's lock.
+        os.posix_fadvise(self._fd, offset, 2 * length, os.POSIX_FADV_WILLNEED)
+        return mmap.mmap(self._fd, min(length, size - offset), offset=offset)
 
     @property
     def length(self) -> int:
@@ -256,7 +303,7 @@ class DirectoryStorage:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def open(self, name: str, *, create: bool = False) -> DirectoryFile:
+    def open(self, name: str, *, create: bool = False) -> File:
         """See :class:`Storage`."""
         return DirectoryFile(self.open_fd(name, create=create))
 

@@ -89,11 +89,63 @@ def test_a_disk_that_lies_loses_what_was_promised(without: str) -> None:
     assert lost > 10
 
 
+def stored_once(recording: Recording) -> None:
+    """A page written, another stored through a mapping, both synced and promised."""
+    disk = FaultyDisk(1)
+    with recording.of(disk):
+        storage = disk.start()
+        file = storage.open("a", create=True)
+        file.pwritev([b"written".ljust(8192, b".")], 0)
+        file.datasync()
+        storage.sync_directory()
+        mapping = file.map(4096, 4096)
+        assert mapping is not None
+        mapping[0:6] = b"stored"
+        file.pwritev([b"again"], 10)
+        file.datasync()
+        recording.promise(1)
+
+
+def test_stores_through_mappings_are_changes_and_are_synced_with_the_file() -> None:
+    recording = Recording()
+    stored_once(recording)
+    for seed in range(20):
+        *points, last = recording.points([seed])
+        assert [point.kind for point in points][-3:] == ["store", "write", "sync"]
+        content = last.disk().start().open("a").pread(8192, 0)
+        assert (content[10:15], content[4096:4102]) == (b"again", b"stored")
+
+
+def test_a_disk_that_flushes_no_mapping_loses_what_was_stored_and_nothing_else() -> None:
+    recording = Recording()
+    stored_once(recording)
+    found: set[bytes] = set()
+    for seed in range(100):
+        *_, last = recording.points([seed], without="flush")
+        content = last.disk().start().open("a").pread(8192, 0)
+        assert (content[:7], content[10:15]) == (b"written", b"again")
+        found.add(content[4096:4102])
+    assert {b"stored", b"......"} <= found
+
+
+def test_names_of_folders_are_recorded_with_their_folder() -> None:
+    recording = Recording()
+    disk = FaultyDisk(1)
+    with recording.of(disk):
+        storage = disk.start()
+        storage.folder("one").open("x", create=True)
+        storage.open("top", create=True)
+        storage.folder("one").sync_directory()
+    names = {frozenset(p.disk().start().list()) for p in [*recording.points(range(30))][-30:]}
+    assert names == {frozenset({"one|x"}), frozenset({"one|x", "top"})}
+
+
 def test_a_report_counts_and_names_what_failed(tmp_path: Path) -> None:
     recording = Recording()
     run_once(recording)
     report = CrashReport("A title")
     report.checks.append("nothing is lost")
+    report.covered.append("every type of journal")
     for point in recording.points([1]):
         report.add("load", point, "lost 7" if point.number == 3 else "")
         report.add("no sync", point, "lost" if point.number else "", is_control=True)
@@ -105,6 +157,12 @@ def test_a_report_counts_and_names_what_failed(tmp_path: Path) -> None:
     assert "| load | 0 | 11 | 3 | 1 |" in text
     assert "| no sync | 11 | 10 |" in text
     assert "- nothing is lost" in text
+    assert "What the schedules cover:\n\n- every type of journal\n" in text
+    assert "page by page: lost, kept, earlier," in text
+    assert text.endswith(
+        "Result: 11 crash points in 1 schedules, 1 FAILURES; "
+        "1 of 1 negative controls found losses.\n"
+    )
     assert "- lost 7" in text
 
 

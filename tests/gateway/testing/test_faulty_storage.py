@@ -18,25 +18,30 @@ from tidegate.spi import (
     StoreLockedError,
     WriteBatch,
 )
+from tidegate.testing._unsynced import SECTOR_BYTES
 from tidegate.testing.faulty_storage import (
-    SECTOR_BYTES,
     Call,
     Faults,
     FaultyDisk,
     FaultyFile,
+    FaultyFolder,
     FaultyStorage,
 )
 from tidegate_store_journal import JournalOptions, JournalStore
-from tidegate_store_journal._storage import File, Storage
+from tidegate_store_journal._storage import File, MappableFile, Storage
 
 SEEDS = range(40)
 
 
-def as_journal_storage(storage: FaultyStorage) -> Storage:
+def as_journal_storage(storage: FaultyStorage | FaultyFolder) -> Storage:
     return storage  # the type checker compares it with the journal's protocol
 
 
 def as_journal_file(file: FaultyFile) -> File:
+    return file
+
+
+def as_mappable(file: FaultyFile) -> MappableFile:
     return file
 
 
@@ -283,6 +288,112 @@ def test_one_start_at_a_time_and_one_owner_in_it() -> None:
         first.list()
     second.lock("three")
     assert (second.durable, second.metadata_directory) == (True, Path("metadata"))
+
+
+def test_what_is_stored_through_a_mapping_is_read_and_synced_with_the_file() -> None:
+    kept: set[bytes] = set()
+    for seed in SEEDS:
+        disk = FaultyDisk(seed)
+        storage = disk.start()
+        file = created(storage, "a", bytes(5000))
+        mapping = file.map(4096, 1 << 20)
+        assert mapping is not None
+        assert len(mapping) == 5000 - 4096, "a mapping ends with the file"
+        mapping[4:10] = b"synced"
+        assert file.pread(6, 4100) == b"synced"
+        file.datasync()
+        mapping[10:16] = b"unsure"
+        mapping[0:0] = b""
+        mapping.close()
+        file.close()
+        disk.cut_power()
+        content = content_of(disk.start(), "a")
+        assert (len(content), content[4100:4106]) == (5000, b"synced")
+        kept.add(content[4106:4112])
+    assert {b"unsure", bytes(6)} <= kept
+
+
+def test_a_mapping_takes_only_what_fits_into_pages_that_are_there() -> None:
+    disk = FaultyDisk()
+    file = created(disk.start(), "a", bytes(5000))
+    with pytest.raises(ValueError, match="begins with a page"):
+        file.map(1, 10)
+    assert file.map(8192, 10) is None
+    mapping = as_mappable(file).map(0, 4096)
+    assert mapping is not None
+    with pytest.raises(IndexError):
+        mapping[0:3] = b"four"
+    with pytest.raises(IndexError):
+        mapping[4095:4097] = b"ab"
+    mapping.close()
+    with pytest.raises(ValueError, match="closed"):
+        mapping[0:1] = b"x"
+    mapping = file.map(0, 4096)
+    assert mapping is not None
+    disk.cut_power()
+    with pytest.raises(OSError, match="power is off"):
+        mapping[0:1] = b"x"
+
+
+def test_every_file_that_is_opened_can_be_wrapped() -> None:
+    storage = FaultyDisk().start()
+    opened: list[tuple[str, bool]] = []
+
+    def wrap(name: str, file: FaultyFile) -> FaultyFile:
+        opened.append((name, file.length == 0))
+        return file
+
+    storage.wrap = wrap
+    storage.open("a", create=True).pwritev([b"x"], 0)
+    storage.open("a")
+    assert opened == [("a", True), ("a", False)]
+
+
+def test_a_folder_has_its_own_names_and_syncs_only_them() -> None:
+    found: set[frozenset[str]] = set()
+    for seed in range(100):
+        disk = FaultyDisk(seed)
+        storage = disk.start()
+        folder = storage.folder("one")
+        created(storage, "b|c")
+        storage.folder("b").sync_directory()
+        folder.open("x.tmp", create=True).datasync()
+        folder.rename("x.tmp", "x")
+        storage.open("top", create=True)
+        folder.sync_directory()
+        assert (list(folder.list()), "one|x" in storage.list()) == (["x"], True)
+        disk.cut_power()
+        found.add(frozenset(disk.start().list()))
+    assert found == {frozenset({"b|c", "one|x"}), frozenset({"b|c", "one|x", "top"})}
+
+
+def test_the_names_of_a_folder_are_not_synced_with_the_directory() -> None:
+    found: set[frozenset[str]] = set()
+    for seed in range(100):
+        disk = FaultyDisk(seed)
+        storage = disk.start()
+        storage.folder("one").open("x", create=True)
+        storage.open("top", create=True)
+        storage.sync_directory()
+        disk.cut_power()
+        found.add(frozenset(disk.start().list()))
+    assert found == {frozenset({"top"}), frozenset({"one|x", "top"})}
+
+
+def test_a_folder_is_a_storage_on_the_same_disk() -> None:
+    disk = FaultyDisk(capacity_bytes=100, metadata_directory=Path("metadata"))
+    folder = as_journal_storage(disk.start().folder("one"))
+    folder.lock("us")
+    assert (folder.metadata_directory, folder.durable) == (None, True)
+    folder.open("x", create=True).pwritev([bytes(60)], 0)
+    assert folder.free_bytes() == 40
+    assert "one|x" in folder.describe("x")
+    folder.unlink("x")
+    assert list(folder.list()) == []
+    folder.unlock()
+    disk.cut_power()
+    with pytest.raises(OSError, match="power is off"):
+        folder.sync_directory()
 
 
 async def fill_until_the_power_goes(store: JournalStore) -> tuple[dict[int, bytes], set[int]]:

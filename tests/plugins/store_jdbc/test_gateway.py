@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -123,6 +124,38 @@ def test_a_standby_gateway_takes_over_with_every_message(
         finally:
             second.__exit__()
             starting.join(60)
+
+
+def test_a_statement_that_the_database_refuses_is_named_with_file_and_key(tmp_path: Path) -> None:
+    extra = SQLITE + 'statements = { find_version_statement = "SELECT version FROM nowhere" }\n'
+    gateway = GatewayProcess(tmp_path, extra=extra)
+    done = subprocess.run(
+        gateway.command(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert f"{gateway.config}: store.statements.find_version_statement: " in done.stderr
+    assert "nowhere" in done.stderr
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    turns = itertools.count()
+
+    def strike(gateway: GatewayProcess) -> None:
+        if next(turns) % 2:
+            crash.restart(gateway)
+        else:
+            postgres.stop(signal.SIGKILL)
+            postgres.start()
+
+    extra = on_postgres(postgres, tmp_path)
+    oracle = asyncio.run(
+        crash.run_kills(tmp_path, seed=9, kills=12, load_s=(0.15, 1.2), extra=extra, strike=strike)
+    )
+    accounted_for(oracle, "postgres, seed 9")
 
 
 @pytest.mark.crash

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import mmap
 import os
 import random
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,7 @@ from tidegate.spi import (
 )
 from tidegate.testing._harness import run_scenario
 from tidegate_store_journal import JournalOptions, JournalStore
+from tidegate_store_journal._mapped import with_mapping
 
 T = TypeVar("T")
 ANY_SIZE = 1 << 40
@@ -198,6 +201,15 @@ def with_ring(storage: Any, seed: int = 0) -> Any:
         return ShuffledRing(loop, seed)
 
     storage.make_ring = make_ring
+    return storage
+
+
+def with_maps(storage: Any, window_bytes: int = 4 * mmap.ALLOCATIONGRANULARITY) -> Any:
+    """*storage*, whose data files are written through mappings as MAPPED does it.
+
+    *window_bytes*: small, so that it moves all the time and some batches do not fit.
+    """
+    storage.wrap = partial(with_mapping, window_bytes=window_bytes)
     return storage
 
 

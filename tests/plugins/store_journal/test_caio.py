@@ -16,7 +16,9 @@ from tidegate_store_journal._storage import DirectoryFile, DirectoryStorage
 
 
 def made(tmp_path: Path) -> DirectoryFile:
-    return DirectoryStorage(tmp_path).open("file", create=True)
+    file = DirectoryStorage(tmp_path).open("file", create=True)
+    assert isinstance(file, DirectoryFile)
+    return file
 
 
 async def result_of(ring: CaioRing, file: DirectoryFile, data: bytes, at: int, synced: bool) -> int:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from journal_crash import EAGER as EAGER_OPTIONS
-from journal_crash import Profile, fast_directory, problem_at, record
-from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_ring
+from journal_crash import LARGE_NAME, Profile, fast_directory, problem_at, record
+from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_maps, with_ring
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
 from tidegate.testing.faulty_storage import Faults, FaultyDisk, FaultyStorage
@@ -159,6 +159,8 @@ async def live_and_crash(
     history.states.append(history.state())
     for _ in range(4):
         storage = with_ring(disk.start(Faults(cut_at_sync=chance.randrange(1, syncs))), seed)
+        if options.get("journal_type") == "MAPPED":
+            storage = with_maps(storage)
         store = None
         try:
             store, _ = await opened(directory, storage, keep=True, **options)
@@ -218,6 +220,16 @@ def test_after_a_power_cut_amid_requests_and_compaction_it_is_as_well(
 ) -> None:
     changes: dict[str, Any] = {**policy_of(seed), **ASYNCIO[seed // 2 % 3]}
     assert run(live_and_crash(tmp_path, seed, sparse_load, 150, **changes)) == ""
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_after_a_power_cut_amid_mapped_pages_the_store_is_in_a_state_that_it_went_through(
+    tmp_path: Path, seed: int
+) -> None:
+    """Pages are written back in any order, each as it was at any moment."""
+    live, syncs, policy = ((load, 60, {}), (sparse_load, 150, policy_of(seed)))[seed % 2]
+    options = {**policy, "journal_type": "MAPPED"}
+    assert run(live_and_crash(tmp_path, seed, live, syncs, **options)) == ""
 
 
 def policy_of(seed: int) -> dict[str, object]:
@@ -311,6 +323,7 @@ def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
         {"journal_datasync": False},
         {"journal_sync_non_transactional": False},
         {"journal_disk_sync_strategy": "never", "journal_type": "ASYNCIO"},
+        {"journal_disk_sync_strategy": "never", "journal_type": "MAPPED"},
     )
     for changes in controls:
         problems = [run(live_and_crash(tmp_path, seed, **changes)) for seed in range(10)]
@@ -321,7 +334,62 @@ RECORDED = (
     Profile("steady", small=0.5, unordered=0.3),
     Profile("sparse", batches=100, sizes=(5, 1500, 20_000), staying=0.125, options=EAGER_OPTIONS),
     Profile("no metadata", small=0.2, sizes=(5, 9000), metadata=False),
+    Profile(
+        "mapped",
+        batches=80,
+        sizes=(5, 1500, 20_000),
+        staying=0.125,
+        options={**EAGER_OPTIONS, "journal_type": "MAPPED"},
+        prepare=with_maps,
+    ),
+    Profile(
+        "folders",
+        sizes=(5, 1500, 20_000),
+        staying=0.125,
+        unordered=0.3,
+        checkpoints=0.2,
+        options={
+            **EAGER_OPTIONS,
+            "preset": "flatfile",
+            "per_destination": ("queue://>",),
+            "max_record_size": 8000,
+            "filepool_limit": 3,
+        },
+    ),
+    Profile("streamed", sizes=(5, 1500, 30_000), streamed=0.3, staying=0.1, unordered=0.3),
 )
+BY_NAME = {profile.name: profile for profile in RECORDED}
+
+
+#: What must have happened to files in a load, by name of the profile: kind and a part of the name.
+EXERCISED = {
+    "mapped": (("store", ""), ("write", "")),
+    "folders": (
+        ("create", "|queue#q|vrfile.tmp"),  # compaction: more than the one that it begins with
+        ("create", "|queue#dlq|1.msg"),  # a message with a file of its own
+        ("unlink", "|queue#gone|vrfile"),  # a directory that nothing lives in any more
+    ),
+    "streamed": (
+        ("create", f"{LARGE_NAME}|"),
+        ("rename", ".free"),  # the file of one body taken over by another
+        ("unlink", f"{LARGE_NAME}|"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXERCISED)
+def test_the_recorded_loads_do_what_they_are_for(tmp_path: Path, name: str) -> None:
+    """Otherwise their crash points would prove nothing about it."""
+
+    async def scenario(directory: Path) -> None:
+        recording, _ = await record(directory / "run", 5, BY_NAME[name])
+        changes = recording.changes
+        for kind, part in EXERCISED[name]:
+            count = sum(item.kind == kind and part in item.name for item in changes)
+            assert count > (1 if part.endswith(".tmp") else 0), (kind, part)
+
+    with fast_directory(tmp_path) as directory:
+        run(scenario(Path(directory)))
 
 
 @pytest.mark.parametrize("profile", RECORDED, ids=lambda item: item.name)
@@ -333,7 +401,9 @@ def test_at_any_change_of_a_recorded_run_the_power_may_go(tmp_path: Path, profil
             if point.is_at_sync or point.number % 5 == 0:
                 count += 1
                 metadata = profile.metadata and point.number % 4 > 0
-                problem = await problem_at(point, model, directory / "m", metadata=metadata)
+                problem = await problem_at(
+                    point, model, directory / "m", profile, metadata=metadata
+                )
                 assert not problem, f"before change {point.number} ({point.kind}): {problem}"
         assert count > 80
 
@@ -341,15 +411,21 @@ def test_at_any_change_of_a_recorded_run_the_power_may_go(tmp_path: Path, profil
         run(scenario(Path(directory)))
 
 
-@pytest.mark.parametrize("without", ["sync", "names"])
-def test_on_a_disk_that_lies_the_same_points_find_losses(tmp_path: Path, without: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [("sparse", "sync"), ("sparse", "names"), ("mapped", "flush"), ("folders", "sync")],
+)
+def test_on_a_disk_that_lies_the_same_points_find_losses(
+    tmp_path: Path, name: str, without: str
+) -> None:
     async def scenario(directory: Path) -> None:
-        profile = RECORDED[1]
+        profile = BY_NAME[name]
         recording, model = await record(directory / "run", 5, profile)
         caught = 0
         for point in recording.points([5], without=without):
             if point.number > 30 and point.number % 15 == 0:
-                caught += bool(await problem_at(point, model, directory / "m", metadata=True))
+                problem = await problem_at(point, model, directory / "m", profile, metadata=True)
+                caught += bool(problem)
         assert caught > 5
 
     with fast_directory(tmp_path) as directory:

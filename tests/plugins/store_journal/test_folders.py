@@ -13,13 +13,14 @@ from tidegate_store_journal._folders import (
     DirectoryFolders,
     FlatFolders,
     Folders,
+    FolderStorage,
     covers,
     folder_name,
     folders_of,
     keep_copy,
     lost_error,
 )
-from tidegate_store_journal._storage import DirectoryStorage
+from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
 
 
 @pytest.mark.parametrize(
@@ -51,13 +52,15 @@ def test_two_destinations_never_share_a_folder(first: str, second: str) -> None:
     assert one not in (".", "..")
 
 
-@pytest.fixture(params=["directory", "flat"])
+@pytest.fixture(params=["directory", "flat", "faulty"])
 def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Folders:
     if request.param == "directory":
         found = folders_of(DirectoryStorage(tmp_path))
         assert isinstance(found, DirectoryFolders)
     else:
-        found = folders_of(FaultyDisk(1).start())
+        storage = MemoryStorage() if request.param == "flat" else FaultyDisk(1).start()
+        assert isinstance(storage, FolderStorage) is (request.param == "faulty")
+        found = folders_of(storage)
         assert isinstance(found, FlatFolders)
     return found
 

@@ -102,7 +102,7 @@ def test_only_data_files_are_mapped(tmp_path: Path) -> None:
     for name, is_mapped in (("bindings", False), (NAME, True), (NAME + ".tmp", True)):
         file = storage.open(name, create=True)
         assert isinstance(file, MappedFile) is is_mapped
-        assert isinstance(file, DirectoryFile)
+        assert isinstance(file, DirectoryFile) is not is_mapped
         file.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tidegate.spi import StoreLockedError
 from tidegate_store_journal import DirectoryStorage, MemoryStorage, Storage
-from tidegate_store_journal._storage import write_atomically
+from tidegate_store_journal._storage import DirectoryFile, write_atomically
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -51,6 +52,33 @@ def test_a_preallocated_file_reads_as_zeros(storage: Storage) -> None:
     file.pwritev([b"x"], 9_999)
     file.preallocate(5_000)
     assert file.length == 10_000
+    file.close()
+
+
+def test_a_mapping_is_the_file_itself_and_ends_with_it(tmp_path: Path) -> None:
+    page = mmap.ALLOCATIONGRANULARITY
+    file = DirectoryStorage(tmp_path).open("a", create=True)
+    assert isinstance(file, DirectoryFile)
+    assert file.map(0, page) is None, "an empty file has no block"
+    file.preallocate(2 * page + 10)
+    mapping = file.map(page, 1 << 30)
+    assert mapping is not None
+    assert len(mapping) == page + 10
+    mapping[0:3] = b"abc"
+    assert file.pread(3, page) == b"abc"
+    file.datasync()
+    mapping.close()
+    assert file.map(4 * page, page) is None, "nothing is there"
+    file.close()
+    assert (tmp_path / "a").read_bytes()[page : page + 3] == b"abc"
+
+
+def test_a_file_with_holes_is_not_mapped(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    os.truncate(tmp_path / "a", 1 << 20)
+    file = DirectoryStorage(tmp_path).open("a")
+    assert isinstance(file, DirectoryFile)
+    assert file.map(0, 1 << 20) is None
     file.close()
 
 
@@ -206,6 +234,7 @@ def test_a_file_that_cannot_be_moved_out_stays(
 def test_a_synced_descriptor_writes_the_same_file_whatever_its_name(tmp_path: Path) -> None:
     directory = DirectoryStorage(tmp_path)
     file = directory.open("a", create=True)
+    assert isinstance(file, DirectoryFile)
     directory.rename("a", "b")
     fd = file.synced_fileno()
     assert fd == file.synced_fileno() != file.fileno()
