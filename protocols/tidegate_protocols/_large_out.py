@@ -189,15 +189,20 @@ class LargeOut:
         except GatewayError as error:
             item.missing(error)
             return
-        data_before = item.head
+        head = item.head
         while True:
             left -= len(data)
             is_last = left <= 0
             self._read_ahead(item if not is_last else self._queue[0] if self._queue else b"")
-            if data_before or is_last:
-                data = b"".join((data_before, data, item.tail if is_last else b""))
-            self._link.send_piece(data, last=is_last)
-            data_before = b""
+            # One by one, because the link would put them together: a copy of the whole piece.
+            if head:
+                self._link.send_piece(head, last=False)
+                self._link.flush()
+                head = b""
+            self._link.send_piece(data, last=is_last and not item.tail)
+            if is_last and item.tail:
+                self._link.flush()
+                self._link.send_piece(item.tail, last=True)
             await self._flushed()
             if is_last:
                 return

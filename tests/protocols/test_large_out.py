@@ -79,15 +79,19 @@ def test_a_body_goes_in_pieces_and_everything_else_waits_behind_it():
         assert case.out.is_busy
         await settled()
         assert case.link.sent == [
-            (b"<abc", False),
+            (b"<", False),
+            (b"abc", False),
             (b"def", False),
-            (b"g>", True),
+            (b"g", False),
+            (b">", True),
             b"later",
-            (b"<xyz>", True),
+            (b"<", False),
+            (b"xyz", False),
+            (b">", True),
         ]
         assert (case.idle, case.out.is_busy) == (1, False)
         assert all(reader.is_closed for reader in case.bodies.readers)
-        assert case.link.flushes == 5
+        assert case.link.flushes == 9
 
     run(scenario)
 
@@ -98,11 +102,17 @@ def test_a_client_that_does_not_read_stops_the_reading():
         case.out.writable(False)
         case.stream(b"abcdef")
         await settled()
-        assert case.link.sent == [(b"<ab", False)]
+        assert case.link.sent == [(b"<", False), (b"ab", False)]
         assert case.bodies.readers[0].at == 4, "one piece is read ahead"
         case.out.writable(True)
         await settled()
-        assert case.link.sent == [(b"<ab", False), (b"cd", False), (b"ef>", True)]
+        assert case.link.sent == [
+            (b"<", False),
+            (b"ab", False),
+            (b"cd", False),
+            (b"ef", False),
+            (b">", True),
+        ]
 
     run(scenario)
 
@@ -114,7 +124,7 @@ def test_the_next_body_is_read_while_the_end_of_the_last_one_is_written():
         case.stream(b"ab")
         case.stream(b"cdef")
         await settled()
-        assert case.link.sent == [(b"<ab>", True)]
+        assert case.link.sent == [(b"<", False), (b"ab", False), (b">", True)]
         assert [reader.at for reader in case.bodies.readers] == [2, 2]
         case.out.cancel()
         await settled()
@@ -178,7 +188,7 @@ def test_a_body_that_breaks_in_the_middle_ends_everything():
         case.stream(b"abcd")
         case.stream(b"never")
         await settled()
-        assert case.link.sent == [(b"<ab", False)]
+        assert case.link.sent == [(b"<", False), (b"ab", False)]
         assert (len(case.broken), case.missing, case.idle) == (1, [], 0)
         assert not case.out.is_busy
         assert all(reader.is_closed for reader in case.bodies.readers)
