@@ -270,6 +270,8 @@ def test_the_report_names_what_is_readable_in_a_file_that_was_put_aside_whole(
             if path.stat().st_size > 200_000
         ]
         damage(copy, name, (copy / "journal" / name).read_bytes().index(b"7 ....") + 100)
+        # A checkpoint beside the writes may know the batch: only a rebuild always reads it.
+        shutil.rmtree(copy / "journal" / "metadata")
         store, _ = await opened(copy, **QUARANTINE)
         assert await pending(store) == list(range(31, 41))
         assert "still holds readably: 1-6, 8-30 (list 1)." in report_of(copy)
