@@ -35,8 +35,8 @@ demo: setup  ## real input to a real table; KILL=1 also kills the gateway on the
 bench: setup  ## messages a second beside the peers that are found
 	@exec $(BIN)/python benchmarks/bench.py $(ARGS)
 
-crash: setup  ## power cuts, wrong bits and killed gateways, by seed; reports in build/
-	@exec $(BIN)/pytest -m crash --timeout 900 $(ARGS)
+crash: setup  ## power cuts, wrong bits, killed gateways, by seed: reports in build/; LONG=1: more of all
+	@TIDEGATE_CRASH_LONG=$(LONG) exec $(BIN)/pytest -m crash --timeout 900 $(ARGS)
 
 soak: setup  ## minutes of sustained load
 	@exec $(BIN)/pytest -m soak --timeout 1800 $(ARGS)

@@ -9,6 +9,14 @@ import threading
 from collections.abc import Generator, Iterator
 
 import pytest
+from crash_crew import (  # noqa: F401 - hooks and a fixture; tests/_support is on the path
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    results,
+)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -519,14 +519,13 @@ async def problem_at(
         for name, data in point.files.items():
             (directory / name).write_bytes(data)
     disk = point.disk(directory if metadata else None)
-    files = disk.read_all()
     try:
         problem = await _recover_and_compare(disk, point, model, directory, profile, chance)
     except (StoreError, OSError, AssertionError) as error:
         problem = f"{type(error).__name__}: {error}"
     if problem and keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
+        for name, data in point.disk().read_all().items():  # the same disk once more
             (keep / name).parent.mkdir(parents=True, exist_ok=True)
             (keep / name).write_bytes(data)
         if metadata:

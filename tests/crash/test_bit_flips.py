@@ -8,15 +8,16 @@ sample (tests/plugins/store_journal/test_damage.py).
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crash_crew import Job, job
 from journal_crash import fast_directory
 from journal_flips import (
     PROFILE,
@@ -36,9 +37,15 @@ from tidegate_store_journal._storage import DirectoryStorage
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
+TEMPORARY = Path(tempfile.gettempdir())
 REPORT = ROOT / "build" / "bit-flip-report.md"
 FINE = {"harmless", "refused", "reported"}
 SAMPLE = 250
+#: Jobs that share the bytes of a test among them.
+PARTS = 4
+
+#: Outcomes with their numbers, what was wrong, and how many bytes all parts have together.
+Part = tuple[Counter[str], list[str], int]
 
 
 @pytest.fixture(scope="module")
@@ -60,67 +67,87 @@ def report() -> Iterator[dict[str, Counter[str]]]:
     REPORT.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+def total(results: list[Part]) -> Counter[str]:
+    """All outcomes. Fails when one of them is not fine."""
+    assert [problem for _, problems, _ in results for problem in problems] == []
+    return sum((outcomes for outcomes, _, _ in results), Counter[str]())
 
 
-async def flip_all(
-    work: Path, where: list[tuple[str, int]], original: Path, model: Any, **options: Any
-) -> tuple[Counter[str], list[str]]:
+# What follows in pairs: a job, which runs in a process of its own (tests/_support/crash_crew.py) and
+# takes each PARTS-th byte, and the test that adds these up.
+
+
+def flips(
+    profile_name: str, policy: str, rebuilds: bool, step: int, sample: int, part: int
+) -> Part:
+    """Flip one byte after the other: each *step*-th of the journal, or a *sample* of them."""
     outcomes: Counter[str] = Counter()
     problems: list[str] = []
-    for name, offset in where:
-        result = await outcome_of_flip(original, work, name, offset, model, **options)
-        outcomes[result if result in FINE else "NOT NOTICED"] += 1
-        if result not in FINE:
-            problems.append(f"{name} offset {offset}: {result}")
-    return outcomes, problems
+
+    async def scenario(directory: Path) -> int:
+        original = directory / "original"
+        profile = {"tiny": TINY, "compacted": PROFILE}[profile_name]
+        model = await make_journal(original, profile)
+        if rebuilds:
+            shutil.rmtree(original / "journal" / "metadata")
+        where = places(original)
+        if sample:
+            where = random.Random(7).sample(where, sample)
+        else:
+            where = [item for item in where if not item[0].startswith("metadata")]
+            assert len(where) > 4000
+        where = where[::step]
+        for name, offset in where[part::PARTS]:
+            options: dict[str, Any] = {"damaged_journal_policy": policy}
+            work = directory / "work"
+            result = await outcome_of_flip(original, work, name, offset, model, **options)
+            outcomes[result if result in FINE else "NOT NOTICED"] += 1
+            if result not in FINE:
+                problems.append(f"{name} offset {offset}: {result}")
+        return len(where)
+
+    with fast_directory(TEMPORARY) as name:
+        count = asyncio.run(scenario(Path(name)))
+    return outcomes, problems, count
 
 
+def step_of(policy: str, rebuilds: bool) -> int:
+    """The journal alone: every byte. With the other policy, or what is also in the checkpoint, a
+    share of them: that is about what follows."""
+    return {(True, "refuse"): 1, (False, "refuse"): 3}.get((rebuilds, policy), 6)
+
+
+def tiny_jobs(policy: str, rebuilds: bool) -> list[Job]:
+    step = step_of(policy, rebuilds)
+    return [job(flips, "tiny", policy, rebuilds, step, 0, part) for part in range(PARTS)]
+
+
+@pytest.mark.crew(jobs=tiny_jobs)
 @pytest.mark.parametrize("policy", ["refuse", "quarantine"])
 @pytest.mark.parametrize("rebuilds", [True, False], ids=["rebuilt", "with metadata"])
 def test_a_bit_in_any_byte_of_a_tiny_journal(
-    tmp_path: Path, policy: str, rebuilds: bool, report: dict[str, Counter[str]]
+    policy: str, rebuilds: bool, results: list[Part], report: dict[str, Counter[str]]
 ) -> None:
-    async def scenario(directory: Path) -> list[str]:
-        original = directory / "original"
-        model = await make_journal(original, TINY)
-        if rebuilds:
-            shutil.rmtree(original / "journal" / "metadata")
-        where = [item for item in places(original) if not item[0].startswith("metadata")]
-        assert len(where) > 4000
-        # The journal alone: every byte. With the other policy, or what is also in the checkpoint, a
-        # share of them: that is about what follows.
-        step = {(True, "refuse"): 1, (False, "refuse"): 3}.get((rebuilds, policy), 6)
-        where = where[::step]
-        found, problems = await flip_all(
-            directory / "work", where, original, model, damaged_journal_policy=policy
-        )
-        name = f"every {'' if step == 1 else f'{step}th '}byte of a tiny journal ({len(where)})"
-        report[f"{name}, {policy}, {'rebuilt' if rebuilds else 'with metadata'}"] = found
-        assert found["refused"] + found["reported"] > len(where) // (4 if rebuilds else 40)
-        return problems
-
-    with fast_directory(tmp_path) as directory:
-        assert asyncio.run(scenario(Path(directory))) == []
+    step, count = step_of(policy, rebuilds), results[0][2]
+    found = total(results)
+    name = f"every {'' if step == 1 else f'{step}th '}byte of a tiny journal ({count})"
+    report[f"{name}, {policy}, {'rebuilt' if rebuilds else 'with metadata'}"] = found
+    assert found["refused"] + found["reported"] > count // (4 if rebuilds else 40)
 
 
-def test_a_bit_in_any_byte_of_padding(tmp_path: Path, report: dict[str, Counter[str]]) -> None:
+def flips_of_padding(part: int) -> Part:
     """Sixty-four flips a start, far apart: what is found behind the end is cut off and kept."""
+    outcomes: Counter[str] = Counter()
+    problems: list[str] = []
 
-    async def scenario(directory: Path) -> list[str]:
+    async def scenario(directory: Path) -> int:
         original = directory / "original"
         model = await make_journal(original, TINY)
         shutil.rmtree(original / "journal" / "metadata")
         where = padding(original)
         assert len(where) > 60_000
-        outcomes: Counter[str] = Counter()
-        problems: list[str] = []
         step = len(where) // 64
-        for first in range(step):
+        for first in range(part, step, PARTS):
             work = directory / "work"
             shutil.rmtree(work, ignore_errors=True)
             shutil.copytree(original, work)
@@ -130,49 +157,43 @@ def test_a_bit_in_any_byte_of_padding(tmp_path: Path, report: dict[str, Counter[
             outcomes[result if result in FINE else "NOT NOTICED"] += 1
             if result not in FINE:
                 problems.append(f"from {where[first]}: {result}")
-        report["every byte of padding, 64 a start"] = outcomes
-        return problems
+        return len(where)
 
-    with fast_directory(tmp_path) as directory:
-        assert asyncio.run(scenario(Path(directory))) == []
+    with fast_directory(TEMPORARY) as name:
+        count = asyncio.run(scenario(Path(name)))
+    return outcomes, problems, count
 
 
+@pytest.mark.crew(jobs=lambda: [job(flips_of_padding, part) for part in range(PARTS)])
+def test_a_bit_in_any_byte_of_padding(results: list[Part], report: dict[str, Counter[str]]) -> None:
+    report["every byte of padding, 64 a start"] = total(results)
+
+
+def sample_jobs(policy: str, rebuilds: bool) -> list[Job]:
+    return [job(flips, "compacted", policy, rebuilds, 1, SAMPLE, part) for part in range(PARTS)]
+
+
+@pytest.mark.crew(jobs=sample_jobs)
 @pytest.mark.parametrize("policy", ["refuse", "quarantine"])
 @pytest.mark.parametrize("rebuilds", [True, False], ids=["rebuilt", "with metadata"])
 def test_a_bit_in_a_sample_of_a_journal_with_compacted_files(
-    tmp_path: Path, policy: str, rebuilds: bool, report: dict[str, Counter[str]]
+    policy: str, rebuilds: bool, results: list[Part], report: dict[str, Counter[str]]
 ) -> None:
-    async def scenario(directory: Path) -> list[str]:
-        original = directory / "original"
-        model = await make_journal(original, PROFILE)
-        if rebuilds:
-            shutil.rmtree(original / "journal" / "metadata")
-        where = random.Random(7).sample(places(original), SAMPLE)
-        found, problems = await flip_all(
-            directory / "work", where, original, model, damaged_journal_policy=policy
-        )
-        report[
-            f"{SAMPLE} bytes of a compacted journal, {policy}, "
-            f"{'rebuilt' if rebuilds else 'with metadata'}"
-        ] = found
-        return problems
-
-    with fast_directory(tmp_path) as directory:
-        assert asyncio.run(scenario(Path(directory))) == []
+    kind = "rebuilt" if rebuilds else "with metadata"
+    report[f"{SAMPLE} bytes of a compacted journal, {policy}, {kind}"] = total(results)
 
 
-def test_a_bit_in_any_byte_of_the_metadata_store_breaks_its_seal(
-    tmp_path: Path, report: dict[str, Counter[str]]
-) -> None:
-    with fast_directory(tmp_path) as name:
+def flips_of_sealed_metadata(part: int) -> Counter[str]:
+    """Every PARTS-th byte of LMDB's file after a clean stop."""
+    outcomes: Counter[str] = Counter()
+    with fast_directory(TEMPORARY) as name:
         directory = Path(name)
         asyncio.run(make_journal(directory, TINY))
         journal = directory / "journal"
         path = journal / "metadata" / "data.mdb"
         sealed = (journal / "index-store-state").read_bytes()
         storage = DirectoryStorage(journal)
-        outcomes: Counter[str] = Counter()
-        for offset in range(path.stat().st_size):
+        for offset in range(part, path.stat().st_size, PARTS):
             flip(path, offset)
             try:
                 take_marker(storage, journal / "metadata")
@@ -182,5 +203,13 @@ def test_a_bit_in_any_byte_of_the_metadata_store_breaks_its_seal(
             (journal / "index-store-state").write_bytes(sealed)
             flip(path, offset)
         assert take_marker(storage, journal / "metadata")
-        report["every byte of the metadata store"] = outcomes
-        assert outcomes.keys() == {"rebuilt"}
+    return outcomes
+
+
+@pytest.mark.crew(jobs=lambda: [job(flips_of_sealed_metadata, part) for part in range(PARTS)])
+def test_a_bit_in_any_byte_of_the_metadata_store_breaks_its_seal(
+    results: list[Counter[str]], report: dict[str, Counter[str]]
+) -> None:
+    outcomes = sum(results, Counter[str]())
+    report["every byte of the metadata store"] = outcomes
+    assert outcomes.keys() == {"rebuilt"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib
-import logging
+import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
+from crash_crew import Job, amount, job
 from journal_crash import (
     EAGER,
     Profile,
@@ -34,6 +35,7 @@ from tidegate.testing.faulty_storage import Call, Faults
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).resolve().parents[2]
+TEMPORARY = Path(tempfile.gettempdir())
 REPORT = ROOT / "build" / "crash-report.md"
 FAILURES = ROOT / "build" / "crash-failures"
 
@@ -95,8 +97,9 @@ PROFILES = (
     STREAMED,
     SPARSE._replace(name="no metadata: every start rebuilds", metadata=False),
 )
-SEEDS = range(3)
-POINTS_MIN = 10_000
+BY_KEY = {profile.name.split(":")[0]: profile for profile in PROFILES}
+SEEDS = range(amount(3, 6))
+POINTS_MIN = 25_000
 #: Every how many points of a recording a control is checked: it fails soon or never.
 CONTROL_STEP = 7
 
@@ -136,42 +139,50 @@ def report() -> Iterator[CrashReport]:
     print(f"\n{report.points} crash points, {len(report.failures)} failures: {REPORT}")
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Every cut is logged as the error that it is; ten thousand of them are only in the way."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+# What follows in pairs: a job, which runs in a process of its own (tests/_support/crash_crew.py) and
+# returns the report of its part, and the test that adds these up.
 
 
-async def schedule(tmp_path: Path, profile: Profile, report: CrashReport) -> None:
-    with fast_directory(tmp_path) as name:
-        directory = Path(name)
-        for seed in SEEDS:
-            recording, model = await record(directory / str(seed), seed, profile)
-            report.tally(profile.name).recordings += 1
-            for point in recording.points([10 * seed], more_at_syncs=[10 * seed + 1]):
-                problem = await problem_at(
-                    point,
-                    model,
-                    directory / "start",
-                    profile,
-                    # Without the metadata store, too: then everything is rebuilt.
-                    metadata=profile.metadata and (point.number + point.seed) % 4 != 0,
-                    keep=FAILURES
-                    / f"{profile.name.split(':')[0]}-{seed}-{point.number}-{point.seed}",
-                )
-                if problem:
-                    problem = repeat_text(profile, seed, point, problem)
-                report.add(profile.name, point, problem)
+def schedule(key: str, seed: int) -> CrashReport:
+    """Cut the power at every change of the load of one profile and seed."""
+    profile = BY_KEY[key]
+    report = CrashReport(key)
+
+    async def scenario(directory: Path) -> None:
+        recording, model = await record(directory / "run", seed, profile)
+        report.tally(profile.name).recordings += 1
+        for point in recording.points([10 * seed], more_at_syncs=[10 * seed + 1]):
+            problem = await problem_at(
+                point,
+                model,
+                directory / "start",
+                profile,
+                # Without the metadata store, too: then everything is rebuilt.
+                metadata=profile.metadata and (point.number + point.seed) % 4 != 0,
+                keep=FAILURES / f"{key}-{seed}-{point.number}-{point.seed}",
+            )
+            if problem:
+                problem = repeat_text(profile, seed, point, problem)
+            report.add(profile.name, point, problem)
+
+    with fast_directory(TEMPORARY) as name:
+        asyncio.run(scenario(Path(name)))
+    report.stop()
+    return report
 
 
-@pytest.mark.parametrize("profile", PROFILES, ids=lambda item: item.name.split(":")[0])
+def schedules(key: str) -> list[Job]:
+    return [job(schedule, key, seed) for seed in SEEDS]
+
+
+@pytest.mark.crew(jobs=schedules)
+@pytest.mark.parametrize("key", BY_KEY)
 def test_nothing_confirmed_is_lost_at_any_change_of_the_disk(
-    tmp_path: Path, profile: Profile, report: CrashReport
+    key: str, results: list[CrashReport], report: CrashReport
 ) -> None:
-    asyncio.run(schedule(tmp_path, profile, report))
-    tally = report.tally(profile.name)
+    for part in results:
+        report.merge(part)
+    tally = report.tally(BY_KEY[key].name)
     assert tally.failures == []
     assert tally.at_syncs > 200, "the load was too small to prove anything"
 
@@ -209,25 +220,38 @@ CONTROLS = (
 )
 
 
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda item: item.key)
+CONTROL_BY_KEY = {item.key: item for item in CONTROLS}
+
+
+def controlled(key: str) -> CrashReport:
+    """Check some points of a load without syncs."""
+    control = CONTROL_BY_KEY[key]
+    profile = control.profile
+    report = CrashReport(key)
+
+    async def scenario(directory: Path) -> None:
+        recording, model = await record(directory / "run", 1, profile, **control.options)
+        points = recording.points([1], without=control.without)
+        for point in islice(points, 20, None, CONTROL_STEP):
+            problem = await problem_at(
+                point, model, directory / "start", profile, metadata=profile.metadata
+            )
+            report.add(control.name, point, problem, is_control=True)
+
+    with fast_directory(TEMPORARY) as name:
+        asyncio.run(scenario(Path(name)))
+    report.stop()
+    return report
+
+
+@pytest.mark.crew(jobs=lambda key: [job(controlled, key)])
+@pytest.mark.parametrize("key", CONTROL_BY_KEY)
 def test_without_syncs_the_same_check_finds_losses(
-    tmp_path: Path, control: Control, report: CrashReport
+    key: str, results: list[CrashReport], report: CrashReport
 ) -> None:
     """The negative control: a check that cannot fail proves nothing."""
-    profile = control.profile
-
-    async def scenario() -> None:
-        with fast_directory(tmp_path) as directory:
-            recording, model = await record(Path(directory) / "run", 1, profile, **control.options)
-            points = recording.points([1], without=control.without)
-            for point in islice(points, 20, None, CONTROL_STEP):
-                problem = await problem_at(
-                    point, model, Path(directory) / "start", profile, metadata=profile.metadata
-                )
-                report.add(control.name, point, problem, is_control=True)
-
-    asyncio.run(scenario())
-    tally = report.tally(control.name, is_control=True)
+    report.merge(results[0])
+    tally = report.tally(CONTROL_BY_KEY[key].name, is_control=True)
     assert len(tally.failures) > tally.points // 4, (
         f"{len(tally.failures)} of {tally.points} points were caught"
     )
@@ -243,19 +267,16 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda item: item.name.lower())
-@pytest.mark.parametrize(
-    "profile", [SPARSE, MAP, FOLDERS, STREAMED], ids=lambda item: item.name.split(":")[0]
-)
-def test_a_call_that_fails_at_any_time_loses_nothing_confirmed(
-    tmp_path: Path, call: Call, profile: Profile, report: CrashReport
-) -> None:
+CALL_BY_KEY = {call.name.lower(): call for call in CALLS}
+
+
+def failing_calls(call_key: str, key: str) -> CrashReport:
     """The n-th call of its kind fails, for every n up to 25 and some later ones."""
-    profile = profile._replace(batches=50)
+    call = CALL_BY_KEY[call_key]
+    profile = BY_KEY[key]._replace(batches=50)
     errors = " or ".join(errno.errorcode[number] for number in CALLS[call])
+    report = CrashReport(key)
     tally = report.tally(f"the n-th {call.value} fails with {errors}")
-    before = tally.points
-    failures: list[str] = []
 
     async def scenario(directory: Path) -> None:
         for number in CALLS[call]:
@@ -267,26 +288,39 @@ def test_a_call_that_fails_at_any_time_loses_nothing_confirmed(
                     break  # the load makes no more calls of this kind
                 tally.points += 1
                 if problem:
-                    failures.append(
+                    tally.failures.append(
                         f"load {profile.name!r} seed {nth}, {call.value} number {nth} fails with "
                         f"{errno.errorcode[number]}: {problem}"
                     )
 
-    with fast_directory(tmp_path) as directory:
-        asyncio.run(scenario(Path(directory)))
+    with fast_directory(TEMPORARY) as name:
+        asyncio.run(scenario(Path(name)))
     tally.recordings = tally.points
-    tally.failures += failures
-    assert failures == []
-    assert tally.points >= before + 10, "too few calls of this kind to prove anything"
+    report.stop()
+    return report
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_sync_that_is_slow_when_the_power_goes_confirms_nothing(
-    tmp_path: Path, seed: int, report: CrashReport
+@pytest.mark.crew(jobs=lambda call, key: [job(failing_calls, call, key)])
+@pytest.mark.parametrize("call", CALL_BY_KEY)
+@pytest.mark.parametrize("key", ["sparse", "map", "folders", "streamed"])
+def test_a_call_that_fails_at_any_time_loses_nothing_confirmed(
+    call: str, key: str, results: list[CrashReport], report: CrashReport
 ) -> None:
-    tally = report.tally("slow syncs, and the power goes in the middle of one")
+    [part] = results
+    report.merge(part)
+    assert part.failures == []
+    assert part.points >= 10, "too few calls of this kind to prove anything"
 
-    async def scenario(directory: Path) -> None:
+
+SLOW_NAME = "slow syncs, and the power goes in the middle of one"
+
+
+def slow_syncs(seeds: list[int]) -> CrashReport:
+    """Every third sync is slow, and the power goes while they are under way."""
+    report = CrashReport(SLOW_NAME)
+    tally = report.tally(SLOW_NAME)
+
+    async def scenario(directory: Path, seed: int) -> None:
         for cut in range(4 + seed, 140, 20):
             slow = dict.fromkeys(range(1, 200, 3), 0.004)
             faults = Faults(cut_at_sync=cut, slow_syncs=slow)
@@ -296,10 +330,23 @@ def test_a_sync_that_is_slow_when_the_power_goes_confirms_nothing(
             if problem:
                 tally.failures.append(f"seed {seed}, cut at sync {cut}: {problem}")
 
-    with fast_directory(tmp_path) as directory:
-        asyncio.run(scenario(Path(directory)))
+    for seed in seeds:
+        with fast_directory(TEMPORARY) as name:
+            asyncio.run(scenario(Path(name), seed))
     tally.recordings = tally.points
-    assert tally.failures == []
+    report.stop()
+    return report
+
+
+@pytest.mark.crew(
+    jobs=lambda: [job(slow_syncs, [*range(begin, begin + 5)]) for begin in (0, 5, 10, 15)]
+)
+def test_a_sync_that_is_slow_when_the_power_goes_confirms_nothing(
+    results: list[CrashReport], report: CrashReport
+) -> None:
+    for part in results:
+        report.merge(part)
+    assert report.tally(SLOW_NAME).failures == []
 
 
 def test_there_were_enough_crash_points(report: CrashReport) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 import wire
+from crash_crew import amount
 from gateway_process import GatewayProcess
 from wire import MqttClient, StompClient
 
@@ -326,12 +327,30 @@ def test_nothing_confirmed_is_lost_over_twenty_kills(tmp_path: Path) -> None:
     )
 
 
+#: How the journal writes and where: the default, the other journal types, directories of destinations.
+JOURNALS = {
+    "default": "",
+    "mapped": '[store]\nplugin = "journal"\njournal_type = "MAPPED"\n',
+    "asyncio": '[store]\nplugin = "journal"\njournal_type = "ASYNCIO"\n',
+    "flatfile": '[store]\nplugin = "journal"\npreset = "flatfile"\n',
+}
+#: (journal, seed, kills) of the loops of ``make crash``.
+USUAL = [("default", 0), ("default", 1), ("mapped", 2), ("asyncio", 3), ("flatfile", 4)]
+LOOPS = amount(
+    [(name, seed, 20 if name == "default" else 15) for name, seed in USUAL],
+    [(name, seed, 40) for name, seed in [*USUAL, ("default", 5), ("default", 6), ("default", 7)]],
+)
+
+
 @pytest.mark.crash
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(5))
-def test_nothing_confirmed_is_lost_over_many_kills(tmp_path: Path, seed: int) -> None:
-    oracle = asyncio.run(run_kills(tmp_path, seed=seed, kills=40, load_s=(0.02, 1.2)))
-    check(oracle, f"seed {seed}")
+@pytest.mark.parametrize(("journal", "seed", "kills"), LOOPS)
+def test_nothing_confirmed_is_lost_over_many_kills(
+    tmp_path: Path, journal: str, seed: int, kills: int
+) -> None:
+    extra = JOURNALS[journal]
+    oracle = asyncio.run(run_kills(tmp_path, seed, kills, load_s=(0.02, 1.2), extra=extra))
+    check(oracle, f"{journal}, seed {seed}")
     assert len(oracle.confirmed) > 2_000, "the load was too small to prove anything"
 
 

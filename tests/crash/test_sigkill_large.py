@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crash_crew import amount
 from gateway_process import GatewayProcess
 from large_messages import (
     KB,
@@ -230,7 +231,7 @@ def test_killed_again_and_again_no_confirmed_large_message_is_lost(
     async def main() -> None:
         tasks = [asyncio.create_task(produce(oracle, gateway.stomp_port)) for _ in range(3)]
         tasks += [asyncio.create_task(consume_all(oracle, gateway.stomp_port)) for _ in range(2)]
-        for _ in range(12):
+        for _ in range(amount(8, 12)):
             await asyncio.sleep(chance.uniform(0.1, 1.5))
             gateway.kill()
             await asyncio.to_thread(gateway.start)

@@ -48,7 +48,8 @@ class CrashPoint:
         number: from 0; kind: the change that did not happen any more, "end" behind the last one.
         seed: decides what becomes of unsynced writes.
         promised: what the load was last promised before, see :meth:`Recording.promise`.
-        files: the last state of files that are not on the disk (see :meth:`Recording.keep`).
+        files: the last state of files that are not on the disk (see :meth:`Recording.keep`);
+            files_before: the one before that.
     """
 
     number: int
@@ -56,6 +57,7 @@ class CrashPoint:
     seed: int
     promised: int
     files: dict[str, bytes]
+    files_before: dict[str, bytes]
     _disk: FaultyDisk
 
     @property
@@ -129,6 +131,7 @@ class Recording:
         inodes: dict[int, Any] = {}
         promised = 0
         files: dict[str, bytes] = {}
+        files_before = files
         end = len(self._changes) + 1
         promises, kept = iter([*self._promises, (end, 0)]), iter([*self._kept, (end, files)])
         next_promise, next_kept = next(promises), next(kept)
@@ -137,10 +140,10 @@ class Recording:
                 promised = next_promise[1]
                 next_promise = next(promises)
             while next_kept[0] <= number:
-                files = next_kept[1]
+                files_before, files = files, next_kept[1]
                 next_kept = next(kept)
             for seed in [*seeds, *(more_at_syncs if change.kind in _SYNCS else ())]:
-                yield CrashPoint(number, change.kind, seed, promised, files, disk)
+                yield CrashPoint(number, change.kind, seed, promised, files, files_before, disk)
             if change.kind in (without, "end"):
                 continue
             if change.kind == "sync" and without == "flush":
@@ -177,6 +180,7 @@ class CrashReport:
         self.repeating: list[str] = []
         self.cut_before: Counter[str] = Counter()
         self._begin = time.monotonic()
+        self._seconds = 0.0  # of work, once that is known
 
     def tally(self, name: str, *, is_control: bool = False) -> Tally:
         """The tally called *name*, made when missing."""
@@ -192,6 +196,25 @@ class CrashReport:
             self.cut_before[point.kind] += 1
         if problem:
             tally.failures.append(problem)
+
+    def stop(self) -> None:
+        """The work that this report counts is done: it took the time since it was made."""
+        self._seconds = time.monotonic() - self._begin
+
+    def merge(self, other: CrashReport) -> None:
+        """Count what *other* has counted, the stopped report of a part of the work.
+
+        Reports can be pickled, so a part may be done in another process.
+        """
+        for mine, theirs in ((self.tallies, other.tallies), (self.controls, other.controls)):
+            for name, tally in theirs.items():
+                into = mine.setdefault(name, Tally())
+                into.recordings += tally.recordings
+                into.points += tally.points
+                into.at_syncs += tally.at_syncs
+                into.failures += tally.failures
+        self.cut_before.update(other.cut_before)
+        self._seconds += other._seconds
 
     @property
     def points(self) -> int:
@@ -213,13 +236,14 @@ class CrashReport:
         """The report, in Markdown."""
         verdict = f"{len(self.failures)} FAILURES" if self.failures else "no failure"
         caught = sum(bool(tally.failures) for tally in self.controls.values())
+        seconds = self._seconds or time.monotonic() - self._begin
         lines = [
             f"# {self.title}",
             "",
             f"{self.points} crash points, {verdict}.",
             (
                 f"Python {platform.python_version()} on {platform.platform(terse=True)}, "
-                f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {time.monotonic() - self._begin:.0f} s."
+                f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s of work."
             ),
             "",
             "| schedule | recorded loads | crash points | of these at a sync | failures |",

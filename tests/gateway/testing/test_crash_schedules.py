@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,26 @@ def test_a_report_counts_and_names_what_failed(tmp_path: Path) -> None:
         "1 of 1 negative controls found losses.\n"
     )
     assert "- lost 7" in text
+
+
+def test_reports_of_parts_from_other_processes_add_up() -> None:
+    recording = Recording()
+    run_once(recording)
+    whole = CrashReport("A title")
+    for number in range(3):
+        part = CrashReport("part")
+        part.tally("load").recordings += 1
+        for point in recording.points([number]):
+            part.add("load", point, f"lost {number}" if point.number == number else "")
+            part.add("no sync", point, "lost", is_control=True)
+        part.stop()
+        whole.merge(pickle.loads(pickle.dumps(part)))
+    tally = whole.tally("load")
+    assert (tally.recordings, tally.points, tally.at_syncs) == (3, 33, 9)
+    assert whole.failures == ["lost 0", "lost 1", "lost 2"]
+    assert whole.tally("no sync", is_control=True).points == 33
+    assert whole.cut_before["names"] == 3
+    assert whole.points == 33
 
 
 def test_a_control_that_finds_nothing_is_a_failure() -> None:

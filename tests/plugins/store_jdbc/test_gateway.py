@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from crash_crew import amount
 from gateway_process import GatewayProcess
 from jdbc_kit import prefix
 from postgres_server import PostgresServer
@@ -153,16 +154,18 @@ def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
 
     extra = on_postgres(postgres, tmp_path)
     oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=9, kills=12, load_s=(0.15, 1.2), extra=extra, strike=strike)
+        crash.run_kills(
+            tmp_path, seed=9, kills=amount(8, 12), load_s=(0.15, 1.2), extra=extra, strike=strike
+        )
     )
     accounted_for(oracle, "postgres, seed 9")
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(amount(2, 3)))
 def test_nothing_confirmed_is_lost_over_many_kills_on_sqlite(tmp_path: Path, seed: int) -> None:
     oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=seed, kills=30, load_s=(0.02, 1.2), extra=SQLITE)
+        crash.run_kills(tmp_path, seed=seed, kills=amount(15, 30), load_s=(0.02, 1.2), extra=SQLITE)
     )
     accounted_for(oracle, f"sqlite, seed {seed}")

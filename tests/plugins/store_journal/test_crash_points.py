@@ -12,12 +12,14 @@ some hundred points of the recorded schedules that ``make crash`` runs by the te
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crash_crew import Job, amount, job
 from journal_crash import EAGER as EAGER_OPTIONS
 from journal_crash import LARGE_NAME, Profile, fast_directory, problem_at, record
 from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_maps, with_ring
@@ -250,39 +252,61 @@ def test_after_a_power_cut_amid_compaction_the_store_is_in_a_state_that_it_went_
     assert run(problem) == ""
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("block", range(20))
-def test_many_power_cuts_amid_compaction(tmp_path: Path, block: int) -> None:
-    problems = {
-        seed: run(
-            live_and_crash(
-                tmp_path / str(seed),
-                seed,
-                sparse_load,
-                150,
-                metadata=seed % 3 == 0,
-                **policy_of(seed),
-            )
-        )
-        for seed in range(1000 + 50 * block, 1050 + 50 * block)
-    }
-    assert {seed: problem for seed, problem in problems.items() if problem} == {}
+#: Seeds of one job of ``make crash``.
+BLOCK = 25
 
 
-@pytest.mark.crash
-@pytest.mark.parametrize("block", range(8))
-def test_many_power_cuts_amid_requests(tmp_path: Path, block: int) -> None:
+def problems_amid_compaction(first: int) -> dict[int, str]:
+    """Four lives each for BLOCK seeds from *first* on. Returns: what was wrong, by seed."""
     problems: dict[int, str] = {}
-    for seed in range(5000 + 50 * block, 5050 + 50 * block):
-        changes = ASYNCIO[seed % len(ASYNCIO)]
-        if seed % 2:
-            cut = live_and_crash(tmp_path / str(seed), seed, **changes)
-        else:
-            changes = {**policy_of(seed), **changes}
-            cut = live_and_crash(tmp_path / str(seed), seed, sparse_load, 150, **changes)
-        if problem := run(cut):
-            problems[seed] = problem
-    assert problems == {}
+    with fast_directory(Path(tempfile.gettempdir())) as name:
+        for seed in range(first, first + BLOCK):
+            metadata = seed % 3 == 0
+            cut = live_and_crash(
+                Path(name, str(seed)), seed, sparse_load, 150, metadata=metadata, **policy_of(seed)
+            )
+            if problem := run(cut):
+                problems[seed] = problem
+    return problems
+
+
+def jobs_amid_compaction() -> list[Job]:
+    blocks = range(amount(6, 40))
+    return [job(problems_amid_compaction, 1000 + BLOCK * block) for block in blocks]
+
+
+@pytest.mark.crash
+@pytest.mark.crew(jobs=jobs_amid_compaction)
+def test_many_power_cuts_amid_compaction(results: list[dict[int, str]]) -> None:
+    assert [problems for problems in results if problems] == []
+
+
+def problems_amid_requests(first: int) -> dict[int, str]:
+    """The same for batches that are carried out as requests, in any order."""
+    problems: dict[int, str] = {}
+    with fast_directory(Path(tempfile.gettempdir())) as name:
+        for seed in range(first, first + BLOCK):
+            changes = ASYNCIO[seed % len(ASYNCIO)]
+            where = Path(name, str(seed))
+            if seed % 2:
+                cut = live_and_crash(where, seed, **changes)
+            else:
+                changes = {**policy_of(seed), **changes}
+                cut = live_and_crash(where, seed, sparse_load, 150, **changes)
+            if problem := run(cut):
+                problems[seed] = problem
+    return problems
+
+
+def jobs_amid_requests() -> list[Job]:
+    blocks = range(amount(4, 16))
+    return [job(problems_amid_requests, 5000 + BLOCK * block) for block in blocks]
+
+
+@pytest.mark.crash
+@pytest.mark.crew(jobs=jobs_amid_requests)
+def test_many_power_cuts_amid_requests(results: list[dict[int, str]]) -> None:
+    assert [problems for problems in results if problems] == []
 
 
 @pytest.mark.parametrize("seed", range(4))

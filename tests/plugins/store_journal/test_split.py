@@ -9,12 +9,16 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
+import crash_crew
 import pytest
 import test_crash_points
+from crash_crew import amount, job
+from journal_crash import fast_directory
 from journal_kit import (
     ANY_SIZE,
     CrashStorage,
@@ -37,7 +41,7 @@ from split_kit import (
     tidy_of,
     vrfile,
 )
-from test_crash_points import History, live_and_crash, load, policy_of, sparse_load
+from test_crash_points import BLOCK, History, live_and_crash, load, policy_of, sparse_load
 
 from tidegate.spi import (
     AddDestination,
@@ -370,13 +374,30 @@ def test_after_a_power_cut_a_batch_is_there_in_all_directories_or_in_none(
     assert crash(tmp_path, seed) == ""
 
 
+def problems_with_directories(kind: str, first: int) -> dict[int, str]:
+    """Four lives each for BLOCK seeds from *first* on. Returns: what was wrong, by seed."""
+    attempt = {"cuts": crash, "copies": crash_amid_copies}[kind]
+    problems: dict[int, str] = {}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        fast_directory(Path(tempfile.gettempdir())) as name,
+    ):
+        patch.setattr(test_crash_points, "add", two_queues)
+        for seed in range(first, first + BLOCK):
+            if problem := attempt(Path(name, str(seed)), seed):
+                problems[seed] = problem
+    return problems
+
+
+def jobs_with_directories() -> list[crash_crew.Job]:
+    blocks = range(amount(4, 20))
+    return [job(problems_with_directories, "cuts", 1000 + BLOCK * block) for block in blocks]
+
+
 @pytest.mark.crash
-@pytest.mark.usefixtures("with_two_queues")
-@pytest.mark.parametrize("block", range(10))
-def test_many_power_cuts_with_directories(tmp_path: Path, block: int) -> None:
-    seeds = range(1000 + 50 * block, 1050 + 50 * block)
-    problems = {seed: crash(tmp_path / str(seed), seed) for seed in seeds}
-    assert {seed: problem for seed, problem in problems.items() if problem} == {}
+@pytest.mark.crew(jobs=jobs_with_directories)
+def test_many_power_cuts_with_directories(results: list[dict[int, str]]) -> None:
+    assert [problems for problems in results if problems] == []
 
 
 @pytest.mark.usefixtures("with_two_queues")
@@ -474,13 +495,17 @@ def test_after_a_power_cut_amid_the_compaction_of_record_files_nothing_is_lost(
     assert crash_amid_copies(tmp_path, seed) == ""
 
 
+def jobs_amid_copies() -> list[crash_crew.Job]:
+    blocks = range(amount(2, 4))
+    return [job(problems_with_directories, "copies", 1000 + BLOCK * block) for block in blocks]
+
+
 @pytest.mark.crash
-@pytest.mark.usefixtures("with_two_queues")
-@pytest.mark.parametrize("block", range(4))
-def test_many_power_cuts_amid_the_compaction_of_record_files(tmp_path: Path, block: int) -> None:
-    seeds = range(1000 + 25 * block, 1025 + 25 * block)
-    problems = {seed: crash_amid_copies(tmp_path / str(seed), seed) for seed in seeds}
-    assert {seed: problem for seed, problem in problems.items() if problem} == {}
+@pytest.mark.crew(jobs=jobs_amid_copies)
+def test_many_power_cuts_amid_the_compaction_of_record_files(
+    results: list[dict[int, str]],
+) -> None:
+    assert [problems for problems in results if problems] == []
 
 
 @pytest.mark.usefixtures("with_two_queues")

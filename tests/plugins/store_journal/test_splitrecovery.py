@@ -4,12 +4,14 @@ around. Nothing is ever lost without a word, and nothing else is ever served tha
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crash_crew import job
 from journal_kit import ANY_SIZE, CrashStorage, ack, new_store, opened, pending, run, write
 from split_kit import ALL, add, message, split_of, split_store, tidy_of, vrfile
 
@@ -586,31 +588,56 @@ async def outcome_of(where: Path, storage: CrashStorage, **changes: Any) -> str:
     return "reported" if is_told else "harmless"
 
 
-@pytest.mark.parametrize(
-    "step", [29, pytest.param(1, marks=[pytest.mark.crash, pytest.mark.timeout(900)])]
-)
-@pytest.mark.parametrize("policy", ["refuse", "quarantine"])
-def test_a_bit_flipped_in_any_byte_of_a_record_file_is_noticed_or_harmless(
-    tmp_path: Path, step: int, policy: str
-) -> None:
+def outcomes_of_flips(where: Path, policy: str, begin: int, step: int) -> Counter[str]:
+    """Flip every *step*-th byte of a record file from the *begin*-th on, and start."""
+
     async def scenario() -> Counter[str]:
         storage = CrashStorage()
-        store = await split_store(tmp_path, storage)
+        store = await split_store(where, storage)
         for sequence in range(1, 5):
             await write(store, add(sequence))
         await store.close()
         name = next(item for item in storage.list() if item.endswith("vrfile"))
         length = storage.open(name).length
         # Behind the header, its first page is zeros that nobody reads: a few of those are enough.
-        where = [*range(64), *range(64, 4096, 512), *range(4096, length)]
+        offsets = [*range(64), *range(64, 4096, 512), *range(4096, length)]
         outcomes: Counter[str] = Counter()
-        for offset in where[::step]:
+        for offset in offsets[begin::step]:
             damaged = storage.crash()
             damaged.flip(name, offset)
-            outcomes[await outcome_of(tmp_path, damaged, damaged_journal_policy=policy)] += 1
+            outcomes[await outcome_of(where, damaged, damaged_journal_policy=policy)] += 1
         return outcomes
 
-    outcomes = run(scenario())
+    return run(scenario())
+
+
+def check_outcomes(outcomes: Counter[str], policy: str, noticed_min: int) -> None:
     noticed = outcomes["refused" if policy == "refuse" else "reported"]
-    assert noticed > 600 // step
+    assert noticed > noticed_min
     assert outcomes.total() == noticed + outcomes["harmless"]
+
+
+@pytest.mark.parametrize("policy", ["refuse", "quarantine"])
+def test_a_bit_flipped_in_a_sample_of_a_record_file_is_noticed_or_harmless(
+    tmp_path: Path, policy: str
+) -> None:
+    check_outcomes(outcomes_of_flips(tmp_path, policy, 0, 29), policy, 600 // 29)
+
+
+#: Jobs of ``make crash`` that share the bytes of the file among them.
+PARTS = 4
+
+
+def flips_of_a_part(policy: str, part: int) -> Counter[str]:
+    with tempfile.TemporaryDirectory() as where:
+        return outcomes_of_flips(Path(where), policy, part, PARTS)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+@pytest.mark.crew(jobs=lambda policy: [job(flips_of_a_part, policy, part) for part in range(PARTS)])
+@pytest.mark.parametrize("policy", ["refuse", "quarantine"])
+def test_a_bit_flipped_in_any_byte_of_a_record_file_is_noticed_or_harmless(
+    policy: str, results: list[Counter[str]]
+) -> None:
+    check_outcomes(sum(results, Counter[str]()), policy, 600)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from crash_crew import amount
 from gateway_process import GatewayProcess
 from jdbc_kit import prefix
 from postgres_server import PostgresServer
@@ -68,7 +69,7 @@ def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
 
 @pytest.mark.crash
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(amount(1, 2)))
 @pytest.mark.parametrize("quick", [False, True], ids=["journal", "quick"])
 def test_nothing_confirmed_is_lost_over_many_kills(tmp_path: Path, seed: int, quick: bool) -> None:
     oracle = asyncio.run(
