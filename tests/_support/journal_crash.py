@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
+from metadata_fates import Fate, put_metadata
 
 from tidegate.spi import (
     Acknowledge,
@@ -503,22 +503,19 @@ async def problem_at(
     directory: Path,
     profile: Profile,
     *,
-    metadata: bool,
+    fate: Fate,
     keep: Path | None = None,
 ) -> str:
     """Start again after the cut at *point* and compare. Returns: what is wrong, "" when nothing is.
 
     By the point's number and seed: every third start is cut off by another power cut, at one of
     its first syncs; every fourth store must also take more messages and hold them after that.
-    *keep*: the files as they were after the cut go there when something is wrong.
+    *fate*: what became of the metadata store. *keep*: the files as they were after the cut go there
+    when something is wrong.
     """
     chance = random.Random(f"{point.number}.{point.seed}")
-    if metadata:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        for name, data in point.files.items():
-            (directory / name).write_bytes(data)
-    disk = point.disk(directory if metadata else None)
+    put_metadata(point, fate, directory)
+    disk = point.disk(None if fate is Fate.UNUSED else directory)
     try:
         problem = await _recover_and_compare(disk, point, model, directory, profile, chance)
     except (StoreError, OSError, AssertionError) as error:
@@ -528,10 +525,7 @@ async def problem_at(
         for name, data in point.disk().read_all().items():  # the same disk once more
             (keep / name).parent.mkdir(parents=True, exist_ok=True)
             (keep / name).write_bytes(data)
-        if metadata:
-            (keep / "metadata").mkdir(exist_ok=True)
-            for name, data in point.files.items():
-                (keep / "metadata" / name).write_bytes(data)
+        put_metadata(point, fate, keep / "metadata")
     return problem
 
 
@@ -582,11 +576,11 @@ async def until_power_cut(
         await store.close()
 
 
-def repeat_text(profile: Profile, seed: int, point: CrashPoint, problem: str) -> str:
+def repeat_text(profile: Profile, seed: int, point: CrashPoint, fate: Fate, problem: str) -> str:
     """A failure for the report."""
     return (
         f"load {profile.name!r} seed {seed}, power cut before change {point.number} "
-        f"({point.kind}), fate seed {point.seed}: {problem}"
+        f"({point.kind}), fate seed {point.seed}, metadata store {fate.value}: {problem}"
     )
 
 

@@ -22,6 +22,7 @@ from journal_crash import fast_directory
 from journal_flips import (
     PROFILE,
     TINY,
+    copy_journal,
     flip,
     make_journal,
     outcome,
@@ -29,9 +30,18 @@ from journal_flips import (
     padding,
     places,
 )
+from journal_kit import ack, add  # pyright: ignore[reportMissingImports] - conftest.py
+from metadata_kit import (  # pyright: ignore[reportMissingImports] - conftest.py
+    contents,
+    everything,
+    state,
+    write,
+)
 
+from tidegate.spi import Message, SetRetained
+from tidegate_store_journal import _metadata
 from tidegate_store_journal._marker import take_marker
-from tidegate_store_journal._metadata import MetadataError
+from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal._storage import DirectoryStorage
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
@@ -149,8 +159,7 @@ def flips_of_padding(part: int) -> Part:
         step = len(where) // 64
         for first in range(part, step, PARTS):
             work = directory / "work"
-            shutil.rmtree(work, ignore_errors=True)
-            shutil.copytree(original, work)
+            copy_journal(original, work)
             for name, offset in where[first::step]:
                 flip(work / "journal" / name, offset)
             result = await outcome(work, model)
@@ -213,3 +222,81 @@ def test_a_bit_in_any_byte_of_the_metadata_store_breaks_its_seal(
     outcomes = sum(results, Counter[str]())
     report["every byte of the metadata store"] = outcomes
     assert outcomes.keys() == {"rebuilt"}
+
+
+def flips_of_checkpoint(part: int, parts: int) -> tuple[Counter[str], list[str]]:
+    """Each *parts*-th byte of LMDB's file after a kill, when there is no seal: the file is read, gets
+    another checkpoint, and is read again. Either it says what it said, or it says that it is damaged.
+
+    All bytes that mean something have their turn, and every eighth of the zeros.
+    """
+    outcomes: Counter[str] = Counter()
+    problems: list[str] = []
+    with fast_directory(TEMPORARY) as name:
+        original, work = Path(name, "original"), Path(name, "work")
+        index = everything()
+        metadata = LmdbMetadata(original)
+        first = index.take_changes()
+        metadata.save([first], state())
+        write(index, add(50), ack(3, pending_list=2))
+        metadata.save([index.take_changes()], state(2))  # so that there are free pages, too
+        expected = [read(metadata)]
+        write(index, add(51), SetRetained(Message("topic://t", b"newer")))
+        later = index.take_changes()
+        metadata.close()
+        work.mkdir()
+        data = (original / "data.mdb").read_bytes()
+        metadata.save([later], state(3))
+        expected.append(read(metadata))
+        metadata.close()
+        assert expected[0] != expected[1]
+        where = [offset for offset, byte in enumerate(data) if byte or offset % 8 == 0]
+        for offset in where[part::parts]:
+            changed = bytearray(data)
+            changed[offset] ^= 1 << offset % 8
+            (work / "data.mdb").write_bytes(changed)
+            metadata = LmdbMetadata(work)
+            try:
+                found = [read(metadata)]
+                metadata.save([later], state(3))
+                found.append(read(metadata))
+            except (MetadataError, OSError):
+                outcomes["rebuilt"] += 1
+            else:
+                outcomes["harmless" if found == expected else "NOT NOTICED"] += 1
+                if found != expected:
+                    problems.append(f"offset {offset}")
+            finally:
+                metadata.close()
+    return outcomes, problems
+
+
+def read(metadata: LmdbMetadata) -> dict[str, Any]:
+    loaded = metadata.load(lambda _what, _done, _total: None)
+    if loaded is None:  # a start rebuilds then, as it does when all is gone
+        raise MetadataError("there is no checkpoint")
+    return contents(loaded)
+
+
+@pytest.mark.crew(jobs=lambda: [job(flips_of_checkpoint, part, PARTS) for part in range(PARTS)])
+def test_a_bit_in_any_byte_of_the_metadata_store_after_a_kill(
+    results: list[tuple[Counter[str], list[str]]], report: dict[str, Counter[str]]
+) -> None:
+    assert [problem for _, problems in results for problem in problems] == []
+    outcomes = sum((found for found, _ in results), Counter[str]())
+    report["every byte of the metadata store after a kill"] = outcomes
+    assert outcomes["rebuilt"] > 1000
+
+
+def flips_without_crcs() -> Counter[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_metadata, "_crc_of", lambda *_: bytes(4))
+        return flips_of_checkpoint(0, 23)[0]
+
+
+@pytest.mark.crew(jobs=lambda: [job(flips_without_crcs)])
+def test_without_crcs_in_the_metadata_store_the_same_check_finds_wrong_bits(
+    results: list[Counter[str]],
+) -> None:
+    """The negative control: LMDB itself does not notice them."""
+    assert results[0]["NOT NOTICED"] > 10

@@ -22,7 +22,8 @@ from tidegate_store_journal._datafile import DataFile
 from tidegate_store_journal._files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._large import LargeFiles
-from tidegate_store_journal._metadata import METADATA_VERSION, Metadata, MetadataState
+from tidegate_store_journal._marker import Floor, raise_floor
+from tidegate_store_journal._metadata import METADATA_VERSION, Metadata, MetadataState, NoMetadata
 from tidegate_store_journal._sidefiles import (
     Bindings,
     LiveList,
@@ -270,13 +271,21 @@ class Checkpointer:
 
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
+        self._with_reserve(lambda: self._write_all(work))
+        is_kept = not isinstance(self._metadata, NoMetadata)
+        if work.dead and is_kept and self._storage.metadata_directory is not None:
+            # Only now: a start that finds a checkpoint older than this does not use it.
+            floor = Floor(work.state.batch, work.state.ack_released)
+            self._with_reserve(lambda: raise_floor(self._storage, floor))
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
         try:
-            self._write_all(work)
+            write()
         except OSError as error:
             if error.errno not in FULL_ERRNOS or RESERVE_NAME not in self._storage.list():
                 raise
             self._storage.unlink(RESERVE_NAME)
-            self._write_all(work)
+            write()
 
     def _write_all(self, work: _Work) -> None:
         for live in work.live_lists:

@@ -31,14 +31,14 @@ from tidegate.spi import (
 )
 from tidegate_store_journal._acklog import AckBlock, decode_block
 from tidegate_store_journal._changes import Changes
-from tidegate_store_journal._format import FormatError, encode
+from tidegate_store_journal._format import FormatError, crc32c, encode
 from tidegate_store_journal._names import NamedStorage
 from tidegate_store_journal._pieces import Piece, decode_piece, encode_piece, without_removed
 
 T = TypeVar("T")
 
-#: 2: pending lists in pieces; 1 had a key for each reference.
-METADATA_VERSION: Final = 2
+#: 3: every value has a CRC; 2: pending lists in pieces; 1 had a key for each reference.
+METADATA_VERSION: Final = 3
 #: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
 #: pages, and a damaged one can end the process instead of raising an error.
 _VERIFY_BYTES_MAX: Final = 8 << 20
@@ -53,9 +53,30 @@ _PENDING_KEY: Final = struct.Struct(">QQ")
 _U64_KEY: Final = struct.Struct(">Q")
 _COUNT: Final = struct.Struct("<I")
 _INFLIGHT_KEY: Final = struct.Struct(">BH")
+_CRC_BYTES: Final = 4
+_TABLES: Final[tuple[str, ...]] = (
+    "meta",
+    "pending",
+    "deliveries",
+    "destinations",
+    "subscriptions",
+    "sessions",
+    "inflight",
+    "retained",
+    "large",
+    "acknowledged",
+    "files",
+    "branches",
+    "duplicates",
+)
+#: In the CRC of each value, so that one of another table is noticed.
+_SEEDS: Final = {name: crc32c(0, name.encode()) for name in _TABLES}
 _STATE_KEY: Final = b"state"
 _COUNTERS_KEY: Final = b"counters"
 _ENTRIES_KEY: Final = b"entries"
+#: Per table, number of entries and digest; and the CRCs of ``meta/state`` and ``meta/counters``.
+_Entries = tuple[dict[str, tuple[int, int]], tuple[int, int]]
+_decode_entries: Final = msgspec.msgpack.Decoder(_Entries).decode
 
 
 class MetadataError(Exception):
@@ -186,21 +207,6 @@ class NoMetadata:
 class LmdbMetadata:
     """See the module."""
 
-    _DATABASES: Final = (
-        "meta",
-        "pending",
-        "deliveries",
-        "destinations",
-        "subscriptions",
-        "sessions",
-        "inflight",
-        "retained",
-        "large",
-        "acknowledged",
-        "files",
-        "branches",
-        "duplicates",
-    )
     #: Not there when an older version wrote the checkpoint; one who only looks on cannot add them.
     _LATER: Final = ("branches", "duplicates")
 
@@ -212,6 +218,8 @@ class LmdbMetadata:
         self._map_bytes = _MAP_BYTES
         self._environment: lmdb.Environment | None = None
         self._open: dict[str, lmdb._Database] = {}
+        #: Per table, what is written or read: the exclusive or of the CRCs of its values.
+        self._digests: dict[str, int] = {}
 
     def _env(self) -> lmdb.Environment:
         if self._environment is None:
@@ -220,7 +228,7 @@ class LmdbMetadata:
             environment = lmdb.open(
                 str(self._directory),
                 map_size=self._map_bytes,
-                max_dbs=len(self._DATABASES),
+                max_dbs=len(_TABLES),
                 # The journal's own lock keeps others out; this one lets read-only tools look on.
                 lock=True,
                 readonly=self._read_only,
@@ -228,7 +236,7 @@ class LmdbMetadata:
                 sync=True,
             )
             self._open = {}
-            for name in self._DATABASES:
+            for name in _TABLES:
                 try:
                     database = environment.open_db(name.encode(), create=not self._read_only)
                 except lmdb.NotFoundError:
@@ -282,16 +290,21 @@ class LmdbMetadata:
     def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
         """Also takes over the counters."""
         meta = self._open["meta"]
-        encoded = transaction.get(_STATE_KEY, db=meta)
-        if encoded is None:
+        value = transaction.get(_STATE_KEY, db=meta)
+        if value is None:
             return None
+        try:
+            encoded = _checked("meta", _STATE_KEY, value)
+        except FormatError:
+            version = _version_without_crc(bytes(value))
+            if version in (1, 2):
+                raise MetadataError(f"{self._directory} has version {version}") from None
+            raise
         state = msgspec.msgpack.decode(encoded, type=MetadataState)
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
-
-        counters = transaction.get(_COUNTERS_KEY, db=meta)
-        if counters is not None:
-            self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
+        counters = _checked("meta", _COUNTERS_KEY, transaction.get(_COUNTERS_KEY, b"", db=meta))
+        self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
         return state
 
     def _load(
@@ -301,19 +314,29 @@ class LmdbMetadata:
         if state is None:
             return None
         database = self._open
+        self._digests = {}
 
-        def values(name: str) -> list[bytes]:
-            if name not in database:
-                return []
-            cursor = transaction.cursor(db=database[name])
-            return [bytes(value) for value in cursor.iternext(keys=False, values=True)]
+        def items(name: str) -> list[tuple[bytes, bytes]]:
+            digest, seed = 0, _SEEDS[name]
+            found: list[tuple[bytes, bytes]] = []
+            if name in database:
+                for key_seen, value_seen in transaction.cursor(db=database[name]):
+                    key, value = bytes(key_seen), bytes(value_seen)  # they are: for the types
+                    content = value[_CRC_BYTES:]
+                    crc = crc32c(seed, key + content)
+                    if crc != _crc_in(value):
+                        raise FormatError(f"a value of table {name} is damaged")
+                    found.append((key, content))
+                    digest ^= crc
+            self._digests[name] = digest
+            return found
 
         def read(name: str, wanted: type[T]) -> list[T]:
             decode = msgspec.msgpack.Decoder(wanted).decode
-            return [decode(value) for value in values(name)]
+            return [decode(value) for _, value in items(name)]
 
         deliveries: dict[tuple[int, int], int] = {}
-        for key, value in transaction.cursor(db=database["deliveries"]):
+        for key, value in items("deliveries"):
             list_id, sequence = _PENDING_KEY.unpack(key)
             deliveries[list_id, sequence] = _COUNT.unpack(value)[0]
         loaded = Loaded(
@@ -325,29 +348,27 @@ class LmdbMetadata:
             sessions=read("sessions", Session),
             inflight=read("inflight", InflightRecord),
             retained=read("retained", Message),
-            acknowledged=[decode_block(value) for value in values("acknowledged")],
+            acknowledged=[decode_block(value) for _, value in items("acknowledged")],
             speaks_of={
                 _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=list[int])
-                for key, value in transaction.cursor(db=database["files"])
+                for key, value in items("files")
             },
             branches=read("branches", Branch),
             duplicate_ids=read("duplicates", DuplicateId),
             large={
                 _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=LargeBody)
-                for key, value in transaction.cursor(db=database["large"])
+                for key, value in items("large")
             },
         )
         self._check_entries(transaction, loaded)
         return loaded
 
     def _check_entries(self, transaction: lmdb.Transaction, loaded: Loaded) -> None:
-        """As many were found as there were: one wrong bit in a tree can hide a whole branch of it.
+        """All that was found is of one checkpoint, and nothing is missing.
 
-        Raises: MetadataError.
+        A wrong bit in a tree can hide a whole branch of it, and a page that was not written can hold
+        values that were right once. Raises: MetadataError, FormatError.
         """
-        encoded = transaction.get(_ENTRIES_KEY, db=self._open["meta"])
-        if encoded is None:
-            raise MetadataError(f"{self._directory} does not say how many entries it has")
         found = {
             "pending": sum(map(len, loaded.lists.values())),
             "deliveries": len(loaded.deliveries),
@@ -362,24 +383,44 @@ class LmdbMetadata:
             "branches": len(loaded.branches),
             "duplicates": len(loaded.duplicate_ids),
         }
-        entries = msgspec.msgpack.decode(encoded, type=dict[str, int])
-        for name, count in entries.items():
+        entries, others = self._entries(transaction)
+        for name, (count, digest) in entries.items():
             if found.get(name) != count:
                 raise MetadataError(
                     f"{self._directory} has {found.get(name)} {name}, and should have {count}"
                 )
+            if self._digests[name] != digest:
+                raise MetadataError(f"{self._directory} has {name} of another checkpoint")
+        if others != self._others(transaction):
+            raise MetadataError(f"{self._directory} is of two checkpoints")
+
+    def _entries(self, transaction: lmdb.Transaction) -> _Entries:
+        """Value of ``meta/entries``. Raises: MetadataError, FormatError, msgspec.DecodeError."""
+        value = transaction.get(_ENTRIES_KEY, db=self._open["meta"])
+        if value is None:
+            raise MetadataError(f"{self._directory} does not say how many entries it has")
+        return _decode_entries(_checked("meta", _ENTRIES_KEY, value))
+
+    def _others(self, transaction: lmdb.Transaction) -> tuple[int, int]:
+        """CRCs of the other values of ``meta``."""
+        meta = self._open["meta"]
+        state = transaction.get(_STATE_KEY, b"", db=meta)
+        return _crc_in(state), _crc_in(transaction.get(_COUNTERS_KEY, b"", db=meta))
 
     def _load_pending(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
     ) -> dict[int, list[Piece]]:
         lists: dict[int, list[Piece]] = {}
+        digest = 0
         total = transaction.stat(self._open["pending"])["entries"]
         unpack = _PENDING_KEY.unpack
         for done, (key, value) in enumerate(transaction.cursor(db=self._open["pending"])):
             list_id, sequence = unpack(key)
             lists.setdefault(list_id, []).append(decode_piece(bytes(key), sequence, bytes(value)))
+            digest ^= _crc_in(value)
             if done % 1000 == 0:
                 progress("loading the checkpoint", done, total)
+        self._digests["pending"] = digest
         return lists
 
     def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
@@ -388,19 +429,21 @@ class LmdbMetadata:
             counters = MetadataCounters(checkpoints=1)
             try:
                 with self._env().begin(write=True) as transaction:
+                    self._digests = self._stored_digests(transaction)
                     for change in changes:
                         self._save_messages(transaction, change, counters)
                         self._save_small_state(transaction, change)
-                    transaction.put(_STATE_KEY, encode(state), db=self._open["meta"])
+                    self._put(transaction, "meta", _STATE_KEY, encode(state))
                     total = replace(self.counters)
                     total.add(counters)
-                    transaction.put(_COUNTERS_KEY, encode(total), db=self._open["meta"])
+                    self._put(transaction, "meta", _COUNTERS_KEY, encode(total))
                     entries = {
-                        name: transaction.stat(database)["entries"]
+                        name: (transaction.stat(database)["entries"], self._digests[name])
                         for name, database in self._open.items()
                         if name != "meta"
                     }
-                    transaction.put(_ENTRIES_KEY, encode(entries), db=self._open["meta"])
+                    entries_and_others = (entries, self._others(transaction))
+                    self._put(transaction, "meta", _ENTRIES_KEY, encode(entries_and_others))
                 break
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
@@ -414,39 +457,64 @@ class LmdbMetadata:
         self._unmap_if_large()
         self.counters.add(counters)
 
+    def _stored_digests(self, transaction: lmdb.Transaction) -> dict[str, int]:
+        """Of the last checkpoint. Raises: OSError when that is damaged."""
+        digests: dict[str, int] = dict.fromkeys(_TABLES, 0)
+        if transaction.get(_ENTRIES_KEY, db=self._open["meta"]) is not None:
+            try:
+                entries, _ = self._entries(transaction)
+            except (FormatError, msgspec.DecodeError) as error:
+                raise OSError(errno.EIO, f"metadata store: {error}") from error
+            digests.update((name, digest) for name, (_, digest) in entries.items())
+        return digests
+
+    def _put(self, transaction: lmdb.Transaction, name: str, key: bytes, value: bytes) -> None:
+        """Put a value of any table but ``pending``, whose pieces have a CRC already."""
+        self._put_with_crc(transaction, name, key, _crc_of(name, key, value) + value)
+
+    def _put_with_crc(
+        self, transaction: lmdb.Transaction, name: str, key: bytes, value: bytes
+    ) -> None:
+        before = transaction.replace(key, value, db=self._open[name])
+        self._digests[name] ^= _crc_in(value) ^ _crc_in(before or b"")
+
+    def _delete(self, transaction: lmdb.Transaction, name: str, key: bytes) -> bool:
+        before = transaction.pop(key, db=self._open[name])
+        self._digests[name] ^= _crc_in(before or b"")
+        return before is not None
+
     def _save_messages(
         self, transaction: lmdb.Transaction, change: Changes, counters: MetadataCounters
     ) -> None:
-        pending = self._open["pending"]
         key_of = _PENDING_KEY.pack
         for list_id in change.dropped_lists:
             self._drop_list(transaction, list_id)
         counters.pending_deleted += change.removed
         for list_id, keys in change.pieces_gone.items():
             for key in keys:
-                counters.pieces_deleted += transaction.delete(key_of(list_id, key), db=pending)
+                counters.pieces_deleted += self._delete(
+                    transaction, "pending", key_of(list_id, key)
+                )
         for list_id, pieces in change.pieces.items():
             for changed in pieces:
                 key = key_of(list_id, changed.key)
                 piece = without_removed(changed)
-                transaction.put(key, encode_piece(key, piece), db=pending)
+                self._put_with_crc(transaction, "pending", key, encode_piece(key, piece))
                 counters.pieces_put += 1
                 before = bisect_right(piece.sequences, change.added_after)
                 counters.pending_put += len(piece.sequences) - before
-        deliveries = self._open["deliveries"]
         for (list_id, sequence), count in change.deliveries.items():
             key = key_of(list_id, sequence)
             if count:
-                transaction.put(key, _COUNT.pack(count), db=deliveries)
+                self._put(transaction, "deliveries", key, _COUNT.pack(count))
             else:
-                transaction.delete(key, db=deliveries)
-        acknowledged = self._open["acknowledged"]
+                self._delete(transaction, "deliveries", key)
         for block in change.acknowledged:
-            transaction.put(_U64_KEY.pack(block.first), block.encode(), db=acknowledged)
+            self._put(transaction, "acknowledged", _U64_KEY.pack(block.first), block.encode())
             counters.acknowledged_put += 1
         for first in change.acknowledged_gone:
-            counters.acknowledged_deleted += transaction.delete(
-                _U64_KEY.pack(first), db=acknowledged
+            counters.acknowledged_deleted += self._delete(
+                transaction, "acknowledged", _U64_KEY.pack(first)
             )
 
     def _drop_list(self, transaction: lmdb.Transaction, list_id: int) -> None:
@@ -455,14 +523,15 @@ class LmdbMetadata:
             prefix = _U64_KEY.pack(list_id)
             found = cursor.set_range(prefix)
             while found and bytes(cursor.key()).startswith(prefix):
+                self._digests[name] ^= _crc_in(cursor.value())
                 found = cursor.delete()
 
     def _save_small_state(self, transaction: lmdb.Transaction, change: Changes) -> None:
         def store(name: str, key: bytes, value: bytes | None) -> None:
             if value is None:
-                transaction.delete(key, db=self._open[name])
+                self._delete(transaction, name, key)
             else:
-                transaction.put(key, value, db=self._open[name])
+                self._put(transaction, name, key, value)
 
         for name, list_id in change.destinations.items():
             value = None if list_id is None else encode((name, list_id))
@@ -527,6 +596,32 @@ def read_counters(directory: Path) -> MetadataCounters:
     finally:
         metadata.close()
     return metadata.counters
+
+
+def _crc_of(name: str, key: bytes, value: bytes) -> bytes:
+    """LMDB itself would believe a wrong bit in a key or value, or a page of another table."""
+    return crc32c(_SEEDS[name], key + value).to_bytes(_CRC_BYTES, "little")
+
+
+def _checked(name: str, key: bytes, value: bytes | memoryview) -> bytes:
+    """What was given to ``_put``. Raises: FormatError."""
+    content = bytes(value[_CRC_BYTES:])
+    if value[:_CRC_BYTES] != _crc_of(name, key, content):
+        raise FormatError(f"a value of table {name} is damaged")
+    return content
+
+
+def _crc_in(value: bytes | memoryview) -> int:
+    """The CRC in front of a value, 0 when there is none."""
+    return int.from_bytes(value[:_CRC_BYTES], "little")
+
+
+def _version_without_crc(state: bytes) -> int:
+    """The version of a checkpoint whose values had no CRC; 0 when it is none."""
+    try:
+        return msgspec.msgpack.decode(state, type=MetadataState).version
+    except msgspec.DecodeError:
+        return 0
 
 
 #: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.

@@ -26,7 +26,7 @@ from tidegate_store_journal._format import (
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._losses import Lost, find_lost, missing_files
 from tidegate_store_journal._lossreport import LossReport
-from tidegate_store_journal._marker import MARKER_NAME, take_marker
+from tidegate_store_journal._marker import MARKER_NAME, forget_floor, take_marker
 from tidegate_store_journal._metadata import Loaded, Metadata, MetadataError, NoMetadata
 from tidegate_store_journal._quarantine import Quarantine
 from tidegate_store_journal._rebuild import rebuild
@@ -262,9 +262,11 @@ def _load_metadata(
     storage = replay.storage
     directory = storage.metadata_directory
     is_told = False
+    floor = None
     try:
         if directory is not None:
-            is_told = not take_marker(storage, directory)
+            floor = take_marker(storage, directory)
+            is_told = floor is None
             if is_told:
                 replay.notes.append(
                     f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from "
@@ -274,6 +276,10 @@ def _load_metadata(
         loaded = metadata.load(replay.progress)
         if loaded is not None:
             _check_owner(loaded, store_id)
+            if floor is not None and floor.is_above(loaded.state):
+                raise MetadataError(
+                    "it is older than the last clean-up, which put away data files that it names"
+                )
             _check_small_state(storage, loaded)
             return loaded
     except MetadataError as error:
@@ -290,6 +296,8 @@ def _load_metadata(
         if replay.files and directory is not None and is_kept and not is_told:
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
+    if directory is not None:
+        forget_floor(storage)
     return None
 
 

@@ -23,6 +23,7 @@ from crash_crew import Job, amount, job
 from journal_crash import EAGER as EAGER_OPTIONS
 from journal_crash import LARGE_NAME, Profile, fast_directory, problem_at, record
 from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_maps, with_ring
+from metadata_fates import Fate, fate_of
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
 from tidegate.testing.faulty_storage import Faults, FaultyDisk, FaultyStorage
@@ -424,11 +425,11 @@ def test_at_any_change_of_a_recorded_run_the_power_may_go(tmp_path: Path, profil
         for point in recording.points([5]):
             if point.is_at_sync or point.number % 5 == 0:
                 count += 1
-                metadata = profile.metadata and point.number % 4 > 0
-                problem = await problem_at(
-                    point, model, directory / "m", profile, metadata=metadata
+                fate = fate_of(point) if profile.metadata else Fate.UNUSED
+                problem = await problem_at(point, model, directory / "m", profile, fate=fate)
+                assert not problem, (
+                    f"before change {point.number} ({point.kind}, {fate}): {problem}"
                 )
-                assert not problem, f"before change {point.number} ({point.kind}): {problem}"
         assert count > 80
 
     with fast_directory(tmp_path) as directory:
@@ -448,7 +449,7 @@ def test_on_a_disk_that_lies_the_same_points_find_losses(
         caught = 0
         for point in recording.points([5], without=without):
             if point.number > 30 and point.number % 15 == 0:
-                problem = await problem_at(point, model, directory / "m", profile, metadata=True)
+                problem = await problem_at(point, model, directory / "m", profile, fate=Fate.KEPT)
                 caught += bool(problem)
         assert caught > 5
 

@@ -2,7 +2,7 @@
 
 ``golden/directory-N.tar.xz`` was written by the program whose newest format was N (after a SIGKILL,
 with a replay to do, and after a clean stop): data files, checkpoint (of version 1 with N = 1 and 2,
-of version 2 with N = 3), bindings, and with N = 3 duplicate ids, a prepared branch, a record file, a
+of version 2 with N = 3, of version 3 with N = 3-checkpoint-3), bindings, and with N = 3 duplicate ids, a prepared branch, a record file, a
 file of a single message, and a large body. What those bytes are is in docs/journal-format.md.
 """
 
@@ -30,13 +30,13 @@ from tidegate.spi import (
 from tidegate_store_journal import JournalStore
 
 GOLDEN = Path(__file__).parent / "golden"
-VERSIONS = (1, 2, 3)
+NAMES = ("1", "2", "3", "3-checkpoint-3")
 #: Sequences of the list of queue://orders: what was added and not acknowledged.
 ORDERS = [2, 4, *range(6, 20), 40, 41, 42]
 
 
-def unpacked(version: int, how: str, where: Path) -> Path:
-    with tarfile.open(GOLDEN / f"directory-{version}.tar.xz") as archive:
+def unpacked(name: str, how: str, where: Path) -> Path:
+    with tarfile.open(GOLDEN / f"directory-{name}.tar.xz") as archive:
         archive.extractall(where, filter="data")
     return where / how
 
@@ -106,19 +106,21 @@ async def check_version_3(store: JournalStore, state: RecoveredState, large: Sto
 
 
 @pytest.mark.parametrize("how", ["killed", "closed"])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_the_program_of_every_format_version_wrote_is_read_and_continued(
-    version: int, how: str, tmp_path: Path
+    name: str, how: str, tmp_path: Path
 ) -> None:
-    where = unpacked(version, how, tmp_path)
+    where = unpacked(name, how, tmp_path)
+    version, is_known = int(name[0]), name == NAMES[-1]
 
     async def scenario() -> None:
         store = opened_store(where)
         state = await store.open()
-        # Their checkpoint is of version 1, and there was no marker yet: all is read once.
-        assert len(state.report.notes) == (version < 3)
-        assert all("rebuilt from the data files" in note for note in state.report.notes)
-        assert (state.report.replayed > 0) == (how == "killed" or version < 3)
+        # The checkpoint of the others has an old version, or there was no marker: all is read once.
+        assert len(state.report.notes) == (not is_known)
+        told = "rebuilt from the data files" if version < 3 else "has version 2"
+        assert all(told in note for note in state.report.notes)
+        assert (state.report.replayed > 0) == (how == "killed" or not is_known)
         await check(store, state, version, how)
         await store.write(WriteBatch([AddMessage(99, Message("queue://orders", b"99"), (1,))]))
         await store.close()
@@ -131,11 +133,12 @@ def test_what_the_program_of_every_format_version_wrote_is_read_and_continued(
     run(scenario())
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_data_files_and_side_files_of_every_format_version_are_enough(
-    version: int, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
-    where = unpacked(version, "closed", tmp_path)
+    where = unpacked(name, "closed", tmp_path)
+    version = int(name[0])
     shutil.rmtree(where / "journal" / "metadata")
 
     async def scenario() -> None:
@@ -146,12 +149,11 @@ def test_the_data_files_and_side_files_of_every_format_version_are_enough(
     run(scenario())
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_golden_directories_are_of_the_version_that_they_say(
-    version: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_the_golden_directories_are_of_the_version_that_they_say(name: str, tmp_path: Path) -> None:
+    version = int(name[0])
     for how in ("killed", "closed"):
-        journal = unpacked(version, how, tmp_path) / "journal"
+        journal = unpacked(name, how, tmp_path) / "journal"
         heads = {path.read_bytes()[8:10] for path in journal.glob("journal-*.data")}
         assert heads == {version.to_bytes(2, "little")}
         names = {path.name for path in journal.iterdir()}

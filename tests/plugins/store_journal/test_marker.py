@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import add, killed, opened, pending, run, write
+from journal_kit import ack, add, killed, opened, pending, run, write
 
-from tidegate_store_journal._marker import MARKER_NAME, seal_marker, take_marker
-from tidegate_store_journal._metadata import MetadataError
+from tidegate_store_journal._marker import (
+    MARKER_NAME,
+    Floor,
+    forget_floor,
+    raise_floor,
+    seal_marker,
+    take_marker,
+)
+from tidegate_store_journal._metadata import METADATA_VERSION, MetadataError, MetadataState
 from tidegate_store_journal._storage import DirectoryStorage
 
 
@@ -83,3 +91,70 @@ def test_a_seal_is_broken_by_any_change_of_the_marker_itself(tmp_path: Path) -> 
         (tmp_path / MARKER_NAME).write_bytes(changed)
         with pytest.raises(MetadataError):
             take_marker(storage, metadata)
+
+
+def state(batch: int, released: int) -> MetadataState:
+    return MetadataState(METADATA_VERSION, "", False, batch, 1, 0, 0, 0, released, released)
+
+
+def test_a_floor_is_above_what_is_older_in_any_respect() -> None:
+    floor = Floor(5, 7)
+    assert not floor.is_above(state(5, 7))
+    assert not floor.is_above(state(6, 9))
+    assert floor.is_above(state(4, 9))
+    assert floor.is_above(state(6, 6))
+
+
+def test_the_floor_stays_through_kills_and_clean_stops_until_it_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    storage = DirectoryStorage(tmp_path)
+    metadata = tmp_path / "metadata"
+    metadata.mkdir()
+    (metadata / "data.mdb").write_bytes(b"pages")
+    take_marker(storage, metadata)
+    raise_floor(storage, Floor(12, 3))
+    assert take_marker(storage, metadata) == Floor(12, 3)  # after a kill
+    seal_marker(storage, metadata)
+    assert "sealed" in (tmp_path / MARKER_NAME).read_text()
+    assert take_marker(storage, metadata) == Floor(12, 3)
+    assert "sealed" not in (tmp_path / MARKER_NAME).read_text()
+    written = (tmp_path / MARKER_NAME).read_bytes()
+    for offset in range(len(written)):
+        changed = bytearray(written)
+        changed[offset] ^= 1
+        (tmp_path / MARKER_NAME).write_bytes(changed)
+        with pytest.raises(MetadataError):
+            take_marker(storage, metadata)
+    (tmp_path / MARKER_NAME).write_bytes(written)
+    forget_floor(storage)
+    assert take_marker(storage, metadata) == Floor()
+
+
+def test_a_checkpoint_older_than_the_last_clean_up_is_told_and_rebuilt(tmp_path: Path) -> None:
+    """Somebody puts a copy of ``metadata/`` back, or LMDB falls back to its older meta page."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path / "a")
+        checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
+        await write(store, *[add(sequence, size=20_000) for sequence in range(1, 8)])
+        await checkpointer.run()
+        shutil.copytree(tmp_path / "a" / "journal" / "metadata", tmp_path / "old")
+        await write(store, *[add(sequence, size=20_000) for sequence in range(8, 15)])
+        await write(store, ack(*range(1, 14)))
+        assert await checkpointer.run(cleanup=True) > 0
+        copy = killed(tmp_path / "a", tmp_path / "b")
+        await store.close()
+        shutil.rmtree(copy / "journal" / "metadata")
+        shutil.copytree(tmp_path / "old", copy / "journal" / "metadata")
+        store, state = await opened(copy)
+        assert ["older than the last clean-up" in note for note in state.report.notes] == [True]
+        assert await pending(store) == [14]
+        again = killed(copy, tmp_path / "c")
+        await store.close()
+        store, state = await opened(again)
+        assert state.report.notes == ()  # what was rebuilt is trusted
+        assert await pending(store) == [14]
+        await store.close()
+
+    run(scenario())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
+import msgspec
 import pytest
 from journal_kit import ack, add
+from metadata_kit import RECORD, STORE_ID, SUBSCRIPTION, everything, state, write
 
 from tidegate.spi import (
     AddDestination,
@@ -14,7 +17,6 @@ from tidegate.spi import (
     InflightRecord,
     InflightState,
     Message,
-    Operation,
     PutInflight,
     PutSession,
     PutSubscription,
@@ -25,14 +27,11 @@ from tidegate.spi import (
     RemoveSubscription,
     Session,
     SetRetained,
-    Subscription,
 )
 from tidegate_store_journal import _metadata
 from tidegate_store_journal._copies import Found, encode_copies
-from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._metadata import (
-    METADATA_VERSION,
     LmdbMetadata,
     Loaded,
     MetadataCounters,
@@ -41,20 +40,6 @@ from tidegate_store_journal._metadata import (
     NoMetadata,
     read_counters,
 )
-
-STORE_ID = "0" * 32
-SUBSCRIPTION = Subscription(2, "c" * 600, "n", "topic://t", True)
-RECORD = InflightRecord("c", InflightDirection.OUT, 65535, InflightState.PUBLISHED, "n", 3)
-
-
-def state(batch: int = 1) -> MetadataState:
-    return MetadataState(METADATA_VERSION, STORE_ID, False, batch, 1, 5000, 30, 2, 4, 1)
-
-
-def write(index: Index, *operations: Operation, file_id: int = 1) -> None:
-    encoded = encode_batch(list(operations), file_id, 4096 * (index.batch + 1), index)
-    encoded.effects.batch = index.batch + 1
-    index.apply(encoded.effects)
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None: ...
@@ -266,6 +251,80 @@ def test_entries_that_are_not_found_any_more_are_noticed(saved: Path) -> None:
     with pytest.raises(MetadataError, match="has 0 pending"):
         metadata.load(no_progress)
     metadata.close()
+
+
+TABLES = (
+    *("meta", "pending", "deliveries", "destinations", "subscriptions", "sessions", "inflight"),
+    *("retained", "branches", "duplicates", "large", "acknowledged", "files"),
+)
+
+
+def changed_value(saved: Path, table: bytes, change: Callable[[bytes], bytes]) -> None:
+    """Change the first value of *table* as a wrong bit in its page would."""
+    with lmdb.open(str(saved), max_dbs=20) as environment:
+        database = environment.open_db(table)
+        with environment.begin(write=True) as transaction:
+            cursor = transaction.cursor(db=database)
+            assert cursor.first()
+            key, value = cursor.item()
+            assert cursor.put(key, change(bytes(value)))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_wrong_bit_in_a_value_of_any_table_is_noticed(tmp_path: Path, table: str) -> None:
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save([everything().take_changes()], state())
+    load(metadata)
+    metadata.close()
+    changed_value(tmp_path, table.encode(), lambda value: value[:-1] + bytes([value[-1] ^ 1]))
+    with pytest.raises(MetadataError, match="damaged"):
+        LmdbMetadata(tmp_path).load(no_progress)
+
+
+@pytest.mark.parametrize("table", ["pending", "retained", "acknowledged", "meta"])
+def test_a_value_of_an_earlier_checkpoint_is_noticed(tmp_path: Path, table: str) -> None:
+    """It was right once: so looks a page that the disk did not write."""
+    index = everything()
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save([index.take_changes()], state())
+    metadata.close()
+    with lmdb.open(str(tmp_path), max_dbs=20) as environment:
+        database = environment.open_db(table.encode())
+        with environment.begin() as transaction:
+            before = {bytes(key): bytes(value) for key, value in transaction.cursor(db=database)}
+    metadata = LmdbMetadata(tmp_path)
+    write(
+        index,
+        add(100, 2),
+        ack(1, pending_list=2),
+        SetRetained(Message("topic://t", b"newer")),
+    )
+    index.release(2)  # the block goes
+    metadata.save([index.take_changes()], state(2))
+    load(metadata)
+    metadata.close()
+    with lmdb.open(str(tmp_path), max_dbs=20) as environment:
+        database = environment.open_db(table.encode())
+        with environment.begin(write=True) as transaction:
+            changed = [
+                key
+                for key, value in before.items()
+                if key != b"entries" and transaction.get(key, db=database) not in (None, value)
+            ]
+            for key in changed or before:
+                transaction.put(key, before[key], db=database)
+    with pytest.raises(MetadataError, match=r"another checkpoint|two checkpoints|should have"):
+        LmdbMetadata(tmp_path).load(no_progress)
+
+
+def test_a_checkpoint_whose_values_had_no_crc_says_its_version(saved: Path) -> None:
+    with lmdb.open(str(saved), max_dbs=20) as environment:
+        database = environment.open_db(b"meta")
+        with environment.begin(write=True) as transaction:
+            old = MetadataState(2, STORE_ID, False, 1, 1, 1, 1, 1, 1, 1)
+            transaction.put(b"state", msgspec.msgpack.encode(old), db=database)
+    with pytest.raises(MetadataError, match="has version 2"):
+        LmdbMetadata(saved).load(no_progress)
 
 
 def test_another_version_is_not_read(tmp_path: Path) -> None:

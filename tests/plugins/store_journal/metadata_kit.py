@@ -1,0 +1,90 @@
+"""A checkpoint with something in every table, for the tests of the metadata store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from journal_kit import ack, add
+
+from tidegate.spi import (
+    AddDestination,
+    AddDuplicateId,
+    AddMessage,
+    Branch,
+    BranchId,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    LargeBody,
+    Message,
+    Operation,
+    PutBranch,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    Session,
+    SetRetained,
+    Subscription,
+)
+from tidegate_store_journal._encode import encode_batch
+from tidegate_store_journal._index import Index
+from tidegate_store_journal._metadata import METADATA_VERSION, Loaded, MetadataState
+
+STORE_ID = "0" * 32
+SUBSCRIPTION = Subscription(2, "c" * 600, "n", "topic://t", True)
+RECORD = InflightRecord("c", InflightDirection.OUT, 65535, InflightState.PUBLISHED, "n", 3)
+
+
+def state(batch: int = 1) -> MetadataState:
+    return MetadataState(METADATA_VERSION, STORE_ID, False, batch, 1, 5000, 30, 2, 4, 1)
+
+
+def write(index: Index, *operations: Operation, file_id: int = 1) -> None:
+    encoded = encode_batch(list(operations), file_id, 4096 * (index.batch + 1), index)
+    encoded.effects.batch = index.batch + 1
+    index.apply(encoded.effects)
+
+
+def everything() -> Index:
+    """Something for every table."""
+    index = Index(keep_acknowledged=True)
+    large = Message("queue://q", b"", large=LargeBody("0" * 32, 500_000, 7))
+    write(
+        index,
+        AddDestination("queue://q", 1),
+        PutSubscription(SUBSCRIPTION),
+        PutSession(Session("c", 60)),
+        PutInflight(RECORD),
+        SetRetained(Message("topic://t", b"retained")),
+        *[add(sequence, 1 + sequence % 2) for sequence in range(1, 30)],
+        AddMessage(30, large, (1,)),
+        RecordDelivery(1, (4, 6), (1, 7)),
+        AddDuplicateId("queue://q", "dup", 5),
+        PutBranch(Branch(BranchId(1, b"one", b"\xff"))),
+    )
+    write(index, ack(2, 10), file_id=2)
+    return index
+
+
+def contents(loaded: Loaded) -> dict[str, Any]:
+    """What can be compared."""
+    return {
+        "state": loaded.state,
+        "pending": {
+            list_id: [(piece.key, piece.sequences, piece.locations) for piece in pieces]
+            for list_id, pieces in loaded.lists.items()
+        },
+        "acknowledged": [
+            (block.first, block.pending_list, block.client_id, *block.sequences, *block.locations)
+            for block in loaded.acknowledged
+        ],
+        **{
+            name: getattr(loaded, name)
+            for name in ("deliveries", "destinations", "subscriptions", "sessions", "inflight")
+        },
+        **{
+            name: getattr(loaded, name)
+            for name in ("retained", "branches", "duplicate_ids", "large", "speaks_of")
+        },
+    }
