@@ -218,8 +218,10 @@ class LmdbMetadata:
         self._map_bytes = _MAP_BYTES
         self._environment: lmdb.Environment | None = None
         self._open: dict[str, lmdb._Database] = {}
-        #: Per table, what is written or read: the exclusive or of the CRCs of its values.
+        #: Per table, in what is being written or read: the exclusive or of the CRCs of its values.
         self._digests: dict[str, int] = {}
+        #: As of the checkpoint on disk; None when that was not read yet.
+        self._saved_digests: dict[str, int] | None = None
 
     def _env(self) -> lmdb.Environment:
         if self._environment is None:
@@ -361,6 +363,7 @@ class LmdbMetadata:
             },
         )
         self._check_entries(transaction, loaded)
+        self._saved_digests = {**self._digests, "meta": 0}
         return loaded
 
     def _check_entries(self, transaction: lmdb.Transaction, loaded: Loaded) -> None:
@@ -429,7 +432,9 @@ class LmdbMetadata:
             counters = MetadataCounters(checkpoints=1)
             try:
                 with self._env().begin(write=True) as transaction:
-                    self._digests = self._stored_digests(transaction)
+                    # As remembered: what became of the bytes on disk since then must not matter
+                    # here, and is found by the next start.
+                    self._digests = {**(self._saved_digests or self._stored_digests(transaction))}
                     for change in changes:
                         self._save_messages(transaction, change, counters)
                         self._save_small_state(transaction, change)
@@ -455,6 +460,7 @@ class LmdbMetadata:
             except lmdb.Error as error:
                 raise OSError(errno.EIO, f"metadata store: {error}") from error
         self._unmap_if_large()
+        self._saved_digests = self._digests
         self.counters.add(counters)
 
     def _stored_digests(self, transaction: lmdb.Transaction) -> dict[str, int]:
@@ -566,6 +572,7 @@ class LmdbMetadata:
     def reset(self) -> None:
         """See :class:`Metadata`."""
         self.close()
+        self._saved_digests = None
         if self._directory.exists():
             shutil.rmtree(self._directory)
 

@@ -412,3 +412,25 @@ def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     ]
     assert {place >> 100 for block in loaded.acknowledged for place in block.locations} == {7}
     assert loaded.speaks_of == {7: [1]}
+
+
+def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """Checkpoints go on: nothing of what is in memory depends on them."""
+    index = everything()
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save([index.take_changes()], state())
+    metadata.close()
+    changed_value(tmp_path, b"meta", lambda value: b"????" + value[4:])  # the first key: counters
+    changed_value(tmp_path, b"pending", lambda value: b"????" + value[4:])
+    with lmdb.open(str(tmp_path), max_dbs=20) as environment:
+        database = environment.open_db(b"meta")
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"entries", b"nonsense", db=database)
+    for batch in (2, 3):
+        write(index, add(100 + batch), ack(2 * batch))
+        metadata.save([index.take_changes()], state(batch))
+    metadata.close()
+    with pytest.raises(MetadataError):
+        LmdbMetadata(tmp_path).load(no_progress)
