@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wire
@@ -395,6 +398,114 @@ def test_a_client_that_dies_in_the_middle_of_a_body_leaves_nothing() -> None:
                 check(await consumer.receive(), 2)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("rest", [0, 1, 300 * KB, SIZE + 1])
+def test_what_a_client_sent_whole_before_it_closed_is_published(rest: int) -> None:
+    """Over a raw socket, which is gone before the disk has any of the bodies."""
+
+    async def scenario() -> None:
+        async with gateway() as running:
+            may_sync = hold_syncs(running)
+            async with raw_client(running.stomp_port) as raw:
+                data = frame_of(1) + frame_of(2) + frame_of(4)
+                last = frame_of(5)
+                await asyncio.to_thread(raw.sendall, data + last[: len(last) - SIZE - 1 + rest])
+            await until_no_connection(running)
+            may_sync.set()
+            wanted = [1, 2, 4, 5] if rest == SIZE + 1 else [1, 2, 4]
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                for number in wanted:
+                    check(await consumer.receive(), number)
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("end", [b"", b"SEND\ndestination:/queue/a\n\nx", b"NONSENSE\n\n\0"])
+def test_frames_of_all_sizes_before_the_end_of_a_client_arrive_in_order(end: bytes) -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with raw_client(running.stomp_port) as raw:
+                data = b"".join(map(frame_of, range(1, 12)))
+                await asyncio.to_thread(raw.sendall, data + end)
+                if end.startswith(b"NONSENSE"):
+                    answer = await asyncio.to_thread(raw.makefile("rb").read)
+                    assert answer.startswith(b"ERROR\n")
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                for number in range(1, 12):
+                    arrived = await consumer.receive()
+                    assert arrived.headers["n"] == str(number)
+                    check(arrived, number, size_of(number))
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_the_front_end_stops_at_once_whatever_the_disk_has_not_finished() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            may_sync = hold_syncs(running)
+            async with raw_client(running.stomp_port) as raw:
+                await asyncio.to_thread(raw.sendall, frame_of(1) + frame_of(2) + frame_of(4))
+            front_end = await until_no_connection(running)
+            assert len(front_end._sessions) == 1
+            await running.gateway.broker.end_connections()
+            await front_end.stop()
+            await asyncio.sleep(0)
+            assert not front_end._sessions
+            may_sync.set()
+
+    run(scenario)
+
+
+@contextlib.asynccontextmanager
+async def raw_client(port: int) -> AsyncIterator[socket.socket]:
+    """A connected client that is closed without DISCONNECT."""
+
+    def connect() -> socket.socket:
+        raw = socket.create_connection(("127.0.0.1", port), timeout=30)
+        raw.sendall(b"CONNECT\naccept-version:1.2\n\n\0")
+        answer = b""
+        while not answer.endswith(b"\0"):
+            answer += raw.recv(1)
+        return raw
+
+    with await asyncio.to_thread(connect) as raw:
+        yield raw
+
+
+async def until_no_connection(running: EmbeddedGateway) -> Any:
+    """Returns: the first listener, whose connections have all ended."""
+    front_end = running.gateway._front_ends[0]
+    while front_end._listener.connection_count:
+        await asyncio.sleep(0.005)
+    return front_end
+
+
+def size_of(number: int) -> int:
+    return SIZE if number % 3 else 10
+
+
+def frame_of(number: int) -> bytes:
+    size = size_of(number)
+    head = f"SEND\ndestination:/queue/a\nn:{number}\ncontent-length:{size}\n\n".encode()
+    return head + b"".join(pieces(number, size)) + b"\0"
+
+
+def hold_syncs(running: EmbeddedGateway) -> threading.Event:
+    """Large bodies wait for the event before they are synced."""
+    large, event = running.gateway.broker.large_bodies, threading.Event()
+    sync = large.sync_file
+
+    def wait(file: object) -> None:
+        assert event.wait(30)
+        sync(file)
+
+    large.sync_file = wait
+    return event
 
 
 REFUSED = {

@@ -183,10 +183,11 @@ class FakeBroker:
 class Harness:
     """One session and everything around it."""
 
-    def __init__(self, options=None, allow_anonymous=True):
-        self.loop: Any = FakeLoop()
+    def __init__(self, options=None, allow_anonymous=True, *, loop=None, large_bodies=None):
+        self.loop: Any = loop or FakeLoop()
         self.link = FakeLink()
-        self.broker = FakeBroker()
+        self.broker: Any = FakeBroker()
+        self.broker.large_bodies = large_bodies
         self.ended: list[Session] = []
         self.connection = self.broker.connection
         context = SessionContext(

@@ -28,16 +28,23 @@ class Case:
         self.decoder.version = Version.V1_2
         self.bodies = FakeBodies()
         self.published, self.refused, self.others = [], [], []
-        self.adjusted = 0
+        self.adjusted = self.crashed = self.went_on = 0
         self.error = None
         self.large = LargeIn(
             self.bodies,
             self.decoder,
             publish=self.publish,
-            refuse=lambda error, frame: self.refused.append((error, frame.headers["n"])),
+            refuse=self.refuse,
             adjust=self.adjust,
             go_on=self.go_on,
+            crashed=self.crash,
         )
+
+    def refuse(self, error, frame):
+        self.refused.append((error, None if frame is None else frame.headers.get("n")))
+
+    def crash(self):
+        self.crashed += 1
 
     def adjust(self):
         self.adjusted += 1
@@ -51,7 +58,11 @@ class Case:
         if data:
             self.decoder.receive_data(data)
         while self.large.receive():
-            event = next(self.decoder.events(), None)
+            try:
+                event = next(self.decoder.events(), None)
+            except PeerProtocolError as error:
+                self.large.fail(error, None)
+                return
             if event is None or self.large.hold(event):
                 return
             self.handle(event)
@@ -63,7 +74,10 @@ class Case:
             self.others.append((event.command, len(self.published)))
 
     def go_on(self):
-        self.handle(self.large.take_held())
+        self.went_on += 1
+        held = self.large.take_held()
+        if held is not None:
+            self.handle(held)
         self.feed(b"")
 
 
@@ -159,7 +173,7 @@ def test_what_waits_is_written_in_large_pieces():
     run(scenario)
 
 
-def test_the_end_of_the_connection_gives_up_what_is_not_published():
+def test_abandoning_gives_up_what_is_not_published():
     async def scenario(case):
         case.bodies.finish_door.clear()
         case.feed(send(1) + send(2)[:3000])
@@ -170,6 +184,117 @@ def test_the_end_of_the_connection_gives_up_what_is_not_published():
         await settled()
         assert [writer.is_abandoned for writer in case.bodies.writers] == [True, True]
         assert (case.published, case.refused) == ([], [])
+
+    run(scenario)
+
+
+def test_what_came_whole_is_published_when_the_client_is_gone():
+    async def scenario(case):
+        case.bodies.finish_door.clear()
+        case.feed(send(1) + send(2) + send(3)[:3000])
+        await settled()
+        assert case.large.cut()
+        assert case.large.cut()
+        assert [writer.is_abandoned for writer in case.bodies.writers] == [False, False, True]
+        assert case.went_on == 0
+        case.bodies.finish_door.set()
+        await settled()
+        assert [number for number, _ in case.published] == [1, 2]
+        assert (case.went_on, case.refused, case.large.cut()) == (1, [], False)
+
+    run(scenario)
+
+
+def test_frames_behind_it_are_handled_when_the_client_is_gone():
+    async def scenario(case):
+        case.bodies.finish_door.clear()
+        begin, commit = b"BEGIN\ntransaction:t\n\n\0", b"COMMIT\ntransaction:t\n\n\0"
+        rest = b"".join(send(number) for number in range(2, 9)) + commit + send(9)[:-1]
+        case.feed(send(1) + begin + rest)
+        await settled()
+        assert case.large.cut()
+        case.bodies.finish_door.set()
+        await settled()
+        assert case.others == [("BEGIN", 1), ("COMMIT", 8)]
+        assert [number for number, _ in case.published] == list(range(1, 9))
+        assert case.bodies.writers[-1].is_abandoned
+        assert not case.large.is_busy
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("done", [0, 1, 3000, SIZE, SIZE + 1])
+def test_a_body_counts_when_its_nul_is_here(done):
+    async def scenario(case):
+        head = len(send(1)) - SIZE - 1
+        case.feed(send(1)[: head + done])
+        await settled()
+        case.large.cut()
+        await settled()
+        assert len(case.published) == (done == SIZE + 1)
+        assert case.bodies.writers[0].is_abandoned == (done != SIZE + 1)
+        assert not case.large.is_busy
+
+    run(scenario)
+
+
+def test_what_came_before_nonsense_is_published_before_it_is_refused():
+    async def scenario(case):
+        case.bodies.finish_door.clear()
+        case.feed(send(1) + send(2) + b"NONSENSE\n\n\0" + send(3))
+        await settled()
+        assert (case.refused, case.large.wants_pause) == ([], True)
+        case.bodies.finish_door.set()
+        await settled()
+        assert [number for number, _ in case.published] == [1, 2]
+        (refused,) = case.refused
+        assert "unknown command" in str(refused[0])
+        assert len(case.bodies.writers) == 2
+
+    run(scenario)
+
+
+def test_what_came_before_a_body_that_failed_is_published_and_nothing_behind_it():
+    async def scenario(case):
+        case.bodies.finish_door.clear()
+        case.feed(send(1))
+        await settled()
+        case.bodies.fails_at = 0
+        case.feed(send(2) + send(3) + b"BEGIN\ntransaction:t\n\n\0" + send(4)[:2500])
+        await settled()
+        assert case.refused == []
+        case.bodies.fails_at = None
+        case.bodies.finish_door.set()
+        await settled()
+        assert [number for number, _ in case.published] == [1]
+        assert [number for _, number in case.refused] == ["2"]
+        assert case.others == []
+        assert [writer.is_abandoned for writer in case.bodies.writers] == [False, True, True]
+
+    run(scenario)
+
+
+def test_the_first_of_two_problems_counts():
+    async def scenario(case):
+        case.bodies.door.clear()
+        case.bodies.fails_at = 0
+        case.feed(send(1) + send(2) + b"NONSENSE\n\n\0")
+        await settled()
+        assert case.refused == []
+        case.bodies.door.set()
+        await settled()
+        assert [number for _, number in case.refused] == ["1"]
+
+    run(scenario)
+
+
+def test_a_defect_ends_the_connection(caplog):
+    async def scenario(case):
+        case.error = ValueError("a defect")
+        case.feed(send(1) + send(2))
+        await settled()
+        assert (case.crashed, case.refused, case.large.is_busy) == (1, [], False)
+        assert "a defect" in caplog.text
 
     run(scenario)
 
@@ -197,12 +322,14 @@ def test_a_broker_that_refuses_is_told_with_the_frame():
 
 def test_a_body_without_its_nul_is_an_error():
     async def scenario(case):
-        data = send(1)
-        with pytest.raises(PeerProtocolError, match="not the NUL"):
-            case.feed(data[:-1] + b"x")
+        case.feed(send(1) + send(2)[:-1] + b"x")
         with pytest.raises(PeerProtocolError):
             case.decoder.receive_data(b"more")
-        case.large.abandon()
+        await settled()
+        assert [number for number, _ in case.published] == [1]
+        ((error, number),) = case.refused
+        assert ("not the NUL" in str(error), number) == (True, "2")
+        assert case.bodies.writers[1].is_abandoned
 
     run(scenario)
 
