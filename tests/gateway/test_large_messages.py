@@ -23,6 +23,8 @@ from large_messages import (
     connected,
     digest_of,
     no_collector,
+    open_digest_of,
+    open_pieces,
     pieces,
 )
 from websockets.asyncio.client import connect as websocket_connect
@@ -138,15 +140,57 @@ def test_the_size_decides_whether_a_body_has_a_file(size: int) -> None:
     run(scenario)
 
 
-def test_a_body_without_content_length_passes_through_memory_as_before() -> None:
+@pytest.mark.parametrize("size", [100 * KB - 1, 100 * KB, SIZE])
+def test_a_body_without_content_length_has_a_file_by_its_size(size: int) -> None:
     async def scenario() -> None:
         async with gateway() as running, connected(running.stomp_port) as client:
-            body = b"x" * SIZE
-            client.writer.write(b"SEND\ndestination:/queue/a\nreceipt:1\n\n" + body + b"\0")
+            await client.send_open(size, destination="/queue/a", receipt="1", kind="open")
             await client.receipt("1")
-            assert body_files(running.data_directory) == []
+            assert len(body_files(running.data_directory)) == (size >= 100 * KB)
             await subscribe(client)
-            assert (await client.receive()).size == SIZE
+            arrived = await client.receive()
+            assert (arrived.size, arrived.digest) == (size, open_digest_of(size))
+            assert arrived.headers["kind"] == "open"
+            await acknowledge(client, arrived)
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("case", ["limit", "disk"])
+def test_a_body_without_content_length_is_refused_while_it_grows(case: str) -> None:
+    async def scenario() -> None:
+        async with gateway('disk_free_limit = "0b"') as running:
+            large = running.gateway.broker.large_bodies
+            async with connected(running.stomp_port) as producer:
+                producer.frame_head("SEND", destination="/queue/a", receipt="r")
+                with contextlib.suppress(OSError):
+                    for number, piece in enumerate(open_pieces(9 * MB)):
+                        producer.writer.write(piece)
+                        await producer.writer.drain()
+                        if case == "disk" and number == 3:
+                            await until_files(running, 1)
+                            large._free_limit_bytes = 1 << 60
+                arrived = await producer.receive()
+                assert arrived.command == "ERROR", arrived
+                assert arrived.headers["receipt-id"] == "r"
+                problem = "limit of 8388608 bytes" if case == "limit" else "has no room"
+                assert problem in arrived.headers["message"]
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_a_client_that_dies_in_a_body_without_content_length_leaves_nothing() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with connected(running.stomp_port) as producer:
+                producer.frame_head("SEND", destination="/queue/a")
+                for piece in open_pieces(3 * MB):
+                    producer.writer.write(piece)
+                    await producer.writer.drain()
+                await until_files(running, 1)
+            await until_files(running, 0)
 
     run(scenario)
 

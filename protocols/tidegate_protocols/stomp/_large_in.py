@@ -35,11 +35,22 @@ _PIECES_MAX: Final = 16
 class _Body:
     """One body on its way."""
 
-    __slots__ = ("frame", "is_complete", "left", "pieces", "result", "task", "wake", "writer")
+    __slots__ = (
+        "frame",
+        "is_complete",
+        "is_open",
+        "left",
+        "pieces",
+        "result",
+        "task",
+        "wake",
+        "writer",
+    )
 
-    def __init__(self, frame: Frame, size: int, writer: LargeWriter) -> None:
+    def __init__(self, frame: Frame, size: int | None, writer: LargeWriter) -> None:
         self.frame = frame
-        self.left = size
+        self.is_open = size is None  # until its NUL
+        self.left = size or 0
         self.writer = writer
         self.pieces: deque[bytes] = deque()
         self.is_complete = False  # with the NUL behind it
@@ -123,6 +134,9 @@ class LargeIn:
             body.pieces.append(data)
             self._waiting_bytes += len(data)
         try:
+            while body.is_open and (data := decoder.take_open_body()):
+                body.pieces.append(data)
+                self._waiting_bytes += len(data)
             is_complete = not body.left and decoder.end_body()
         except PeerProtocolError as error:
             self._drop_from(body)

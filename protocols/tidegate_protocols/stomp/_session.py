@@ -109,7 +109,12 @@ class Session:
         self._loop = loop
         self._state = State.WAITING
         large = context.broker.large_bodies
-        self._decoder = Decoder(context.options.limits_with(large.size_min if large else 0))
+        limits = context.options.limits
+        if large is not None:
+            limits = context.options.limits_with(
+                large.size_min, unsized=context.broker.unsized_bodies
+            )
+        self._decoder = Decoder(limits)
         self._large_in: LargeIn | None = None  # since the first large SEND
         self._large_out: LargeOut | None = None  # since the first large MESSAGE
         self._link: Link | None = None
@@ -457,7 +462,7 @@ class Session:
             event = None
         self._process_work(event)
         self._adjust_reading()
-        if self._is_lost and self._state is not State.CLOSED and not large.is_busy:
+        if self._is_lost and self.state is not State.CLOSED and not large.is_busy:
             self._lose()
 
     def _large_crashed(self) -> None:
