@@ -521,9 +521,9 @@ async def raw_client(port: int) -> AsyncIterator[socket.socket]:
         yield raw
 
 
-async def until_no_connection(running: EmbeddedGateway) -> Any:
-    """Returns: the first listener, whose connections have all ended."""
-    front_end = running.gateway._front_ends[0]
+async def until_no_connection(running: EmbeddedGateway, listener: int = 0) -> Any:
+    """Returns: the listener, whose connections have all ended."""
+    front_end = running.gateway._front_ends[listener]
     while front_end._listener.connection_count:
         await asyncio.sleep(0.005)
     return front_end
@@ -683,6 +683,31 @@ def test_heart_beats_fail_in_neither_direction_while_a_body_is_slow() -> None:
 
 
 # -------------------------------------------------------------------------------- other transports
+
+
+def test_what_came_whole_over_websocket_counts_too() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            may_sync = hold_syncs(running)
+            async with websocket_connect(
+                running.addresses[2].replace("stomp+ws", "ws"),
+                subprotocols=[Subprotocol("v12.stomp")],
+                proxy=None,
+            ) as client:
+                await client.send("CONNECT\naccept-version:1.2\n\n\0")
+                assert str(await client.recv()).startswith("CONNECTED")
+                for number in (1, 2, 4):
+                    await client.send(frame_of(number))
+                await client.send(frame_of(5)[:-1])
+            await until_no_connection(running, 2)
+            may_sync.set()
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                for number in (1, 2, 4):
+                    check(await consumer.receive(), number)
+                await until_files(running, 0)
+
+    run(scenario)
 
 
 def test_over_websocket_a_large_message_is_one_message_in_both_directions() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 
 import pytest
 from large_fakes import FakeBodies, settled
@@ -627,6 +628,19 @@ class TestLargeSendsBeforeTheEnd:
 
         ending(scenario)
 
+    def test_a_message_that_cannot_be_written_to_the_end_does_not_end_them(self, ending):
+        async def scenario(harness, bodies):
+            await self.feed(harness, large_send(1))
+            harness.session._large_broke(StoreIOError("damaged"))
+            assert harness.link.is_aborted
+            harness.session.lost(None)
+            bodies.finish_door.set()
+            await settled()
+            assert self.published(harness) == [1, "disconnect"]
+            assert harness.ended == [harness.session]
+
+        ending(scenario)
+
     def test_a_refused_one_ends_the_lost_connection(self, ending):
         async def scenario(harness, bodies):
             await self.feed(harness, large_send(1), large_send(2))
@@ -656,3 +670,82 @@ class TestLargeSendsBeforeTheEnd:
             assert "a defect" in caplog.text
 
         ending(scenario)
+
+
+def random_frames(chance):
+    """Frames of a client, large and small, a few of them wrong, in a transaction and without."""
+    makers = [
+        lambda n: f"SEND\ndestination:/queue/{n}\nreceipt:{n}\n\nsmall\0",
+        lambda n: large_send(n),
+        lambda n: large_send(n, transaction="t", receipt=n),
+        lambda n: (
+            f"SEND\ndestination:/queue/{n}\n\n" + "y" * chance.choice([1990, LARGE, 5000]) + "\0"
+        ),
+        lambda n: f"SEND\ndestination:/queue/{n}\ntransaction:t\n\n\0",
+        lambda n: "BEGIN\ntransaction:t\n\n\0",
+        lambda n: f"COMMIT\ntransaction:t\nreceipt:{n}\n\n\0",
+        lambda n: f"SUBSCRIBE\nid:{n}\ndestination:/queue/a\n\n\0",
+    ]
+    rare = [
+        lambda n: "NONSENSE\n\n\0",
+        lambda n: large_send(n)[:-1] + "x",
+        lambda n: "SEND\n\nno destination\0",
+        lambda n: f"DISCONNECT\nreceipt:{n}\n\n\0",
+    ]
+    count = chance.randrange(1, 9)
+    return "".join(
+        chance.choice(rare if chance.random() < 0.06 else makers)(number) for number in range(count)
+    )
+
+
+async def what_the_broker_is_told(make_harness, texts, bodies, chance):
+    """The calls of a session that is sent *texts*, and then lost."""
+    harness = make_harness(loop=asyncio.get_running_loop(), large_bodies=bodies)
+    harness.session.data_received(b"CONNECT\naccept-version:1.2\n\n\0")
+    await settled()
+    harness.connection.take()
+    transactions = set()
+
+    def known(name):
+        return RequestError("unknown") if name is not None and name not in transactions else None
+
+    harness.connection.fail = {
+        "publish": lambda message, receipt, transaction: known(transaction),
+        "begin": transactions.add,
+        "commit": lambda transaction, receipt: known(transaction) or transactions.discard("t"),
+    }
+    for text in texts:
+        if bodies is not None:
+            door = bodies.finish_door
+            chance.choice([door.set, door.clear])()
+            for _ in range(chance.randrange(12)):
+                await asyncio.sleep(0)
+        harness.session.data_received(text)
+    harness.session.lost(None)
+    if bodies is not None:
+        bodies.finish_door.set()
+    while not harness.ended:
+        await settled()
+    assert harness.session.state is State.CLOSED
+    calls = harness.connection.take("check_publish", "writable", "synchronize")
+    return [
+        ("publish", call[1].destination, *call[2:]) if call[0] == "publish" else call
+        for call in calls
+    ]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_lost_client_sent_the_same_whether_bodies_are_streamed_or_not(make_harness, seed):
+    async def main():
+        async with asyncio.timeout(20):
+            chance = random.Random(seed)
+            data = random_frames(chance).encode()
+            data = data[: chance.choice([len(data), chance.randrange(len(data) + 1)])]
+            cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
+            texts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+            bodies = FakeBodies()
+            bodies.size_min = LARGE
+            plain = await what_the_broker_is_told(make_harness, texts, None, chance)
+            assert await what_the_broker_is_told(make_harness, texts, bodies, chance) == plain
+
+    asyncio.run(main())
