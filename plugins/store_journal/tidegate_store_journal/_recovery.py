@@ -187,6 +187,7 @@ def _recover(
         restore(replay, loaded)
         replayed = replay.replay()
         replay.index.settle()
+        _release_what_was_released(replay, store_id)
         lost = find_lost(replay.index, missing, quarantine.damages)
         clean = loaded.state.clean and replayed == 0 and not lost
     else:
@@ -330,6 +331,18 @@ def _check_small_state(storage: Storage, loaded: Loaded) -> None:
 
     if by_key(loaded) != by_key(bindings):
         raise MetadataError("it does not agree with bindings.snapshot")
+
+
+def _release_what_was_released(replay: Replay, store_id: str) -> None:
+    """Rows that sinks gave back before a checkpoint later than the one that was loaded.
+
+    That one was cut off behind its bindings snapshot, or it was complete and is lost. Then large
+    bodies and records of these rows may be gone already.
+    """
+    with contextlib.suppress(FormatError):
+        bindings = read_bindings(replay.storage)
+        if bindings is not None and bindings.store_id == store_id:
+            replay.index.release(bindings.ack_released)
 
 
 def check(replay: Replay, loaded: Loaded, store_id: str) -> None:

@@ -251,3 +251,31 @@ def test_a_journal_of_version_1_is_read_and_continued(
         await store.close()
 
     run(scenario())
+
+
+def test_rows_that_were_released_are_so_with_an_older_checkpoint_too(tmp_path: Path) -> None:
+    """What they need may be gone: large bodies, records of directories."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path / "a", keep=True)
+        checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
+        await write(store, *[add(sequence) for sequence in range(1, 9)])
+        await write(store, ack(1, 2, 3, 4))
+        await checkpointer.run()
+        shutil.copytree(tmp_path / "a" / "journal" / "metadata", tmp_path / "old")
+        await write(store, ack(5))
+        await store.release_acknowledged(3)
+        await checkpointer.run()
+        copy = killed(tmp_path / "a", tmp_path / "b")
+        await store.close()
+        shutil.rmtree(copy / "journal" / "metadata")
+        shutil.copytree(tmp_path / "old", copy / "journal" / "metadata")
+        store, state = await opened(copy, keep=True)
+        assert state.report.notes == ()
+        page = await store.acknowledged(3, 100, ANY_SIZE)
+        assert [(row.ack_sequence, row.sequence) for row in page.rows] == [(4, 4), (5, 5)]
+        assert store.statistics().acknowledged_first == 4
+        assert await pending(store) == [6, 7, 8]
+        await store.close()
+
+    run(scenario())
