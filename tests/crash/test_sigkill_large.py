@@ -37,6 +37,8 @@ checkpoint_interval = "200ms"
 cleanup_interval = "1s"
 """
 SIZE = 3 * MB
+#: Messages of up to 2.5 MB that the producers of the loop are ahead by, at most.
+BACKLOG = 60
 LOST = (OSError, EOFError, asyncio.IncompleteReadError)
 
 
@@ -172,6 +174,7 @@ def test_sigkill_in_the_middle_of_a_large_publish_leaves_no_file(
 
 class Oracle:
     def __init__(self) -> None:
+        self.is_over = False  # nothing more is sent; what is there is still consumed
         self.stop = False
         self.next = 0
         self.sent: set[int] = set()
@@ -182,10 +185,13 @@ class Oracle:
 
 
 async def produce(oracle: Oracle, port: int) -> None:
-    while not oracle.stop:
+    while not oracle.is_over:
         with contextlib.suppress(*LOST):
             async with connected(port) as client:
-                while not oracle.stop:
+                while not oracle.is_over:
+                    if len(oracle.confirmed - oracle.delivered) > BACKLOG:
+                        await asyncio.sleep(0.01)
+                        continue
                     oracle.next += 1
                     seed = oracle.next
                     oracle.sent.add(seed)
@@ -229,21 +235,24 @@ def test_killed_again_and_again_no_confirmed_large_message_is_lost(
     oracle = Oracle()
 
     async def main() -> None:
-        tasks = [asyncio.create_task(produce(oracle, gateway.stomp_port)) for _ in range(3)]
-        tasks += [asyncio.create_task(consume_all(oracle, gateway.stomp_port)) for _ in range(2)]
+        port = gateway.stomp_port
+        producers = [asyncio.create_task(produce(oracle, port)) for _ in range(3)]
+        consumers = [asyncio.create_task(consume_all(oracle, port)) for _ in range(2)]
         for _ in range(amount(8, 12)):
             await asyncio.sleep(chance.uniform(0.1, 1.5))
             gateway.kill()
             await asyncio.to_thread(gateway.start)
+        await asyncio.sleep(1)
+        oracle.is_over = True
+        await asyncio.gather(*producers)
         missing = lambda: oracle.confirmed - oracle.delivered  # noqa: E731
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(60):
-                await asyncio.sleep(1)
                 await until(lambda: not missing())
         oracle.stop = True
-        for task in tasks:
+        for task in consumers:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*consumers, return_exceptions=True)
         assert not missing()
 
     try:

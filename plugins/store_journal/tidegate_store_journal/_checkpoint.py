@@ -276,7 +276,12 @@ class Checkpointer:
         if work.dead and is_kept and self._storage.metadata_directory is not None:
             # Only now: a start that finds a checkpoint older than this does not use it.
             floor = Floor(work.state.batch, work.state.ack_released)
-            self._with_reserve(lambda: raise_floor(self._storage, floor))
+            try:
+                self._with_reserve(lambda: raise_floor(self._storage, floor))
+            except OSError as error:
+                # Going without is better than keeping the dead files, which make room.
+                if error.errno not in FULL_ERRNOS:
+                    raise
 
     def _with_reserve(self, write: Callable[[], None]) -> None:
         try:

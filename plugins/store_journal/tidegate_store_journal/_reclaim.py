@@ -20,6 +20,8 @@ from tidegate_store_journal._reader import Reader
 
 #: Of the current data file. When this much is written, compaction makes no pauses any more.
 _URGENT_SHARE: Final = 0.7
+#: While less than this is alive in all files together, less is in the emptiest one.
+_ALWAYS_GAINS_PERCENT: Final = 33
 
 
 class Reclaim:
@@ -47,6 +49,7 @@ class Reclaim:
         self._wake = wake
         self._waiting: list[asyncio.Future[None]] = []
         self._unfit: set[int] = set()  # files that could not be emptied
+        self._packed: dict[int, int] = {}  # live bytes of files with copies, when first seen
         self._is_closed = False
         self._has_failed = False
         self.is_wanted = False
@@ -126,8 +129,28 @@ class Reclaim:
             self._appender.tail.file,
             min_files=self._min_files,
             percentage=self._percentage,
-            unfit=frozenset(self._unfit),
+            unfit=frozenset(self._unfit | self._settled()),
         )
+
+    def _settled(self) -> set[int]:
+        """Files with copies in which nothing has died since: copying once more gains nothing.
+
+        Two files that are alive to less than a third always fit into one. Above that, with large
+        messages, they may not, and rounds of copies would never end while writers wait for them.
+        """
+        if self._percentage <= _ALWAYS_GAINS_PERCENT:
+            return set()
+        settled: set[int] = set()
+        packed: dict[int, int] = {}
+        for file in self._files.used():
+            use = self._index.files.get(file.file_id)
+            if use is None or not use.copied_from or file is self._appender.tail.file:
+                continue
+            before = packed[file.file_id] = self._packed.get(file.file_id, use.live_bytes)
+            if use.live_bytes >= before and 3 * use.live_bytes >= file.length:
+                settled.add(file.file_id)
+        self._packed = packed
+        return settled
 
     def _finish(self) -> None:
         self.is_wanted = False

@@ -238,3 +238,27 @@ def test_a_writer_that_waits_for_the_copies_is_let_go_when_the_store_is_closed(
         await store.close()
 
     run(scenario())
+
+
+def test_messages_of_which_two_fill_a_file_are_not_copied_round_and_round(tmp_path: Path) -> None:
+    """Each file is alive to less than half, yet the living of two do not fit into one."""
+
+    async def scenario() -> None:
+        storage = CrashStorage()
+        options = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
+        store, _ = await opened(tmp_path, storage, **options)
+        living: list[int] = []
+        for number in range(1, 60, 2):
+            await write(store, add(number, size=31_700))
+            await write(store, add(number + 1, size=24_000))
+            await write(store, ack(number + 1))
+            living.append(number)
+            if len(living) > 6:
+                await write(store, ack(living.pop(0)))
+        assert await pending(store) == living
+        reclaim = reclaim_of(store)
+        await until(lambda: not reclaim.is_wanted)
+        assert reclaim.compactor.copied_messages < 100
+        await store.close()
+
+    run(scenario())
