@@ -216,8 +216,8 @@ class LargeFiles:
         """A body is complete; it stays while *body* is alive or a message refers to it."""
         self._uploads.discard(upload)
         self._sizes[body.id] = upload.disk_bytes
-        self._references.loose.add(body.id)
         self.hold(body)
+        self._references.add_loose(body)
 
     def ended(self, upload: _Upload) -> None:
         """An upload was given up."""

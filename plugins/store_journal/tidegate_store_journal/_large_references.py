@@ -61,7 +61,9 @@ class LargeReferences:
         # A copy: that the index knows a body must not look as if a client held it.
         self.bodies[sequence] = msgspec.structs.replace(body)
         self._counts[body.id] = self._counts.get(body.id, 0) + 1
-        self.loose.discard(body.id)
+        if body.id in self.loose:
+            self.loose.discard(body.id)
+            self._loose_bytes = max(0, self._loose_bytes - body.size)
         self._leaving.discard(body.id)
         self._changed.add(sequence)
 
@@ -75,15 +77,19 @@ class LargeReferences:
             self._counts[body.id] = count
         else:
             del self._counts[body.id]
-            self.loose.add(body.id)
-            self._loose_bytes += body.size
-            if self._loose_bytes >= LOOSE_BYTES_MAX and self._on_loose is not None:
-                self._loose_bytes = 0
-                self._on_loose()
+            self.add_loose(body)
         if sequence in self._saved:
             self._changed.add(sequence)
         else:
             self._changed.discard(sequence)
+
+    def add_loose(self, body: LargeBody) -> None:
+        """No message refers to *body*: not yet, if ever (it has just been made), or not any more."""
+        self.loose.add(body.id)
+        self._loose_bytes += body.size
+        if self._loose_bytes >= LOOSE_BYTES_MAX and self._on_loose is not None:
+            self._loose_bytes = 0
+            self._on_loose()
 
     def take_loose(self) -> set[str]:
         """What is loose now and, from then on, without the ids that a message came to refer to.

@@ -867,6 +867,23 @@ def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
     run(scenario())
 
 
+def test_bodies_that_nobody_takes_make_a_checkpoint_due_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate_store_journal._large_references.LOOSE_BYTES_MAX", 2 * SIZE)
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)
+        for number in range(6):  # as for a topic to which nobody subscribes
+            await upload(store, number)
+        async with asyncio.timeout(20):
+            while len(body_files(tmp_path)) > 2:
+                await asyncio.sleep(0.002)
+        await store.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_power_cut_while_files_are_used_again_takes_no_body_of_a_confirmed_message(
     tmp_path: Path, seed: int
