@@ -449,12 +449,12 @@ class _Download:
             file.close()
 
     def _read(self, limit: int) -> bytes:
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 return self._read_next(limit)
-            finally:
-                if self._is_closed:
-                    self._close_file()
+        finally:
+            if self._is_closed:  # asked behind the lock: who closed it may have found it taken
+                self.close()
 
     def _read_next(self, limit: int) -> bytes:
         size = self._body.size

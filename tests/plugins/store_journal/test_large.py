@@ -344,6 +344,44 @@ def test_a_body_that_is_being_read_stays_although_it_is_acknowledged(tmp_path: P
     run(scenario())
 
 
+def test_a_reader_that_is_closed_while_a_thread_lets_go_of_it_leaves_no_descriptor(
+    tmp_path: Path,
+) -> None:
+    class Late:
+        """The lock of a reader; it is closed when the thread is done and still has the lock."""
+
+        taken = False
+
+        def acquire(self, blocking: bool = True) -> bool:
+            assert not (blocking and self.taken)
+            is_mine, self.taken = not self.taken, True
+            return is_mine
+
+        def release(self) -> None:
+            self.taken = False
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            reader.close()
+            self.release()
+
+    reader: Any = None
+
+    async def scenario() -> None:
+        nonlocal reader
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        reader = bodies_of(store).open(body)
+        reader._lock = Late()
+        assert await reader.read(KB) == content()[:KB]
+        assert reader._file is None
+        await store.close()
+
+    run(scenario())
+
+
 def test_an_upload_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path)
