@@ -13,6 +13,8 @@ from benchkit.report import RawSync, percentile
 
 _BLOCK: Final = b"t" * 4096
 _SYNC_FILE_BLOCKS: Final = 256
+#: MiB of a short write: about what the caches of a disk and its host take.
+BURST_MIB: Final = 64
 
 
 def measure_raw_sync(directory: Path, count: int = 500) -> RawSync:
@@ -38,7 +40,7 @@ def measure_raw_sync(directory: Path, count: int = 500) -> RawSync:
     return RawSync(percentile(times, 0.5), percentile(times, 0.99))
 
 
-def measure_raw_write(directory: Path, count: int = 64) -> float:
+def measure_raw_write(directory: Path, count: int = BURST_MIB) -> float:
     """Return the MiB a second that `dd oflag=dsync bs=1M` writes to a new file of this disk.
 
     Raises: RuntimeError when dd fails.

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, final
 
 import msgspec
@@ -25,6 +26,8 @@ PIECE_BYTES_MAX: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 64 << 10
 #: What the pieces of all clients may have together before they become smaller.
 _SHARED_BYTES: Final = 64 << 20
+#: Bodies of one client whose first piece is read while the one in front of them is written.
+AHEAD_MAX: Final = 3
 
 
 class Share:
@@ -41,6 +44,12 @@ class Share:
         """Bytes that a piece may have now."""
         fair = _SHARED_BYTES // max(self.clients, 1)
         return min(PIECE_BYTES_MAX, max(PIECE_BYTES_MIN, fair))
+
+    @property
+    def ahead(self) -> int:
+        """Bodies of a client that are begun to be read behind the one that is written, now."""
+        fair = _SHARED_BYTES // (PIECE_BYTES_MAX * max(self.clients, 1)) - 1
+        return min(AHEAD_MAX, max(1, fair))
 
 
 #: Of this process.
@@ -105,7 +114,7 @@ class LargeOut:
         self._share = share
         self._queue: deque[bytes | Streamed] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._ahead: tuple[Streamed, asyncio.Task[bytes]] | None = None
+        self._ahead: dict[int, asyncio.Task[bytes]] = {}  # next pieces by id() of what they are of
         self._may_write = asyncio.Event()
         self._may_write.set()
 
@@ -142,10 +151,10 @@ class LargeOut:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead[1].add_done_callback(_unasked)
-            ahead[1].cancel()
+        for ahead in self._ahead.values():
+            ahead.add_done_callback(_unasked)
+            ahead.cancel()
+        self._ahead.clear()
         while self._queue:
             item = self._queue.popleft()
             if isinstance(item, Streamed):
@@ -193,7 +202,10 @@ class LargeOut:
         while True:
             left -= len(data)
             is_last = left <= 0
-            self._read_ahead(item if not is_last else self._queue[0] if self._queue else b"")
+            if not is_last:
+                self._read_ahead(item)
+            for behind in islice(self._queue, self._share.ahead):
+                self._read_ahead(behind)
             # One by one, because the link would put them together: a copy of the whole piece.
             if head:
                 self._link.send_piece(head, last=False)
@@ -210,17 +222,16 @@ class LargeOut:
 
     def _read_ahead(self, item: bytes | Streamed) -> None:
         """The disk is read while the socket is written."""
-        if isinstance(item, Streamed):
-            task = asyncio.get_running_loop().create_task(
+        if isinstance(item, Streamed) and id(item) not in self._ahead:
+            self._ahead[id(item)] = asyncio.get_running_loop().create_task(
                 _next_piece(item.reader, self._share.piece_bytes)
             )
-            self._ahead = (item, task)
 
     async def _read(self, item: Streamed) -> bytes:
         """The next piece. Raises: GatewayError."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] is item:
-            return await ahead[1]
+        ahead = self._ahead.pop(id(item), None)
+        if ahead is not None:
+            return await ahead
         return await item.reader.read(self._share.piece_bytes)
 
     async def _flushed(self) -> None:

@@ -18,7 +18,9 @@ class FakeWriter:
         self.data += data
         self.writes.append(len(data))
 
-    async def finish(self):
+    async def finish(self, *pieces):
+        if pieces:
+            await self.write(*pieces)
         await self.bodies.finish_door.wait()
         assert len(self.data) == self.size
         self.bodies.contents[str(len(self.bodies.contents))] = self.data

@@ -87,7 +87,7 @@ def test_a_sync_goal_needs_a_ratio_that_is_low_and_possible(confirm: float, reac
 def test_a_goal_for_large_messages_is_a_share_of_what_dd_writes(mib: float, reached: bool) -> None:
     name = "stomp-1x1-1m"
     made = results(
-        run("tidegate", 1, mib, name, bytes_rate=mib * (1 << 20), raw_write=400.0),
+        run("tidegate", 1, mib, name, bytes_rate=mib * (1 << 20), raw_write=400.0, raw_burst=1e3),
         run("tidegate", 2, 9e9, name, bytes_rate=9e9),  # no dd beside it
     )
     assert made.write_ratio(name, "tidegate") == mib / 400
@@ -98,6 +98,7 @@ def test_a_goal_for_large_messages_is_a_share_of_what_dd_writes(mib: float, reac
     assert isinstance(console.file, io.StringIO)
     assert f"{mib / 400:.2f}x" in console.file.getvalue()
     assert "dd oflag=dsync bs=1M" in console.file.getvalue()
+    assert "2.50x" in console.file.getvalue()  # what a burst of 64 MiB is of it
 
 
 def test_what_dd_writes_is_measured_and_nothing_is_left(tmp_path: Path) -> None:

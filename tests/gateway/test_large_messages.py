@@ -27,6 +27,7 @@ from websockets.typing import Subprotocol
 from wire import MqttClient
 
 from tidegate.testing.embedded import EmbeddedGateway
+from tidegate_store_journal import _large
 
 SIZE = 700 * KB
 CONFIG = """
@@ -52,6 +53,18 @@ protocol = "stomp"
 transport = "ws"
 bind = "127.0.0.1:0"
 """
+
+
+@pytest.fixture
+def from_memory() -> None:
+    """Bodies that were just written are delivered from memory, as they are outside these tests."""
+
+
+@pytest.fixture(autouse=True)
+def from_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every body is read from its file, unless a test wants :func:`from_memory`."""
+    if "from_memory" not in request.fixturenames:
+        monkeypatch.setattr(_large, "RECENT_BYTES_MAX", 0)
 
 
 @contextlib.asynccontextmanager
@@ -456,6 +469,28 @@ def test_a_body_without_room_on_the_disk_is_an_error_and_small_ones_still_go() -
                 assert arrived.headers["receipt-id"] == "r"
             await publish(running, 2, size=100)
             assert body_files(running.data_directory) == []
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_bodies_are_delivered_from_memory_while_they_are_new(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with gateway(directory=tmp_path) as running:
+            await publish(running, 1)
+            await publish(running, 2)
+            for number, path in enumerate(body_files(tmp_path)):
+                path.rename(tmp_path / f"aside-{number}")
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="client")
+                check(await consumer.receive(), 1)
+                check(await consumer.receive(), 2)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="client")
+                check(await consumer.receive(), 1)  # again: nothing was acknowledged
+                second = await consumer.receive()
+                check(second, 2)
+                await acknowledge(consumer, second)
 
     run(scenario)
 

@@ -6,6 +6,7 @@ from typing import Any
 from large_fakes import FakeBodies, settled
 
 from tidegate_protocols._large_out import (
+    AHEAD_MAX,
     PIECE_BYTES_MAX,
     PIECE_BYTES_MIN,
     LargeOut,
@@ -131,6 +132,33 @@ def test_the_next_body_is_read_while_the_end_of_the_last_one_is_written():
         assert all(reader.is_closed for reader in case.bodies.readers)
 
     run(scenario)
+
+
+def test_more_bodies_are_begun_while_there_are_few_clients():
+    async def scenario(case):
+        case.bodies.piece = 2
+        case.out.writable(False)
+        for _ in range(AHEAD_MAX + 2):
+            case.stream(b"abcdef")
+            case.out.send(b"between")
+        await settled()
+        first, *behind = [reader.at for reader in case.bodies.readers]
+        assert first == 4
+        assert behind == [2] * (AHEAD_MAX // 2) + [0] * (AHEAD_MAX + 1 - AHEAD_MAX // 2)
+        case.out.writable(True)
+        await settled()
+        body = [(b"<", False), *[(part, False) for part in (b"ab", b"cd", b"ef")], (b">", True)]
+        assert case.link.sent == [*body, b"between"] * (AHEAD_MAX + 2)
+
+    run(scenario)
+
+
+def test_many_clients_have_one_body_begun_each():
+    share = Share()
+    depths = []
+    for share.clients in (0, 1, 16, 21, 22, 32, 10_000):
+        depths.append(share.ahead)
+    assert depths == [3, 3, 3, 2, 1, 1, 1]
 
 
 def test_a_body_that_breaks_while_it_is_read_ahead_says_so_once():

@@ -47,8 +47,8 @@ class LargeWriter(Protocol):
         """
         ...
 
-    async def finish(self) -> LargeBody:
-        """Make what was written durable, as the store's configuration promises.
+    async def finish(self, *pieces: bytes) -> LargeBody:
+        """Append *pieces* and make the body durable, as the store's configuration promises.
 
         Called once, last. Raises and cancellation: as :meth:`write`.
         """
@@ -63,7 +63,7 @@ class LargeReader(Protocol):
     """One reading of a body from its beginning. One call at a time."""
 
     async def read(self, limit: int) -> bytes:
-        """The next bytes: *limit* of them (1 or more), fewer at the end, b"" behind it.
+        """The next bytes: at least one, at most *limit* (1 or more); b"" behind the end.
 
         Raises: CorruptRecordError when the file is missing or cut off, and with the last bytes (in
             place of returning them) when the checksum does not match; StoreIOError,

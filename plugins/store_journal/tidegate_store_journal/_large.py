@@ -16,6 +16,7 @@ import logging
 import threading
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
@@ -33,6 +34,7 @@ from tidegate.spi import (
 from tidegate_store_journal._files import FULL_ERRNOS
 from tidegate_store_journal._format import crc32c
 from tidegate_store_journal._large_free import FREE_BYTES_MAX, FreeFiles
+from tidegate_store_journal._large_recent import RECENT_BYTES_MAX, RecentBodies
 from tidegate_store_journal._large_references import LargeReferences
 from tidegate_store_journal._storage import File, Storage
 
@@ -40,9 +42,11 @@ logger = logging.getLogger("tidegate.store.journal")
 
 T = TypeVar("T")
 
-#: Threads that write, sync and read large bodies: apart from the others, because one sync of a large
-#: body can take seconds. More would only make the disk seek.
+#: Threads that write and sync large bodies: apart from the others, because one sync of a large body
+#: can take seconds. More would only make the disk seek.
 LARGE_THREADS: Final = 4
+#: Threads that read them: who is read to does not wait for the syncs of who writes.
+READING_THREADS: Final = 2
 #: ``size_min`` of a store whose bodies are only read: no body is so large.
 NO_NEW_BODIES: Final = 1 << 62
 _SUFFIX: Final = ".body"
@@ -51,6 +55,8 @@ _FREE_SUFFIX: Final = ".free"
 #: What was written is forced to disk in such pieces, so that the sync at the end, for which the
 #: client waits, is short and the kernel's cache is not full of what it must write first.
 _SYNC_BYTES: Final = 32 << 20
+#: A body that came in more pieces than that is not kept in memory: tiny ones cost more than they are.
+_KEPT_PIECES_MAX: Final = 64
 
 
 def file_name_of(body_id: str) -> str:
@@ -76,8 +82,10 @@ class LargeFiles:
         self._free_limit_bytes = free_limit_bytes
         self._syncs = syncs
         self._executor: Executor | None = None
+        self._reading: Executor | None = None
         self._references = LargeReferences()
         self._free = FreeFiles()
+        self._recent = RecentBodies(RECENT_BYTES_MAX)
         self._sizes: dict[str, int] = {}
         self._holders: dict[str, dict[int, weakref.ref[LargeBody]]] = {}
         self._uploads: set[_Upload] = set()
@@ -91,13 +99,13 @@ class LargeFiles:
 
     def create(self, size: int) -> _Upload:
         """See LargeBodies. Raises: StoreClosedError."""
-        upload = _Upload(self, self._require_open(), size, self._free.take(size))
+        upload = _Upload(self, self.require_open(), size, self._free.take(size))
         self._uploads.add(upload)
         return upload
 
     def open(self, body: LargeBody) -> _Download:
         """See LargeBodies. Raises: StoreClosedError."""
-        self._require_open()
+        self.require_open()
         return _Download(self, body)
 
     # ---------------------------------------------------------------------------- the store's side
@@ -157,17 +165,19 @@ class LargeFiles:
                 )
         self._sizes = found
         self._references = references
+        references.watch_gone(self._recent.drop)
         return notes
 
-    def start(self, executor: Executor) -> None:
-        """Take bodies from now on."""
+    def start(self, executor: Executor, reading: Executor) -> None:
+        """Take bodies from now on; they are read in the threads of *reading*."""
         self._executor = executor
+        self._reading = reading
 
     def stop(self) -> None:
         """Take nothing more; uploads that are under way end with StoreClosedError."""
         for upload in list(self._uploads):
             upload.abandon()
-        self._executor = None
+        self._executor = self._reading = None
 
     @property
     def disk_bytes(self) -> int:
@@ -189,6 +199,7 @@ class LargeFiles:
         Returns: how many. Raises: OSError; the rest is given up next time.
         """
         references, holders = self._references, self._holders
+        self._recent.drop_if_idle()
         gone: list[str] = []
         for body_id in loose:
             if body_id in references or holders.get(body_id):
@@ -210,10 +221,18 @@ class LargeFiles:
     def run(self, work: Callable[[], T], what: str) -> asyncio.Future[T]:
         """Do *work* in a thread. Raises: StoreClosedError; awaiting it: StoreError."""
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._require_open(), _translated, work, what)
+        return loop.run_in_executor(self.require_open(), _translated, work, what)
+
+    def read(self, work: Callable[[], T], what: str) -> asyncio.Future[T]:
+        """As :meth:`run`, in a thread that reads."""
+        self.require_open()
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._reading, _translated, work, what)
 
     def finished(self, upload: _Upload, body: LargeBody) -> None:
         """A body is complete; it stays while *body* is alive or a message refers to it."""
+        if upload.kept is not None:
+            self._recent.keep(body.id, tuple(upload.kept))
         self._uploads.discard(upload)
         self._sizes[body.id] = upload.disk_bytes
         self.hold(body)
@@ -222,6 +241,19 @@ class LargeFiles:
     def ended(self, upload: _Upload) -> None:
         """An upload was given up."""
         self._uploads.discard(upload)
+        self._recent.drop(upload.body_id)
+
+    def place(self, body_id: str, size: int) -> bool:
+        """A place in memory for a body of *size* bytes that is going to be written."""
+        return self._recent.reserve(body_id, size)
+
+    def give_up_place(self, body_id: str) -> None:
+        """It is not kept after all."""
+        self._recent.drop(body_id)
+
+    def pieces_of(self, body: LargeBody) -> tuple[bytes, ...]:
+        """All of a body that was just written, from memory; () when it has to be read."""
+        return self._recent.get(body.id) or ()
 
     def create_file(self, name: str, size: int) -> File:
         """Blocks. Raises: StoreFullError, OSError."""
@@ -288,7 +320,8 @@ class LargeFiles:
                 name = free
             self._storage.unlink(name)
 
-    def _require_open(self) -> Executor:
+    def require_open(self) -> Executor:
+        """Raises: StoreClosedError."""
         if self._executor is None:
             raise StoreClosedError("the journal store is not open")
         return self._executor
@@ -330,8 +363,8 @@ class _Upload:
         self._executor = executor
         self._size = size
         self._free, self._length = free or ("", 0)
-        self._id = uuid.uuid4().hex
-        self._name = file_name_of(self._id)
+        self.body_id = uuid.uuid4().hex
+        self._name = file_name_of(self.body_id)
         self._file: File | None = None
         self._checksum = 0
         self._synced = 0
@@ -339,6 +372,8 @@ class _Upload:
         # Work in threads may still go on when the awaiting task was cancelled.
         self._lock = threading.Lock()
         self.written = 0
+        #: Pieces for who reads the body at once; None: too much for that.
+        self.kept: list[bytes] | None = [] if files.place(self.body_id, size) else None
 
     @property
     def disk_bytes(self) -> int:
@@ -347,12 +382,14 @@ class _Upload:
 
     async def write(self, *pieces: bytes) -> None:
         """See LargeWriter."""
+        self._keep(pieces)
         await self._run(lambda: self._write(pieces))
 
-    async def finish(self) -> LargeBody:
+    async def finish(self, *pieces: bytes) -> LargeBody:
         """See LargeWriter."""
-        await self._run(self._finish)
-        body = LargeBody(self._id, self.written, self._checksum)
+        self._keep(pieces)
+        await self._run(lambda: self._finish(pieces))
+        body = LargeBody(self.body_id, self.written, self._checksum)
         self._is_over = True
         self._files.finished(self, body)
         return body
@@ -363,6 +400,14 @@ class _Upload:
             self._is_over = True
             self._files.ended(self)
             self._executor.submit(self._remove)
+
+    def _keep(self, pieces: tuple[bytes, ...]) -> None:
+        kept = self.kept
+        if kept is not None:
+            kept += pieces
+            if len(kept) > _KEPT_PIECES_MAX:
+                self.kept = None
+                self._files.give_up_place(self.body_id)
 
     async def _run(self, work: Callable[[], None]) -> None:
         if self._is_over:
@@ -377,15 +422,19 @@ class _Upload:
         with self._lock:
             if self._is_over:
                 return
-            if self._file is None:
-                self._file = self._make_file()
-            self._file.pwritev(pieces, self.written)
-            for piece in pieces:
-                self._checksum = crc32c(self._checksum, piece)
-                self.written += len(piece)
+            file = self._append(pieces)
             if self.written - self._synced >= _SYNC_BYTES:
-                self._files.sync_file(self._file)
+                self._files.sync_file(file)
                 self._synced = self.written
+
+    def _append(self, pieces: tuple[bytes, ...]) -> File:
+        if self._file is None:
+            self._file = self._make_file()
+        self._file.pwritev(pieces, self.written)
+        for piece in pieces:
+            self._checksum = crc32c(self._checksum, piece)
+            self.written += len(piece)
+        return self._file
 
     def _make_file(self) -> File:
         file = self._files.reuse_file(self._free, self._name) if self._free else None
@@ -395,10 +444,12 @@ class _Upload:
         self._free = ""
         return file
 
-    def _finish(self) -> None:
+    def _finish(self, pieces: tuple[bytes, ...]) -> None:
         with self._lock:
             if self._is_over:
                 return
+            if pieces:
+                self._append(pieces)
             if self._file is None or self.written != self._size:
                 raise ValueError(f"{self.written} bytes of a body of {self._size} were written")
             self._files.sync_file(self._file)
@@ -426,17 +477,30 @@ class _Download:
         self._checksum = 0
         self._is_closed = False
         self._lock = threading.Lock()
+        self._pieces = deque(files.pieces_of(body))
         files.hold(body)
 
     async def read(self, limit: int) -> bytes:
         """See LargeReader."""
         if self._is_closed:
             raise StoreClosedError("the large body is not open")
-        return await self._files.run(lambda: self._read(limit), self._files.describe(self._name))
+        if self._pieces:
+            self._files.require_open()
+            return self._next_kept(limit)
+        return await self._files.read(lambda: self._read(limit), self._files.describe(self._name))
+
+    def _next_kept(self, limit: int) -> bytes:
+        data = self._pieces.popleft()
+        if len(data) > limit:
+            self._pieces.appendleft(data[limit:])
+            data = data[:limit]
+        self._at += len(data)
+        return data
 
     def close(self) -> None:
         """See LargeReader."""
         self._is_closed = True
+        self._pieces.clear()
         if self._lock.acquire(blocking=False):  # else the reading thread does it
             try:
                 self._close_file()

@@ -43,10 +43,15 @@ class LargeReferences:
         self._saved: set[int] = set()  # the metadata store has them
         self._loose_bytes = 0  # since the last checkpoint began
         self._on_loose: Callable[[], None] | None = None
+        self._on_gone: Callable[[str], None] | None = None
 
     def watch_loose(self, on_loose: Callable[[], None]) -> None:
         """Call *on_loose* when LOOSE_BYTES_MAX have become loose since the last checkpoint."""
         self._on_loose = on_loose
+
+    def watch_gone(self, on_gone: Callable[[str], None]) -> None:
+        """Call *on_gone* with each body that no message refers to any more."""
+        self._on_gone = on_gone
 
     def __bool__(self) -> bool:
         return bool(self.bodies)
@@ -77,6 +82,8 @@ class LargeReferences:
             self._counts[body.id] = count
         else:
             del self._counts[body.id]
+            if self._on_gone is not None:
+                self._on_gone(body.id)
             self.add_loose(body)
         if sequence in self._saved:
             self._changed.add(sequence)

@@ -46,7 +46,12 @@ from tidegate_store_journal._format import (
 )
 from tidegate_store_journal._index import Index
 from tidegate_store_journal._journaltypes import make_writer, open_directory
-from tidegate_store_journal._large import LARGE_THREADS, NO_NEW_BODIES, LargeFiles
+from tidegate_store_journal._large import (
+    LARGE_THREADS,
+    NO_NEW_BODIES,
+    READING_THREADS,
+    LargeFiles,
+)
 from tidegate_store_journal._layout import Layout, Surroundings, open_layout
 from tidegate_store_journal._losses import Losses
 from tidegate_store_journal._maintenance import Maintenance, RoomWatch
@@ -553,6 +558,8 @@ class JournalStore:
         """Returns: what recovery has to tell. Raises: StoreLockedError, OSError."""
         executor = ThreadPoolExecutor(LARGE_THREADS, "tidegate-journal-large")
         self._resources.callback(executor.shutdown)
+        reading = ThreadPoolExecutor(READING_THREADS, "tidegate-journal-large-reader")
+        self._resources.callback(reading.shutdown)
         await self._loop.run_in_executor(
             executor, large.prepare, f"gateway={self._context.gateway_name}"
         )
@@ -560,7 +567,7 @@ class JournalStore:
         notes = await self._loop.run_in_executor(
             executor, lambda: large.recover(self._index.large, keeps_orphans=keeps_orphans)
         )
-        large.start(executor)
+        large.start(executor, reading)
         self._resources.callback(large.stop)
         return notes
 

@@ -257,13 +257,18 @@ class LargeIn:
     async def _write(self, body: _Body, writer: LargeWriter) -> None:
         """Cancelled when the body is dropped."""
         try:
+            last: list[bytes] = []
             while body.pieces or not body.is_complete:
                 if not body.pieces:
                     body.wake.clear()
                     await body.wake.wait()
                     continue
-                await writer.write(*self._take(body.pieces))
-            body.result = await writer.finish()
+                taken = self._take(body.pieces)
+                if body.is_complete and not body.pieces:
+                    last = taken
+                    break
+                await writer.write(*taken)
+            body.result = await writer.finish(*last)
         except GatewayError as error:
             body.task = None
             self._after_failure(body, error)

@@ -146,13 +146,18 @@ class LargeIn:
 
     async def _write(self, body: _Body) -> None:
         try:
+            last: list[bytes] = []
             while body.pieces or not body.is_complete:
                 if not body.pieces:
                     body.wake.clear()
                     await body.wake.wait()
                     continue
-                await body.writer.write(*self._take(body.pieces))
-            body.result = await body.writer.finish()
+                taken = self._take(body.pieces)
+                if body.is_complete and not body.pieces:
+                    last = taken
+                    break
+                await body.writer.write(*taken)
+            body.result = await body.writer.finish(*last)
         except GatewayError as error:
             self._fail(error, body)
         else:

@@ -35,7 +35,7 @@ from tidegate.spi import (
     StoreLockedError,
 )
 from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk
-from tidegate_store_journal import JournalStore, _format, read_large
+from tidegate_store_journal import JournalStore, _format, _large, read_large
 from tidegate_store_journal._encode import encode_batch
 from tidegate_store_journal._format import DATA_OFFSET
 from tidegate_store_journal._index import Index
@@ -43,6 +43,18 @@ from tidegate_store_journal._large import LARGE_THREADS, LargeFiles, file_name_o
 from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
 
 SIZE = 300 * KB
+
+
+@pytest.fixture
+def from_memory() -> None:
+    """Bodies that were just written are read from memory, as they are outside these tests."""
+
+
+@pytest.fixture(autouse=True)
+def from_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every body is read from its file, unless a test wants :func:`from_memory`."""
+    if "from_memory" not in request.fixturenames:
+        monkeypatch.setattr(_large, "RECENT_BYTES_MAX", 0)
 
 
 def content(number: int = 1, size: int = SIZE) -> bytes:
@@ -958,3 +970,113 @@ def test_a_power_cut_while_files_are_used_again_takes_no_body_of_a_confirmed_mes
     confirmed = run(load())
     disk.cut_power()
     run(look(confirmed))
+
+
+# ------------------------------------------------------------------------------- read from memory
+
+
+def recent_bytes(store: JournalStore) -> int:
+    return bodies_of(store)._recent.bytes
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_a_new_body_is_read_without_its_file_until_it_is_acknowledged(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, AddDestination("queue://q", 1))
+        await add_large(store, 1)
+        (stored,) = await pending(store)
+        body = stored.message.large
+        assert body is not None
+        (name,) = body_files(tmp_path)
+        path = tmp_path / "journal" / "large-messages" / name
+        path.rename(tmp_path / "aside")
+        reader = bodies_of(store).open(body)
+        assert await reader.read(70 * KB) == content()[: 70 * KB]
+        assert await download(store, body) == content()
+        assert await download(store, body, 1 << 20) == content()
+        (tmp_path / "aside").rename(path)
+        await write(store, ack(1))
+        assert recent_bytes(store) == 0
+        assert await download(store, body) == content(), "from the file"
+        rest = b""
+        while part := await reader.read(1 << 20):  # began before
+            rest += part
+        assert rest == content()[70 * KB :]
+        reader.close()
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_a_reader_of_a_new_body_ends_with_the_store(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        reader = bodies_of(store).open(await upload(store))
+        assert await reader.read(10) == content()[:10]
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await reader.read(10)
+        reader.close()
+        with pytest.raises(StoreClosedError):
+            await reader.read(10)
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_what_is_long_or_came_in_tiny_pieces_or_never_ended_is_not_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        bodies = bodies_of(store)
+        long = await upload(store, 1, (1 << 20) + 1)
+        assert recent_bytes(store) == 0
+        assert await download(store, long) == content(1, (1 << 20) + 1)
+        tiny = bodies.create(1000)
+        for _ in range(10):
+            await tiny.write(*[b"x"] * 10)
+        assert recent_bytes(store) == 0
+        body = await tiny.finish(*[b"y"] * 900)
+        assert await download(store, body) == b"x" * 100 + b"y" * 900
+        given_up = bodies.create(1000)
+        await given_up.write(b"x")
+        assert recent_bytes(store) == 1000
+        given_up.abandon()
+        assert recent_bytes(store) == 0
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_new_bodies_leave_memory_when_nothing_more_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        await checkpoint(store)
+        assert recent_bytes(store) == SIZE
+        await checkpoint(store)
+        assert recent_bytes(store) == 0
+        assert await download(store, body) == content()
+        await store.close()
+
+    run(scenario())
+
+
+def test_the_last_pieces_may_come_with_the_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        writer = bodies_of(store).create(SIZE)
+        await writer.write(content()[:1000])
+        body = await writer.finish(content()[1000:2000], content()[2000:])
+        assert await download(store, body) == content()
+        whole = await bodies_of(store).create(SIZE).finish(content())
+        assert (whole.checksum, whole.size) == (body.checksum, SIZE)
+        assert await download(store, whole) == content()
+        short = bodies_of(store).create(SIZE)
+        with pytest.raises(ValueError, match="were written"):
+            await short.finish(b"x")
+        await store.close()
+
+    run(scenario())

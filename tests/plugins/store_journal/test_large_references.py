@@ -43,6 +43,18 @@ def test_bytes_of_loose_bodies_are_told_once_there_are_many(
     assert told == [3]
 
 
+def test_a_body_that_no_message_needs_is_told_at_once() -> None:
+    references, gone = LargeReferences(), list[str]()
+    references.watch_gone(gone.append)
+    references.add(1, ONE)
+    references.add(2, ONE)
+    references.remove(1)
+    assert gone == []
+    references.remove(2)
+    references.remove(2)
+    assert gone == ["one"]
+
+
 def test_what_a_checkpoint_may_remove_was_loose_ever_since_it_began() -> None:
     references = LargeReferences()
     references.loose |= {"one", "two"}
