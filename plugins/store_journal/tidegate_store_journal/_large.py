@@ -16,7 +16,6 @@ import logging
 import threading
 import uuid
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
@@ -55,6 +54,8 @@ _FREE_SUFFIX: Final = ".free"
 #: What was written is forced to disk in such pieces, so that the sync at the end, for which the
 #: client waits, is short and the kernel's cache is not full of what it must write first.
 _SYNC_BYTES: Final = 32 << 20
+#: Read at a time of what only has to be checked.
+_CHECK_BYTES: Final = 1 << 20
 #: A body that came in more pieces than that is not kept in memory: tiny ones cost more than they are.
 _KEPT_PIECES_MAX: Final = 64
 
@@ -404,7 +405,7 @@ class _Upload:
     def _keep(self, pieces: tuple[bytes, ...]) -> None:
         kept = self.kept
         if kept is not None:
-            kept += pieces
+            kept += filter(None, pieces)
             if len(kept) > _KEPT_PIECES_MAX:
                 self.kept = None
                 self._files.give_up_place(self.body_id)
@@ -477,30 +478,34 @@ class _Download:
         self._checksum = 0
         self._is_closed = False
         self._lock = threading.Lock()
-        self._pieces = deque(files.pieces_of(body))
+        self._piece = 0  # where it goes on in the pieces in memory
+        self._offset = 0
         files.hold(body)
 
     async def read(self, limit: int) -> bytes:
         """See LargeReader."""
         if self._is_closed:
             raise StoreClosedError("the large body is not open")
-        if self._pieces:
-            self._files.require_open()
-            return self._next_kept(limit)
+        if self._file is None and self._at < self._body.size:
+            # Looked up each time: who holds them would hold memory for each reader that waits.
+            pieces = self._files.pieces_of(self._body)
+            if pieces:
+                self._files.require_open()
+                return self._next_kept(pieces, limit)
         return await self._files.read(lambda: self._read(limit), self._files.describe(self._name))
 
-    def _next_kept(self, limit: int) -> bytes:
-        data = self._pieces.popleft()
-        if len(data) > limit:
-            self._pieces.appendleft(data[limit:])
-            data = data[:limit]
+    def _next_kept(self, pieces: tuple[bytes, ...], limit: int) -> bytes:
+        piece, offset = pieces[self._piece], self._offset
+        data = piece if not offset and len(piece) <= limit else piece[offset : offset + limit]
+        self._offset += len(data)
+        if self._offset == len(piece):
+            self._piece, self._offset = self._piece + 1, 0
         self._at += len(data)
         return data
 
     def close(self) -> None:
         """See LargeReader."""
         self._is_closed = True
-        self._pieces.clear()
         if self._lock.acquire(blocking=False):  # else the reading thread does it
             try:
                 self._close_file()
@@ -529,6 +534,9 @@ class _Download:
                 self._file = self._files.open_file(self._name)
             except FileNotFoundError:
                 raise self._corrupt("the file is missing; restore it from a copy") from None
+            for at in range(0, self._at, _CHECK_BYTES):  # what came from memory
+                data = self._file.pread(min(_CHECK_BYTES, self._at - at), at)
+                self._checksum = crc32c(self._checksum, data)
         wanted = min(limit, size - self._at)
         data = self._file.pread(wanted, self._at)
         if len(data) != wanted:

@@ -8,6 +8,7 @@ import gc
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -1004,6 +1005,72 @@ def test_a_new_body_is_read_without_its_file_until_it_is_acknowledged(tmp_path: 
             rest += part
         assert rest == content()[70 * KB :]
         reader.close()
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_readers_do_not_keep_a_body_in_memory(tmp_path: Path) -> None:
+    """A client that does not read has one for each message that waits for it."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        (first, *_) = bodies_of(store).pieces_of(body)
+        before = sys.getrefcount(first)
+        readers = [bodies_of(store).open(body) for _ in range(10)]
+        assert await readers[0].read(50 * KB) == content()[: 50 * KB]
+        assert sys.getrefcount(first) == before
+        for reader in readers:
+            reader.close()
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("from_memory")
+@pytest.mark.parametrize("damaged", [None, 10, 200 * KB])
+def test_a_body_that_leaves_memory_while_it_is_read_is_checked_all_the_same(
+    tmp_path: Path, damaged: int | None
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        reader = bodies_of(store).open(body)
+        begin = await reader.read(70 * KB) + await reader.read(70 * KB)
+        bodies_of(store).give_up_place(body.id)
+        if damaged is not None:
+            path = tmp_path / "journal" / "large-messages" / file_name_of(body.id)
+            with path.open("r+b") as file:
+                file.seek(damaged)
+                file.write(bytes([content()[damaged] ^ 1]))
+            with pytest.raises(CorruptRecordError, match="checksum"):
+                await rest_of(reader)
+        else:
+            assert begin + await rest_of(reader) == content()
+            assert await reader.read(1) == b""
+        reader.close()
+        await store.close()
+
+    run(scenario())
+
+
+async def rest_of(reader: Any) -> bytes:
+    rest = b""
+    while part := await reader.read(70 * KB):
+        rest += part
+    return rest
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_a_piece_without_bytes_does_not_end_a_body(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        writer = bodies_of(store).create(SIZE)
+        await writer.write(b"", content()[:1000], b"")
+        body = await writer.finish(b"", content()[1000:])
+        assert await download(store, body) == content()
         await store.close()
 
     run(scenario())
