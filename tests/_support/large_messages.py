@@ -35,6 +35,23 @@ def digest_of(seed: int, size: int) -> str:
     return digest.hexdigest()
 
 
+def open_pieces(size: int) -> Iterator[bytes]:
+    """A body of *size* bytes without a NUL; every piece differs."""
+    block = bytes(range(1, 256)) * (PIECE // 255)
+    done = 0
+    while done < size:
+        piece = b"%016d" % done + block
+        yield piece[: size - done]
+        done += len(piece)
+
+
+def open_digest_of(size: int) -> str:
+    digest = hashlib.blake2b()
+    for piece in open_pieces(size):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 @dataclass
 class Arrived:
     """One frame. *digest*: of its body, *size* bytes."""
@@ -61,17 +78,29 @@ class LargeClient:
         return client
 
     def frame(self, command: str, **headers: str) -> None:
+        self.frame_head(command, **headers)
+        self.writer.write(b"\0")
+
+    def frame_head(self, command: str, **headers: str) -> None:
         lines = "".join(f"{n.replace('_', '-')}:{v}\n" for n, v in headers.items())
-        self.writer.write(f"{command}\n{lines}\n".encode() + b"\0")
+        self.writer.write(f"{command}\n{lines}\n".encode())
 
     def begin(self, size: int, **headers: str) -> None:
-        lines = "".join(f"{n.replace('_', '-')}:{v}\n" for n, v in headers.items())
-        self.writer.write(f"SEND\ncontent-length:{size}\n{lines}\n".encode())
+        self.frame_head("SEND", content_length=str(size), **headers)
 
     async def send(self, seed: int, size: int, **headers: str) -> None:
         """A SEND with a body of *size* bytes."""
         self.begin(size, **headers)
         for piece in pieces(seed, size):
+            self.writer.write(piece)
+            await self.writer.drain()
+        self.writer.write(b"\0")
+        await self.writer.drain()
+
+    async def send_open(self, size: int, **headers: str) -> None:
+        """A SEND without content-length, with a body of *size* bytes: :func:`open_pieces`."""
+        self.frame_head("SEND", **headers)
+        for piece in open_pieces(size):
             self.writer.write(piece)
             await self.writer.drain()
         self.writer.write(b"\0")

@@ -148,6 +148,7 @@ def test_faults_and_cost_come_out_of_the_generators_report() -> None:
             "total_sent": 50_000,
             "messages_per_s": 10.0,
             "bytes_per_s": 2560.0,
+            "seconds": 2.0,
             "deliveries_per_s": 40.0,
             "confirm_us": quantiles,
             "end_to_end_us": quantiles,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wire
@@ -20,6 +23,8 @@ from large_messages import (
     connected,
     digest_of,
     no_collector,
+    open_digest_of,
+    open_pieces,
     pieces,
 )
 from websockets.asyncio.client import connect as websocket_connect
@@ -148,15 +153,57 @@ def test_the_size_decides_whether_a_body_has_a_file(size: int) -> None:
     run(scenario)
 
 
-def test_a_body_without_content_length_passes_through_memory_as_before() -> None:
+@pytest.mark.parametrize("size", [100 * KB - 1, 100 * KB, SIZE])
+def test_a_body_without_content_length_has_a_file_by_its_size(size: int) -> None:
     async def scenario() -> None:
         async with gateway() as running, connected(running.stomp_port) as client:
-            body = b"x" * SIZE
-            client.writer.write(b"SEND\ndestination:/queue/a\nreceipt:1\n\n" + body + b"\0")
+            await client.send_open(size, destination="/queue/a", receipt="1", kind="open")
             await client.receipt("1")
-            assert body_files(running.data_directory) == []
+            assert len(body_files(running.data_directory)) == (size >= 100 * KB)
             await subscribe(client)
-            assert (await client.receive()).size == SIZE
+            arrived = await client.receive()
+            assert (arrived.size, arrived.digest) == (size, open_digest_of(size))
+            assert arrived.headers["kind"] == "open"
+            await acknowledge(client, arrived)
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("case", ["limit", "disk"])
+def test_a_body_without_content_length_is_refused_while_it_grows(case: str) -> None:
+    async def scenario() -> None:
+        async with gateway('disk_free_limit = "0b"') as running:
+            large = running.gateway.broker.large_bodies
+            async with connected(running.stomp_port) as producer:
+                producer.frame_head("SEND", destination="/queue/a", receipt="r")
+                with contextlib.suppress(OSError):
+                    for number, piece in enumerate(open_pieces(9 * MB)):
+                        producer.writer.write(piece)
+                        await producer.writer.drain()
+                        if case == "disk" and number == 3:
+                            await until_files(running, 1)
+                            large._free_limit_bytes = 1 << 60
+                arrived = await producer.receive()
+                assert arrived.command == "ERROR", arrived
+                assert arrived.headers["receipt-id"] == "r"
+                problem = "limit of 8388608 bytes" if case == "limit" else "has no room"
+                assert problem in arrived.headers["message"]
+            await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_a_client_that_dies_in_a_body_without_content_length_leaves_nothing() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with connected(running.stomp_port) as producer:
+                producer.frame_head("SEND", destination="/queue/a")
+                for piece in open_pieces(3 * MB):
+                    producer.writer.write(piece)
+                    await producer.writer.drain()
+                await until_files(running, 1)
+            await until_files(running, 0)
 
     run(scenario)
 
@@ -410,6 +457,114 @@ def test_a_client_that_dies_in_the_middle_of_a_body_leaves_nothing() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("rest", [0, 1, 300 * KB, SIZE + 1])
+def test_what_a_client_sent_whole_before_it_closed_is_published(rest: int) -> None:
+    """Over a raw socket, which is gone before the disk has any of the bodies."""
+
+    async def scenario() -> None:
+        async with gateway() as running:
+            may_sync = hold_syncs(running)
+            async with raw_client(running.stomp_port) as raw:
+                data = frame_of(1) + frame_of(2) + frame_of(4)
+                last = frame_of(5)
+                await asyncio.to_thread(raw.sendall, data + last[: len(last) - SIZE - 1 + rest])
+            await until_no_connection(running)
+            may_sync.set()
+            wanted = [1, 2, 4, 5] if rest == SIZE + 1 else [1, 2, 4]
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                for number in wanted:
+                    check(await consumer.receive(), number)
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("end", [b"", b"SEND\ndestination:/queue/a\n\nx", b"NONSENSE\n\n\0"])
+def test_frames_of_all_sizes_before_the_end_of_a_client_arrive_in_order(end: bytes) -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            async with raw_client(running.stomp_port) as raw:
+                data = b"".join(map(frame_of, range(1, 12)))
+                await asyncio.to_thread(raw.sendall, data + end)
+                if end.startswith(b"NONSENSE"):
+                    answer = await asyncio.to_thread(raw.makefile("rb").read)
+                    assert answer.startswith(b"ERROR\n")
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                for number in range(1, 12):
+                    arrived = await consumer.receive()
+                    assert arrived.headers["n"] == str(number)
+                    check(arrived, number, size_of(number))
+                await until_files(running, 0)
+
+    run(scenario)
+
+
+def test_the_front_end_stops_at_once_whatever_the_disk_has_not_finished() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            may_sync = hold_syncs(running)
+            async with raw_client(running.stomp_port) as raw:
+                await asyncio.to_thread(raw.sendall, frame_of(1) + frame_of(2) + frame_of(4))
+            front_end = await until_no_connection(running)
+            assert len(front_end._sessions) == 1
+            await running.gateway.broker.end_connections()
+            await front_end.stop()
+            await asyncio.sleep(0)
+            assert not front_end._sessions
+            may_sync.set()
+
+    run(scenario)
+
+
+@contextlib.asynccontextmanager
+async def raw_client(port: int) -> AsyncIterator[socket.socket]:
+    """A connected client that is closed without DISCONNECT."""
+
+    def connect() -> socket.socket:
+        raw = socket.create_connection(("127.0.0.1", port), timeout=30)
+        raw.sendall(b"CONNECT\naccept-version:1.2\n\n\0")
+        answer = b""
+        while not answer.endswith(b"\0"):
+            answer += raw.recv(1)
+        return raw
+
+    with await asyncio.to_thread(connect) as raw:
+        yield raw
+
+
+async def until_no_connection(running: EmbeddedGateway, listener: int = 0) -> Any:
+    """Returns: the listener, whose connections have all ended."""
+    front_end = running.gateway._front_ends[listener]
+    while front_end._listener.connection_count:
+        await asyncio.sleep(0.005)
+    return front_end
+
+
+def size_of(number: int) -> int:
+    return SIZE if number % 3 else 10
+
+
+def frame_of(number: int) -> bytes:
+    size = size_of(number)
+    head = f"SEND\ndestination:/queue/a\nn:{number}\ncontent-length:{size}\n\n".encode()
+    return head + b"".join(pieces(number, size)) + b"\0"
+
+
+def hold_syncs(running: EmbeddedGateway) -> threading.Event:
+    """Large bodies wait for the event before they are synced."""
+    large, event = running.gateway.broker.large_bodies, threading.Event()
+    sync = large.sync_file
+
+    def wait(file: object) -> None:
+        assert event.wait(30)
+        sync(file)
+
+    large.sync_file = wait
+    return event
+
+
 REFUSED = {
     "too large": ({"destination": "/queue/a"}, 9 * MB, "above this listener's limit of 8388608"),
     "no destination": ({"x": "y"}, SIZE, "needs a destination"),
@@ -563,6 +718,31 @@ def test_heart_beats_fail_in_neither_direction_while_a_body_is_slow() -> None:
 
 
 # -------------------------------------------------------------------------------- other transports
+
+
+def test_what_came_whole_over_websocket_counts_too() -> None:
+    async def scenario() -> None:
+        async with gateway() as running:
+            may_sync = hold_syncs(running)
+            async with websocket_connect(
+                running.addresses[2].replace("stomp+ws", "ws"),
+                subprotocols=[Subprotocol("v12.stomp")],
+                proxy=None,
+            ) as client:
+                await client.send("CONNECT\naccept-version:1.2\n\n\0")
+                assert str(await client.recv()).startswith("CONNECTED")
+                for number in (1, 2, 4):
+                    await client.send(frame_of(number))
+                await client.send(frame_of(5)[:-1])
+            await until_no_connection(running, 2)
+            may_sync.set()
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer, ack="auto")
+                for number in (1, 2, 4):
+                    check(await consumer.receive(), number)
+                await until_files(running, 0)
+
+    run(scenario)
 
 
 def test_over_websocket_a_large_message_is_one_message_in_both_directions() -> None:

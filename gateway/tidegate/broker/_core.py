@@ -195,6 +195,10 @@ class BrokerCore:
     def large_bodies(self) -> LargeBodies | None:
         return self.store.capabilities.large_bodies
 
+    @property
+    def unsized_bodies(self) -> bool:
+        return self.store.capabilities.unsized_bodies
+
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:

@@ -30,6 +30,7 @@ class _NoBroker:
     store_id = ""
     version = ""
     large_bodies = None
+    unsized_bodies = False
 
     def begin_authentication(
         self, method: str, request: ConnectRequest

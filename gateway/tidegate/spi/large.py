@@ -1,8 +1,8 @@
 """Large bodies: bytes that stream to and from a file of their own and are never whole in memory.
 
 A store that can keep them says so (:attr:`~tidegate.spi.StoreCapabilities.large_bodies`). A
-front-end writes a body that is at least :attr:`LargeBodies.size_min` bytes long through
-:meth:`LargeBodies.create` and publishes a :class:`~tidegate.spi.Message` with an empty ``body`` and
+front-end writes a body that is at least :attr:`LargeBodies.size_min` bytes long, whether it knows
+the size before (contract 1.2) or not (1.3), through :meth:`LargeBodies.create` and publishes a :class:`~tidegate.spi.Message` with an empty ``body`` and
 the handle in ``large``; whoever delivers such a message reads it through :meth:`LargeBodies.open`.
 
 **How long the bytes live.** As long as a stored message refers to them (in a pending list or in the
@@ -42,7 +42,8 @@ class LargeWriter(Protocol):
     async def write(self, *pieces: bytes) -> None:
         """Append *pieces*; returns when the operating system has it, which is the back-pressure.
 
-        Raises: StoreFullError, StoreIOError, StoreClosedError; what was written is removed then.
+        Raises: StoreFullError, also when a body whose size is not known would leave too little
+            room; StoreIOError, StoreClosedError; what was written is removed then.
         Cancellation: as an error.
         """
         ...
@@ -50,7 +51,7 @@ class LargeWriter(Protocol):
     async def finish(self, *pieces: bytes) -> LargeBody:
         """Append *pieces* and make the body durable, as the store's configuration promises.
 
-        Called once, last. Raises and cancellation: as :meth:`write`.
+        Called once, last, behind 1 byte or more. Raises and cancellation: as :meth:`write`.
         """
         ...
 
@@ -84,8 +85,12 @@ class LargeBodies(Protocol):
         """Bodies of at least so many bytes are large, 1 or more; shorter ones are ordinary."""
         ...
 
-    def create(self, size: int) -> LargeWriter:
-        """Begin to write a body of *size* bytes. Nothing happens before the first ``write``."""
+    def create(self, size: int | None) -> LargeWriter:
+        """Begin to write a body of *size* bytes. Nothing happens before the first ``write``.
+
+        Args: size: 1 or more; None: it ends with ``finish``, wherever that is. Only a store that
+            declares :attr:`~tidegate.spi.StoreCapabilities.unsized_bodies` is given None.
+        """
         ...
 
     def open(self, body: LargeBody) -> LargeReader:

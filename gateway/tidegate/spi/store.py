@@ -40,6 +40,8 @@ class StoreCapabilities:
             remembered until the gateway stops.
         large_bodies: it can keep bodies that are never whole in memory; None: it cannot, and every
             body comes with its message. May be used once the store is open.
+        unsized_bodies: ``large_bodies.create`` takes None for the size (contract 1.3); without it a
+            front-end keeps a body in memory whose size it does not know before its end.
     """
 
     durable: bool
@@ -47,6 +49,7 @@ class StoreCapabilities:
     branches: bool = False
     duplicate_ids: bool = False
     large_bodies: LargeBodies | None = None
+    unsized_bodies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

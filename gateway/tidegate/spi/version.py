@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SPI_VERSION: Final = (1, 2)
+SPI_VERSION: Final = (1, 3)
 
 
 def is_supported(wanted: tuple[int, int]) -> bool:

@@ -96,8 +96,8 @@ def add(sequence: int, *lists: int, body: bytes | None = None) -> AddMessage:
     return AddMessage(sequence, text(sequence, body), lists or (1,))
 
 
-async def _upload(bodies: LargeBodies, content: bytes) -> LargeBody:
-    writer = bodies.create(len(content))
+async def _upload(bodies: LargeBodies, content: bytes, *, sized: bool = True) -> LargeBody:
+    writer = bodies.create(len(content) if sized else None)
     middle = len(content) // 2
     await writer.write(content[:middle])
     await writer.write(content[middle:])
@@ -654,6 +654,34 @@ class StoreConformance:
             assert b"".join(pieces) == content
             reader.close()
             assert await box.sequences() == [2]
+        await box.close()
+
+    @scenario
+    async def test_a_large_body_may_end_wherever_it_does(self, box: StoreBox) -> None:
+        """Nothing to see for a store that does not declare ``unsized_bodies``."""
+        await box.open(QUEUE)
+        bodies = box.store.capabilities.large_bodies
+        if bodies is not None and box.store.capabilities.unsized_bodies:
+            content = bytes(range(256)) * (bodies.size_min // 256 + 2)
+            sized = await _upload(bodies, content)
+            large = await _upload(bodies, content, sized=False)
+            assert (large.size, large.checksum) == (len(content), sized.checksum)
+            await box.write(AddMessage(1, Message("queue://orders", b"", large=large), (1,)))
+            given_up = bodies.create(None)
+            await given_up.write(content)
+            given_up.abandon()
+            await box.restart()
+            bodies = box.store.capabilities.large_bodies
+            assert bodies is not None
+            (stored,) = await box.store.page_in(1, 0, 10, ANY_SIZE)
+            found = stored.message.large
+            assert found is not None
+            assert found == large
+            reader = bodies.open(found)
+            assert await reader.read(len(content)) + await reader.read(1) == content
+            reader.close()
+        else:
+            assert not box.store.capabilities.unsized_bodies
         await box.close()
 
     @scenario

@@ -98,9 +98,10 @@ class LargeFiles:
         """See LargeBodies."""
         return self._size_min
 
-    def create(self, size: int) -> _Upload:
+    def create(self, size: int | None) -> _Upload:
         """See LargeBodies. Raises: StoreClosedError."""
-        upload = _Upload(self, self.require_open(), size, self._free.take(size))
+        free = self._free.take(size) if size is not None else None
+        upload = _Upload(self, self.require_open(), size, free)
         self._uploads.add(upload)
         return upload
 
@@ -258,16 +259,20 @@ class LargeFiles:
 
     def create_file(self, name: str, size: int) -> File:
         """Blocks. Raises: StoreFullError, OSError."""
+        self.require_room(size, f"a body of {size} bytes")
+        return self._storage.open(name, create=True)
+
+    def require_room(self, size: int, what: str) -> None:
+        """*what* takes *size* bytes more. Blocks. Raises: StoreFullError, OSError."""
         if self._lacks(size):
             for unused in self._free.give_up():
                 self._storage.unlink(unused)
             if self._lacks(size):
                 raise StoreFullError(
-                    f"a body of {size} bytes has no room: "
+                    f"{what} has no room: "
                     f"{format_size(self._storage.free_bytes())} are free, and disk_free_limit "
                     f"keeps {format_size(self._free_limit_bytes)} of them"
                 )
-        return self._storage.open(name, create=True)
 
     def reuse_file(self, free: str, name: str) -> File | None:
         """Blocks. Returns: None when somebody removed it. Raises: OSError."""
@@ -358,7 +363,11 @@ class _Upload:
     """See :class:`tidegate.spi.LargeWriter`."""
 
     def __init__(
-        self, files: LargeFiles, executor: Executor, size: int, free: tuple[str, int] | None
+        self,
+        files: LargeFiles,
+        executor: Executor,
+        size: int | None,
+        free: tuple[str, int] | None,
     ) -> None:
         self._files = files
         self._executor = executor
@@ -374,7 +383,8 @@ class _Upload:
         self._lock = threading.Lock()
         self.written = 0
         #: Pieces for who reads the body at once; None: too much for that.
-        self.kept: list[bytes] | None = [] if files.place(self.body_id, size) else None
+        has_place = size is not None and files.place(self.body_id, size)
+        self.kept: list[bytes] | None = [] if has_place else None
 
     @property
     def disk_bytes(self) -> int:
@@ -429,6 +439,9 @@ class _Upload:
                 self._synced = self.written
 
     def _append(self, pieces: tuple[bytes, ...]) -> File:
+        if self._size is None:
+            more = sum(map(len, pieces))
+            self._files.require_room(more, f"a body of {self.written + more} bytes or more")
         if self._file is None:
             self._file = self._make_file()
         self._file.pwritev(pieces, self.written)
@@ -441,7 +454,7 @@ class _Upload:
         file = self._files.reuse_file(self._free, self._name) if self._free else None
         if file is None:
             self._length = 0
-            file = self._files.create_file(self._name, self._size)
+            file = self._files.create_file(self._name, self._size or 0)
         self._free = ""
         return file
 
@@ -451,7 +464,8 @@ class _Upload:
                 return
             if pieces:
                 self._append(pieces)
-            if self._file is None or self.written != self._size:
+            size = self.written if self._size is None else self._size
+            if self._file is None or self.written != size:
                 raise ValueError(f"{self.written} bytes of a body of {self._size} were written")
             self._files.sync_file(self._file)
             self._file.close()

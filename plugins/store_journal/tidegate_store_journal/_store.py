@@ -160,6 +160,7 @@ class JournalStore:
             branches=True,
             duplicate_ids=True,
             large_bodies=self._large,
+            unsized_bodies=self._large is not None,
         )
 
     @property

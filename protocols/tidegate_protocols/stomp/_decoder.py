@@ -89,12 +89,16 @@ class Decoder:
         "_is_in_body",
         "_large_digits",
         "_limits",
+        "_may_stream",
         "_needed",
+        "_open_left",
         "_pieces",
         "_pieces_bytes",
         "_position",
         "_reads_ack_runs",
         "_reads_common_heads",
+        "_streams_unstated",
+        "_unstated_bytes_max",
         "_version",
     )
 
@@ -116,10 +120,20 @@ class Decoder:
         self._needed = 0  # total bytes without which no frame can be complete
         # No frame can be complete without a NUL, which must come within so many bytes; 0: it can.
         self._awaits_nul = 0
+        self._may_stream = False  # when none comes within them, it is a large body
         self._is_in_body = False  # of a LargeSend
+        self._open_left = 0  # bytes that it may still have before its NUL
         # A content-length with fewer digits is none of a large body.
         smallest = self._limits.large_bytes_min
         self._large_digits = len(str(smallest)) if smallest else sys.maxsize
+        # A longer body without content-length is streamed, or above the limit. Where only larger
+        # ones than may be in memory were to be streamed, none is: nobody knows before.
+        self._unstated_bytes_max = self._limits.body_bytes
+        self._streams_unstated = (
+            self._limits.large_unsized and 0 < smallest <= self._limits.body_bytes + 1
+        )
+        if self._streams_unstated:
+            self._unstated_bytes_max = smallest - 1
 
     @property
     def version(self) -> Version | None:
@@ -174,6 +188,7 @@ class Decoder:
         size = len(buffer)
         position = self._position
         body_bytes_max = self._limits.body_bytes
+        unstated_bytes_max = self._unstated_bytes_max
         parse_common_head = self._parse_common_head
         while position < size:
             if buffer[position] <= _LINE_END_MAX:
@@ -201,19 +216,23 @@ class Decoder:
             length_text = headers.get("content-length")
             if length_text is None:
                 stop = buffer.find(0, start)
-                common = 0 <= stop <= start + body_bytes_max
+                common = 0 <= stop <= start + unstated_bytes_max
             else:
                 stop = start + _SMALL_LENGTHS.get(length_text, size)
                 common = stop < size and not buffer[stop] and stop - start <= body_bytes_max
             if not common:
-                if length_text is not None and len(length_text) >= self._large_digits:
+                size_large: int | None = 0
+                if length_text is None:
+                    if self._streams_unstated and _may_be_large(command, headers):
+                        size_large = self._unstated_size((size if stop < 0 else stop) - start, stop)
+                elif len(length_text) >= self._large_digits:
                     size_large = self._large_size(command, headers, length_text)
-                    if size_large:
-                        self._position = start
-                        self._keep_rest(buffer)
-                        self._is_in_body = True
-                        yield LargeSend(Frame(command, headers, b"", pairs), size_large)
-                        return
+                if size_large != 0:
+                    self._position = start
+                    self._keep_rest(buffer)
+                    self._is_in_body = True
+                    yield LargeSend(Frame(command, headers, b"", pairs), size_large)
+                    return
                 stop = self._find_body_end(buffer, start, length_text)
                 if stop < 0:
                     break
@@ -228,9 +247,11 @@ class Decoder:
         if self._is_in_body:
             return False
         if self._awaits_nul:
-            if self._pieces_bytes > self._awaits_nul:
+            if self._pieces_bytes <= self._awaits_nul:
+                return False
+            if not self._may_stream:
                 raise self._too_large("body", self._limits.body_bytes)
-            return False
+            self._awaits_nul = 0
         return bool(self._pieces) and self._pieces_bytes >= self._needed
 
     def _join(self) -> bytes:
@@ -238,6 +259,7 @@ class Decoder:
         if len(pieces) > 1:
             pieces[:] = (b"".join(pieces),)
         self._needed = 0
+        self._may_stream = False
         return pieces[0]
 
     def _keep_rest(self, buffer: bytes) -> None:
@@ -387,6 +409,9 @@ class Decoder:
         body_bytes_max = self._limits.body_bytes
         if length_text is None:
             stop = buffer.find(0, start)
+            if self._may_stream:
+                self._awaits_nul = start - self._position + self._unstated_bytes_max
+                return -1
             if stop < 0:
                 self._awaits_nul = start - self._position + body_bytes_max
                 stop = len(buffer)
@@ -412,10 +437,8 @@ class Decoder:
 
     def _large_size(self, command: str, headers: dict[str, str], length_text: str) -> int:
         """Bytes of the large body that begins here; 0 when it is an ordinary one."""
-        if (
-            command != "SEND"
-            or headers.get("retain") == "true"
-            or not (length_text.isascii() and length_text.isdigit())
+        if not (
+            _may_be_large(command, headers) and length_text.isascii() and length_text.isdigit()
         ):
             return 0
         largest = self._limits.large_bytes_max
@@ -427,6 +450,41 @@ class Decoder:
         if size > largest:
             raise self._too_large("body", largest)
         return size
+
+    def _unstated_size(self, here: int, stop: int) -> int | None:
+        """As :meth:`_large_size` for a body without content-length; None: not known yet.
+
+        Args: here: bytes of it that are here; stop: -1: its NUL is not.
+        """
+        largest = self._limits.large_bytes_max
+        if here <= self._unstated_bytes_max:
+            self._may_stream = stop < 0
+            return 0
+        if here > largest:
+            raise self._too_large("body", largest)
+        if stop < 0:
+            self._open_left = largest
+            return None
+        return here
+
+    def take_open_body(self) -> bytes:
+        """Bytes that are here of a large body that ends at the next NUL; b"": none now.
+
+        Raises: FrameTooLargeError. After all of them :meth:`end_body` tells whether it ended.
+        """
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        piece = pieces.pop(0)
+        stop = piece.find(0)
+        if stop >= 0:
+            pieces.insert(0, piece[stop:])
+            piece = piece[:stop]
+        self._pieces_bytes -= len(piece)
+        self._open_left -= len(piece)
+        if self._open_left < 0:
+            raise self._too_large("body", self._limits.large_bytes_max)
+        return piece
 
     def take_body(self, limit: int) -> bytes:
         """Bytes of a large body that are here, at most *limit* (1 or more); b"": none now."""
@@ -465,6 +523,10 @@ class Decoder:
             f"the {what} is above this listener's limit of {limit} {unit}"
         )
         return error
+
+
+def _may_be_large(command: str, headers: dict[str, str]) -> bool:
+    return command == "SEND" and headers.get("retain") != "true"
 
 
 def _trimmed(name: str, value: str) -> tuple[str, str]:

@@ -75,11 +75,12 @@ LARGE_SEND: Final = "SEND+"
 class LargeSend(msgspec.Struct, frozen=True, gc=False):
     """The head of a SEND whose body is read piece by piece: :meth:`Decoder.take_body`.
 
-    Attributes: frame: without its body; size: bytes of the body.
+    Attributes: frame: without its body; size: bytes of the body; None: it ends at the next NUL, and
+        is read by :meth:`Decoder.take_open_body`.
     """
 
     frame: Frame
-    size: int
+    size: int | None
     command: str = LARGE_SEND
 
 
@@ -103,9 +104,10 @@ class Limits:
         header_line_bytes: of one header line, without its line end.
         header_bytes: of the command and all header lines together.
         body_bytes: of a body that is kept in memory.
-        large_bytes_min: a SEND that states a body of at least so many bytes, and does not ask to be
+        large_bytes_min: a SEND with a body of at least so many bytes, that does not ask to be
             retained, is given out as a LargeSend; 0: never. Above 1024.
         large_bytes_max: of such a body.
+        large_unsized: also when it has no content-length, so that only its end tells its size.
     """
 
     header_count: int = 128
@@ -114,3 +116,4 @@ class Limits:
     body_bytes: int = 100 * 1024 * 1024
     large_bytes_min: int = 0
     large_bytes_max: int = 0
+    large_unsized: bool = False

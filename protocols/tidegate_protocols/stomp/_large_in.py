@@ -2,19 +2,23 @@
 
 While a body comes, nothing else of the connection can (it is behind it in the stream). When it is
 complete, the next body may come while the one before is synced; any other frame waits until all
-messages before it are published, so the order of the client's frames is kept.
+messages before it are published, so the order of the client's frames is kept. So does the end: of
+the connection, or of what can be understood. What came whole before it counts, as with small ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
-from tidegate.spi import GatewayError, LargeBodies, LargeBody, LargeWriter
+from tidegate.spi import GatewayError, LargeBodies, LargeBody, LargeWriter, PeerProtocolError
 from tidegate_protocols.stomp._decoder import Decoder
 from tidegate_protocols.stomp._frames import AckRun, Frame, LargeSend
+
+logger = logging.getLogger("tidegate.stomp")
 
 #: Received bytes that may wait for the disk before the socket is paused, and the level at which it
 #: is read again.
@@ -31,11 +35,22 @@ _PIECES_MAX: Final = 16
 class _Body:
     """One body on its way."""
 
-    __slots__ = ("frame", "is_complete", "left", "pieces", "result", "task", "wake", "writer")
+    __slots__ = (
+        "frame",
+        "is_complete",
+        "is_open",
+        "left",
+        "pieces",
+        "result",
+        "task",
+        "wake",
+        "writer",
+    )
 
-    def __init__(self, frame: Frame, size: int, writer: LargeWriter) -> None:
+    def __init__(self, frame: Frame, size: int | None, writer: LargeWriter) -> None:
         self.frame = frame
-        self.left = size
+        self.is_open = size is None  # until its NUL
+        self.left = size or 0
         self.writer = writer
         self.pieces: deque[bytes] = deque()
         self.is_complete = False  # with the NUL behind it
@@ -50,9 +65,11 @@ class LargeIn:
 
     Args:
         publish: called in the frames' order when a body is in the store. Raises: GatewayError.
-        refuse: called once when something went wrong, with the frame.
+        refuse: called once when something went wrong, in its turn, with the frame if there is one.
         adjust: called when :attr:`wants_pause` changed.
-        go_on: called when frames can be read again after nothing could.
+        go_on: called when frames can be read again after nothing could; after :meth:`cut` also
+            when all is published.
+        crashed: called when one of these failed in a way that nobody has foreseen.
 
     Attributes: held: a frame that waits until everything before it is published.
     """
@@ -63,9 +80,10 @@ class LargeIn:
         decoder: Decoder,
         *,
         publish: Callable[[Frame, LargeBody], None],
-        refuse: Callable[[GatewayError, Frame], None],
+        refuse: Callable[[GatewayError, Frame | None], None],
         adjust: Callable[[], None],
         go_on: Callable[[], None],
+        crashed: Callable[[], None],
     ) -> None:
         self._bodies = bodies
         self._decoder = decoder
@@ -73,10 +91,13 @@ class LargeIn:
         self._refuse = refuse
         self._adjust = adjust
         self._go_on = go_on
+        self._crashed = crashed
         self._queue: deque[_Body] = deque()
         self._coming: _Body | None = None
         self._waiting_bytes = 0
         self._is_full = False
+        self._is_cut = False
+        self._error: tuple[GatewayError, Frame | None] | None = None  # behind all of the queue
         self.held: Frame | AckRun | LargeSend | None = None
 
     @property
@@ -87,7 +108,7 @@ class LargeIn:
     @property
     def wants_pause(self) -> bool:
         """The socket is to be paused."""
-        return self._is_full or self.held is not None
+        return self._is_full or self.held is not None or self._error is not None
 
     def begin(self, event: LargeSend) -> None:
         """A large body follows. Raises: StoreError."""
@@ -99,12 +120,11 @@ class LargeIn:
     def receive(self) -> bool:
         """Take from the decoder what belongs to the body that is coming.
 
-        Returns: True when the next frame may be read: nothing is coming and nothing is held.
-        Raises: PeerProtocolError when the body does not end where it should.
+        Returns: True when the next frame may be read: nothing is coming, held or wrong.
         """
         body = self._coming
         if body is None:
-            return self.held is None
+            return self.held is None and self._error is None
         decoder = self._decoder
         while body.left:
             data = decoder.take_body(body.left)
@@ -113,9 +133,21 @@ class LargeIn:
             body.left -= len(data)
             body.pieces.append(data)
             self._waiting_bytes += len(data)
-        if not body.left and decoder.end_body():
+        try:
+            while body.is_open and (data := decoder.take_open_body()):
+                body.pieces.append(data)
+                self._waiting_bytes += len(data)
+            is_complete = not body.left and decoder.end_body()
+        except PeerProtocolError as error:
+            self._drop_from(body)
+            self.fail(error, body.frame)
+            return False
+        if is_complete:
             body.is_complete = True
             self._coming = None
+        elif self._is_cut:
+            self._drop_from(body)
+            return False
         body.wake.set()
         if self._waiting_bytes > HIGH_BYTES and not self._is_full:
             self._is_full = True
@@ -135,33 +167,69 @@ class LargeIn:
         held, self.held = self.held, None
         return held
 
+    def fail(self, error: GatewayError, frame: Frame | None) -> None:
+        """Refuse *frame* once what came before it is published; nothing behind it counts."""
+        self.held = None
+        self._error = (error, frame)
+        self._adjust()
+        self._proceed()
+
+    def cut(self) -> bool:
+        """The client is gone: the body that is coming never will be whole. Idempotent.
+
+        Returns: True when others are, and are still to be published.
+        """
+        self._is_cut = True
+        if self._coming is not None:
+            self._drop_from(self._coming)
+        return bool(self._queue)
+
     def abandon(self) -> None:
-        """The connection ended: what is not published never will be. Idempotent."""
-        queue, self._queue = self._queue, deque()
-        self._coming = self.held = None
-        for body in queue:
+        """The session ended: what is not published never will be. Idempotent."""
+        self.held = self._error = None
+        if self._queue:
+            self._drop_from(self._queue[0])
+
+    def _drop_from(self, first: _Body) -> None:
+        """Forget *first* and all bodies behind it."""
+        queue = self._queue
+        self._coming = None  # it is the last one
+        body = None
+        while body is not first:
+            body = queue.pop()
+            self._waiting_bytes -= sum(map(len, body.pieces))
+            body.pieces.clear()
             if body.task is not None:
                 body.task.cancel()
             body.writer.abandon()
 
     async def _write(self, body: _Body) -> None:
+        """Cancelled when the body is dropped."""
         try:
-            last: list[bytes] = []
-            while body.pieces or not body.is_complete:
-                if not body.pieces:
-                    body.wake.clear()
-                    await body.wake.wait()
-                    continue
-                taken = self._take(body.pieces)
-                if body.is_complete and not body.pieces:
-                    last = taken
-                    break
-                await body.writer.write(*taken)
-            body.result = await body.writer.finish(*last)
-        except GatewayError as error:
-            self._fail(error, body)
-        else:
-            self._publish_finished()
+            try:
+                last: list[bytes] = []
+                while body.pieces or not body.is_complete:
+                    if not body.pieces:
+                        body.wake.clear()
+                        await body.wake.wait()
+                        continue
+                    taken = self._take(body.pieces)
+                    if body.is_complete and not body.pieces:
+                        last = taken
+                        break
+                    await body.writer.write(*taken)
+                body.result = await body.writer.finish(*last)
+            except GatewayError as error:
+                body.task = None
+                self._drop_from(body)
+                self.fail(error, body.frame)
+            else:
+                body.task = None
+                self._publish_finished()
+        except Exception:  # nobody awaits this task, and the connection would wait for ever
+            logger.exception("a large message failed, connection aborted")
+            self.abandon()
+            self._crashed()
 
     def _take(self, pieces: deque[bytes]) -> list[bytes]:
         taken = [pieces.popleft()]
@@ -183,12 +251,20 @@ class LargeIn:
             try:
                 self._publish(body.frame, body.result)
             except GatewayError as error:
-                self._fail(error, body)
+                if queue:
+                    self._drop_from(queue[0])
+                self.fail(error, body.frame)
                 return
-        held = self.held
-        if held is not None and not self.hold(held):
-            self._go_on()
+        self._proceed()
 
-    def _fail(self, error: GatewayError, body: _Body) -> None:
-        self.abandon()
-        self._refuse(error, body.frame)
+    def _proceed(self) -> None:
+        """Do what had to wait, if all before it is published."""
+        if self._error is not None:
+            if not self._queue:
+                error, self._error = self._error, None
+                self._refuse(*error)
+        elif self.held is not None:
+            if not self.hold(self.held):
+                self._go_on()
+        elif self._is_cut and not self._queue:
+            self._go_on()

@@ -74,15 +74,16 @@ class StompOptions(TransportOptions):
         100 * 1024 * 1024,
         kind=Kind.SIZE,
         minimum=0,
-        help="Body of one frame; a larger one is an ERROR, as soon as content-length states it.",
+        help="Body of one frame; a larger one is an ERROR, as soon as content-length states it or "
+        "so many bytes have come.",
     )
     large_message_max_size: int = option(
         4 * 1024 * 1024 * 1024,
         kind=Kind.SIZE,
         minimum=1024 * 1024,
         help="Body of a SEND that is streamed to a file of its own, because the store can do that "
-        "and content-length states at least its large_message_min_size; a larger one is an ERROR. "
-        "body_max is for all others.",
+        "and it has at least its large_message_min_size; a larger one is an ERROR. body_max is for "
+        "all others.",
     )
     stop_timeout: float = option(
         5.0,
@@ -96,8 +97,11 @@ class StompOptions(TransportOptions):
         """What the decoder enforces when no body is streamed."""
         return self.limits_with(0)
 
-    def limits_with(self, large_size_min: int) -> Limits:
-        """What the decoder enforces when bodies of *large_size_min* bytes and more are streamed."""
+    def limits_with(self, large_size_min: int, *, unsized: bool = False) -> Limits:
+        """What the decoder enforces when bodies of *large_size_min* bytes and more are streamed.
+
+        Args: unsized: those without content-length too.
+        """
         return Limits(
             header_count=self.header_count_max,
             header_line_bytes=self.header_line_max,
@@ -105,6 +109,7 @@ class StompOptions(TransportOptions):
             body_bytes=self.body_max,
             large_bytes_min=large_size_min,
             large_bytes_max=self.large_message_max_size,
+            large_unsized=unsized,
         )
 
     @property

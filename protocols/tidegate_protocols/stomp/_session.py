@@ -94,6 +94,7 @@ class Session:
         "_handshake",
         "_heart_beat",
         "_is_graceful",
+        "_is_lost",
         "_large_in",
         "_large_out",
         "_link",
@@ -108,7 +109,12 @@ class Session:
         self._loop = loop
         self._state = State.WAITING
         large = context.broker.large_bodies
-        self._decoder = Decoder(context.options.limits_with(large.size_min if large else 0))
+        limits = context.options.limits
+        if large is not None:
+            limits = context.options.limits_with(
+                large.size_min, unsized=context.broker.unsized_bodies
+            )
+        self._decoder = Decoder(limits)
         self._large_in: LargeIn | None = None  # since the first large SEND
         self._large_out: LargeOut | None = None  # since the first large MESSAGE
         self._link: Link | None = None
@@ -118,6 +124,7 @@ class Session:
         self._connect_timer: asyncio.TimerHandle | None = None
         self._connect_task: asyncio.Task[None] | None = None
         self._is_graceful = False  # the client said DISCONNECT
+        self._is_lost = False  # the socket is gone, and large messages are still to be published
         self._throttled = False
         self._writable = True
 
@@ -147,12 +154,22 @@ class Session:
 
     def lost(self, error: Exception | None) -> None:
         """The socket is gone."""
-        before = self._state
-        self._state = step(before, Input.LOST)
+        if self._state is not State.CLOSED:
+            logger.debug("connection lost peer=%s error=%s", self._peer, error)
         if self._large_out is not None:
             self._large_out.cancel()
-        if before is not State.CLOSED:
-            logger.debug("connection lost peer=%s error=%s", self._peer, error)
+        client, large = self._client, self._large_in
+        if self._state is _CONNECTED and client is not None and large is not None and large.cut():
+            # What came whole counts, as when it had been small: the end waits its turn.
+            self._is_lost = True
+            self._stop_heart_beat()
+            client.connection.writable(False)
+            return
+        self._lose()
+
+    def _lose(self) -> None:
+        self._is_lost = False
+        self._state = step(self._state, Input.LOST)
         self._release()
         self._context.ended(self)
 
@@ -200,7 +217,7 @@ class Session:
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
-        if self._client is not None and self._state is not State.CLOSED:
+        if self._client is not None and self._state is not State.CLOSED and not self._is_lost:
             try:
                 data = self._client.deliver(key, messages)
             except LargeBodyMetError:
@@ -398,6 +415,7 @@ class Session:
                 refuse=self._refuse,
                 adjust=self._adjust_reading,
                 go_on=self._go_on_behind_large,
+                crashed=self._large_crashed,
             )
         large.begin(event)
 
@@ -417,7 +435,7 @@ class Session:
                 blamed = event.frame
                 self._begin_large(client, event)
         except GatewayError as error:
-            self._refuse(error, blamed)
+            large.fail(error, blamed)
         return None
 
     def _publish_large(self, frame: Frame, body: LargeBody) -> None:
@@ -439,11 +457,19 @@ class Session:
             try:
                 self._begin_large(client, event)
             except GatewayError as error:
-                self._refuse(error, event.frame)
+                large.fail(error, event.frame)
                 return
             event = None
         self._process_work(event)
         self._adjust_reading()
+        if self._is_lost and self.state is not State.CLOSED and not large.is_busy:
+            self._lose()
+
+    def _large_crashed(self) -> None:
+        if self._link is not None:
+            self._link.abort()
+        if self._is_lost:  # nobody says so again
+            self._loop.call_soon(self._lose)
 
     @property
     def _is_streaming(self) -> bool:
@@ -490,10 +516,12 @@ class Session:
         logger.error(
             "message not delivered whole, connection ends peer=%s error=%s", self._peer, error
         )
-        if self._state is not State.CLOSED:
-            self._state = step(self._state, Input.FAIL)
         if self._link is not None:
             self._link.abort()
+        if self._state is _CONNECTED and self._large_in is not None and self._large_in.is_busy:
+            return  # it is lost in a moment, and what came whole before counts
+        if self._state is not State.CLOSED:
+            self._state = step(self._state, Input.FAIL)
         self._loop.call_soon(self._release)
 
     # ------------------------------------------------------------------------------------- the end
@@ -520,7 +548,7 @@ class Session:
         if self._link is not None:
             self._link.close()
         # Not at once: the broker may be calling us, and wants no call before it returned.
-        self._loop.call_soon(self._release)
+        self._loop.call_soon(self._lose if self._is_lost else self._release)
 
     def _release(self) -> None:
         """Let go of timers, the task and the broker's side. Idempotent."""
@@ -530,14 +558,17 @@ class Session:
         if self._connect_task is not None:
             self._connect_task.cancel()
             self._connect_task = None
-        if self._heart_beat is not None:
-            self._heart_beat.stop()
-            self._heart_beat = None
+        self._stop_heart_beat()
         if self._large_in is not None:
             self._large_in.abandon()
         client, self._client = self._client, None
         if client is not None:
             client.connection.disconnect(graceful=self._is_graceful)
+
+    def _stop_heart_beat(self) -> None:
+        if self._heart_beat is not None:
+            self._heart_beat.stop()
+            self._heart_beat = None
 
     def _connect_timed_out(self) -> None:
         self._connect_timer = None
@@ -548,7 +579,11 @@ class Session:
     def _heart_beat_expired(self, silent_s: float) -> None:
         logger.info("heart-beat missed peer=%s last_heard_ms=%d", self._peer, silent_s * 1000)
         problem = f"no heart-beat: nothing was heard for {round(silent_s * 1000)} ms"
-        self._refuse(ConnectionEndedError("heart-beat", problem), None)
+        error = ConnectionEndedError("heart-beat", problem)
+        if self._state is _CONNECTED and self._large_in is not None and self._large_in.cut():
+            self._large_in.fail(error, None)  # what came whole before counts
+        else:
+            self._refuse(error, None)
 
     # ------------------------------------------------------------------------------------- helpers
 

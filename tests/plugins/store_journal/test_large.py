@@ -588,6 +588,64 @@ def test_a_body_without_room_is_refused_before_it_is_written(tmp_path: Path) -> 
     run(scenario())
 
 
+def test_a_body_whose_size_is_not_known_is_as_long_as_what_was_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        writer = bodies_of(store).create(None)
+        for _ in range(3):
+            await writer.write(content(), b"", b"x")
+        body = await writer.finish()
+        assert body.size == 3 * SIZE + 3
+        await write(store, AddMessage(1, message_with(body), (1,)))
+        await store.close()
+        again, state = await opened(tmp_path)
+        assert state.pending[1].body_bytes == 3 * SIZE + 3
+        assert await download(again, body) == 3 * (content() + b"x")
+        await again.close()
+
+    run(scenario())
+
+
+def test_a_body_whose_size_is_not_known_has_one_byte_at_least(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        with pytest.raises(ValueError, match="0 bytes of a body"):
+            await bodies_of(store).create(None).finish()
+        await store.close()
+        assert body_files(tmp_path) == []
+
+    run(scenario())
+
+
+def test_a_body_whose_size_is_not_known_is_refused_when_it_takes_the_room(tmp_path: Path) -> None:
+    class Short(DirectoryStorage):
+        free = 1 << 40
+
+        def free_bytes(self) -> int:
+            return self.free
+
+    async def scenario() -> None:
+        storage = Short(tmp_path / "large")
+        store = store_with(tmp_path, storage)
+        await store.open()
+        limit = bodies_of(store)._free_limit_bytes
+        await use_up(store, 1)
+        writer = bodies_of(store).create(None)
+        await writer.write(content())
+        storage.free = limit + 10
+        await writer.write(b"y" * 10)
+        assert [name for name in storage.list() if name.endswith(".free")], "there is room yet"
+        with pytest.raises(StoreFullError, match=f"{SIZE + 21} bytes or more has no room"):
+            await writer.write(b"y" * 10, b"z")
+        assert [name for name in storage.list() if name.endswith(".free")] == []
+        async with asyncio.timeout(20):
+            while any(name.endswith(".body") for name in storage.list()):
+                await asyncio.sleep(0.002)
+        await store.close()
+
+    run(scenario())
+
+
 FAULTS = {
     "full while writing": ((Call.WRITE, 2), errno.ENOSPC, StoreFullError),
     "broken while writing": ((Call.WRITE, 1), errno.EIO, StoreIOError),

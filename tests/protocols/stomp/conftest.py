@@ -162,6 +162,7 @@ class FakeConnection:
 class FakeBroker:
     name, store_id, version = "gateway", "st0re", "9.9"
     large_bodies = None
+    unsized_bodies = True
 
     def __init__(self):
         self.connection: Any = FakeConnection()
@@ -183,10 +184,11 @@ class FakeBroker:
 class Harness:
     """One session and everything around it."""
 
-    def __init__(self, options=None, allow_anonymous=True):
-        self.loop: Any = FakeLoop()
+    def __init__(self, options=None, allow_anonymous=True, *, loop=None, large_bodies=None):
+        self.loop: Any = loop or FakeLoop()
         self.link = FakeLink()
-        self.broker = FakeBroker()
+        self.broker: Any = FakeBroker()
+        self.broker.large_bodies = large_bodies
         self.ended: list[Session] = []
         self.connection = self.broker.connection
         context = SessionContext(
