@@ -54,6 +54,7 @@ _FREE_SUFFIX: Final = ".free"
 #: What was written is forced to disk in such pieces, so that the sync at the end, for which the
 #: client waits, is short and the kernel's cache is not full of what it must write first.
 _SYNC_BYTES: Final = 32 << 20
+_DAMAGED: Final = "the bytes are damaged (checksum); restore it from a copy"
 #: Read at a time of what only has to be checked.
 _CHECK_BYTES: Final = 1 << 20
 #: A body that came in more pieces than that is not kept in memory: tiny ones cost more than they are.
@@ -90,6 +91,9 @@ class LargeFiles:
         self._sizes: dict[str, int] = {}
         self._holders: dict[str, dict[int, weakref.ref[LargeBody]]] = {}
         self._uploads: set[_Upload] = set()
+        #: Ids of bodies that were damaged when they were last read: they are read whole, in a
+        #: thread, before any of their bytes is given out.
+        self.suspects: set[str] = set()
 
     # ------------------------------------------------------------------- tidegate.spi.LargeBodies
 
@@ -215,6 +219,7 @@ class LargeFiles:
         for body_id in gone:
             holders.pop(body_id, None)
             self._sizes.pop(body_id, None)
+            self.suspects.discard(body_id)
             references.loose.discard(body_id)
         return len(gone)
 
@@ -492,7 +497,7 @@ class _Download:
         self._checksum = 0
         self._is_closed = False
         self._lock = threading.Lock()
-        self._piece = 0  # where it goes on in the pieces in memory
+        self._piece: int = 0  # where it goes on in the pieces in memory
         self._offset = 0
         files.hold(body)
 
@@ -548,9 +553,12 @@ class _Download:
                 self._file = self._files.open_file(self._name)
             except FileNotFoundError:
                 raise self._corrupt("the file is missing; restore it from a copy") from None
-            for at in range(0, self._at, _CHECK_BYTES):  # what came from memory
-                data = self._file.pread(min(_CHECK_BYTES, self._at - at), at)
-                self._checksum = crc32c(self._checksum, data)
+            self._checksum = _checksum_of(self._file, 0, self._at, 0)  # of what came from memory
+            if self._body.id in self._files.suspects:
+                # Its last reader got all but its end, and lost the connection by that.
+                if _checksum_of(self._file, self._at, size, self._checksum) != self._body.checksum:
+                    raise self._corrupt(_DAMAGED)
+                self._files.suspects.discard(self._body.id)
         wanted = min(limit, size - self._at)
         data = self._file.pread(wanted, self._at)
         if len(data) != wanted:
@@ -558,11 +566,19 @@ class _Download:
         self._checksum = crc32c(self._checksum, data)
         self._at += wanted
         if self._at == size and self._checksum != self._body.checksum:
-            raise self._corrupt("the bytes are damaged (checksum); restore it from a copy")
+            self._files.suspects.add(self._body.id)
+            raise self._corrupt(_DAMAGED)
         return data
 
     def _corrupt(self, problem: str) -> CorruptRecordError:
         return CorruptRecordError(problem, location=self._files.describe(self._name))
+
+
+def _checksum_of(file: File, begin: int, end: int, checksum: int) -> int:
+    """*checksum* continued by the bytes from *begin* to *end*, as far as they are there."""
+    for at in range(begin, end, _CHECK_BYTES):
+        checksum = crc32c(checksum, file.pread(min(_CHECK_BYTES, end - at), at))
+    return checksum
 
 
 def _translated(work: Callable[[], T], what: str) -> T:
