@@ -2,8 +2,9 @@
 
 A store that can keep them says so (:attr:`~tidegate.spi.StoreCapabilities.large_bodies`). A
 front-end writes a body that is at least :attr:`LargeBodies.size_min` bytes long, whether it knows
-the size before (contract 1.2) or not (1.3), through :meth:`LargeBodies.create` and publishes a :class:`~tidegate.spi.Message` with an empty ``body`` and
-the handle in ``large``; whoever delivers such a message reads it through :meth:`LargeBodies.open`.
+the size before (contract 1.2) or not (1.3), through :meth:`LargeBodies.create` and publishes a
+:class:`~tidegate.spi.Message` with an empty ``body`` and the handle in ``large``; whoever delivers
+such a message reads it through :meth:`LargeBodies.open`.
 
 **How long the bytes live.** As long as a stored message refers to them (in a pending list or in the
 acknowledged log), and as long as the handle that :meth:`LargeWriter.finish` returned, or one that
