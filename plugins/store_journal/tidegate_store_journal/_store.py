@@ -383,9 +383,11 @@ class JournalStore:
         if self._large is not None:
             # Without an index on disk every start rebuilds; that says nothing of losses.
             lost = found.rebuilt and options.persistent_index
-            # These policies are set while something is wrong: nothing that may be missed goes.
-            lost = lost or options.damaged_journal_policy == QUARANTINE
+            # Which files are missing cannot always be told; nothing that may be missed goes.
             lost = lost or options.ignore_missing_journalfiles
+            # Something was taken out or cut off. (A policy that stays set is no sign of it, and each
+            # kill would leave its files for good.)
+            lost = lost or (policy.quarantines and bool(found.report.name or found.repaired_bytes))
             found.notes += await self._open_large(self._large, keeps_orphans=lost)
         # In memory there is nobody else to leave room for; its limit is hard enough.
         free_limit = options.disk_free_limit if self._storage.durable else 0

@@ -516,6 +516,34 @@ def test_a_rebuild_keeps_orphans_aside_since_their_records_may_be_lost(tmp_path:
     run(scenario())
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_with_quarantine_orphans_are_kept_only_where_something_was_damaged(
+    tmp_path: Path, is_damaged: bool
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, AddDestination("queue://q", 1))
+        for sequence in range(1, 4):
+            await add_large(store, sequence, number=sequence)
+        shutil.copytree(tmp_path / "journal", tmp_path / "killed" / "journal")
+        await store.close()
+        directory = tmp_path / "killed" / "journal" / "large-messages"
+        (directory / file_name_of("0" * 32)).write_bytes(bytes(2048))
+        if is_damaged:
+            (path, *_) = sorted((tmp_path / "killed" / "journal").glob("journal-*.data"))
+            data = bytearray(path.read_bytes())
+            data[data.index(b"queue://q", data.index(b"queue://q") + 9)] ^= 1
+            path.write_bytes(data)
+        again, state = await opened(tmp_path / "killed", damaged_journal_policy="quarantine")
+        kept = sorted(name for name in files(tmp_path / "killed") if name.endswith(".lost"))
+        assert ("0" * 32 + ".body.lost" in kept) == is_damaged
+        assert len(body_files(tmp_path / "killed")) + len(kept) == 3 + is_damaged
+        assert any("large messages" in note for note in state.report.notes)
+        await again.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut off", "flipped"])
 def test_a_damaged_body_is_told_and_never_delivered_whole(tmp_path: Path, damage: str) -> None:
     async def scenario() -> None:
