@@ -198,6 +198,26 @@ class LargeFiles:
         # The callback may run in any thread; removing one key of a dict is atomic.
         holders[key] = weakref.ref(body, lambda _: holders.pop(key, None))
 
+    async def keep_lost(self, body: LargeBody) -> str:
+        """Put the file of *body* aside: the record of its only message is damaged and dropped.
+
+        Returns: how to name it to the operator; "" when others need it, or it is not there.
+        Raises: OSError.
+        """
+        if self._references.is_shared(body.id) or self._executor is None:
+            return ""
+        name = file_name_of(body.id)
+
+        def work() -> str:
+            try:
+                self._storage.rename(name, name + _LOST_SUFFIX)
+            except FileNotFoundError:
+                return ""
+            self._storage.sync_directory()
+            return self._storage.describe(name + _LOST_SUFFIX)
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
     async def sweep(self, loose: Iterable[str]) -> int:
         """Give up the files of bodies that nobody needs.
 

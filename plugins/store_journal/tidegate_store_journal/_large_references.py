@@ -59,6 +59,10 @@ class LargeReferences:
     def __contains__(self, body_id: str) -> bool:
         return body_id in self._counts
 
+    def is_shared(self, body_id: str) -> bool:
+        """More than one message refers to it."""
+        return self._counts.get(body_id, 0) > 1
+
     def add(self, sequence: int, body: LargeBody) -> None:
         """Message *sequence* refers to *body* from now on. Idempotent."""
         if sequence in self.bodies:

@@ -434,7 +434,7 @@ class JournalStore:
             self._workers,
             quarantines=policy.quarantines,
             ignores_missing=policy.ignores_missing,
-            keep=self._split.keep_damaged,
+            keep=self._keep_damaged,
         )
         self._checkpointer = Checkpointer(
             self._storage,
@@ -573,6 +573,14 @@ class JournalStore:
         large.start(executor, reading)
         self._resources.callback(large.stop)
         return notes
+
+    async def _keep_damaged(self, sequence: int) -> str:
+        """Keep what is left of a message whose record is damaged; see Losses. Raises: OSError."""
+        kept = await self._split.keep_damaged(sequence)
+        body = self._index.large.bodies.get(sequence)
+        if kept or body is None or self._large is None:
+            return kept
+        return await self._large.keep_lost(body)
 
     def _hold_large(self, messages: Sequence[Message]) -> None:
         """Large bodies of messages that were read stay while somebody has the message."""

@@ -544,6 +544,34 @@ def test_with_quarantine_orphans_are_kept_only_where_something_was_damaged(
     run(scenario())
 
 
+def test_the_body_of_a_message_whose_record_is_damaged_is_kept_with_quarantine(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, damaged_journal_policy="quarantine")
+        await write(store, AddDestination("queue://q", 1))
+        for sequence in (1, 2):
+            await add_large(store, sequence, number=sequence)
+        (first, _) = [stored.message.large for stored in await pending(store)]
+        assert first is not None
+        (path, *_) = sorted((tmp_path / "journal").glob("journal-*.data"))
+        with path.open("r+b") as file:
+            file.seek(file.read().index(first.id.encode()))
+            file.write(b"x")
+        assert [stored.sequence for stored in await pending(store)] == [2]
+        await checkpoint(store)
+        kept = tmp_path / "journal" / "large-messages" / f"{file_name_of(first.id)}.lost"
+        assert kept.read_bytes() == content()
+        assert f"are kept in {kept}" in (tmp_path / "journal" / "damage-0001.report").read_text()
+        del first
+        await store.close()
+        again, _ = await opened(tmp_path)
+        assert [stored.sequence for stored in await pending(again)] == [2]
+        await again.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut off", "flipped"])
 def test_a_damaged_body_is_told_and_never_delivered_whole(tmp_path: Path, damage: str) -> None:
     async def scenario() -> None:
