@@ -21,11 +21,12 @@ from tidegate_protocols.transport import Link
 logger = logging.getLogger("tidegate.large")
 
 #: Bytes read from the store, and given to the link, at a time: at most, and at least however many
-#: clients there are. As much again may wait in the link, and as much is read ahead.
+#: clients there are. One waits in the link, one is read ahead, and one of the body behind.
 PIECE_BYTES_MAX: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 64 << 10
 #: What the pieces of all clients may have together before they become smaller.
 _SHARED_BYTES: Final = 64 << 20
+_PIECES_MIN: Final = 3  # that a client may have at a time
 #: Bodies of one client whose first piece is read while the one in front of them is written.
 AHEAD_MAX: Final = 3
 
@@ -42,13 +43,13 @@ class Share:
     @property
     def piece_bytes(self) -> int:
         """Bytes that a piece may have now."""
-        fair = _SHARED_BYTES // max(self.clients, 1)
+        fair = _SHARED_BYTES // (_PIECES_MIN * max(self.clients, 1))
         return min(PIECE_BYTES_MAX, max(PIECE_BYTES_MIN, fair))
 
     @property
     def ahead(self) -> int:
         """Bodies of a client that are begun to be read behind the one that is written, now."""
-        fair = _SHARED_BYTES // (PIECE_BYTES_MAX * max(self.clients, 1)) - 1
+        fair = _SHARED_BYTES // (PIECE_BYTES_MAX * max(self.clients, 1)) - _PIECES_MIN + 1
         return min(AHEAD_MAX, max(1, fair))
 
 

@@ -687,6 +687,18 @@ def test_a_body_that_is_damaged_never_ends_as_a_whole_message(
                 await subscribe(consumer)
                 with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
                     await consumer.receive()
+            # It costs a connection once; from now on it is in nobody's way.
+            await publish(running, 2)
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                arrived = await consumer.receive()
+                check(arrived, 2)
+                await acknowledge(consumer, arrived)
+            data[2 * MB] ^= 1
+            path.write_bytes(data)  # from a copy
+            async with connected(running.stomp_port) as consumer:
+                await subscribe(consumer)
+                check(await consumer.receive(), 1, 3 * MB)
 
     run(scenario)
     assert "checksum" in caplog.text

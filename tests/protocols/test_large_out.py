@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from large_fakes import FakeBodies, settled
 
 from tidegate_protocols._large_out import (
@@ -156,9 +157,9 @@ def test_more_bodies_are_begun_while_there_are_few_clients():
 def test_many_clients_have_one_body_begun_each():
     share = Share()
     depths = []
-    for share.clients in (0, 1, 16, 21, 22, 32, 10_000):
+    for share.clients in (0, 1, 12, 13, 16, 17, 10_000):
         depths.append(share.ahead)
-    assert depths == [3, 3, 3, 2, 1, 1, 1]
+    assert depths == [3, 3, 3, 2, 2, 1, 1]
 
 
 def test_a_body_that_breaks_while_it_is_read_ahead_says_so_once():
@@ -177,9 +178,18 @@ def test_a_body_that_breaks_while_it_is_read_ahead_says_so_once():
 def test_the_more_clients_there_are_the_smaller_are_their_pieces():
     share = Share()
     sizes = []
-    for share.clients in (0, 1, 64, 128, 1024, 10_000):
+    for share.clients in (0, 1, 21, 64, 128, 1024, 10_000):
         sizes.append(share.piece_bytes)
-    assert sizes == [PIECE_BYTES_MAX] * 3 + [PIECE_BYTES_MAX // 2] + [PIECE_BYTES_MIN] * 2
+    assert sizes[:3] == [PIECE_BYTES_MAX] * 3
+    assert sizes[3:] == [(64 << 20) // 192, (64 << 20) // 384] + [PIECE_BYTES_MIN] * 2
+
+
+@pytest.mark.parametrize("clients", [1, 4, 12, 13, 16, 21, 40, 64, 300])
+def test_pieces_of_all_clients_together_have_their_bound(clients):
+    share = Share()
+    share.clients = clients
+    # What is in the link, the next piece, and what is read of the bodies behind.
+    assert clients * (2 + share.ahead) * share.piece_bytes <= 64 << 20
 
 
 def test_a_client_counts_while_a_body_is_on_its_way_however_that_ends():

@@ -20,6 +20,7 @@ from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._host import Host
 from tidegate.cli._progress import RecoveryProgress
 from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
+from tidegate.cli._streams import have_standard_streams
 from tidegate.config import ResolvedConfig, check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -53,6 +54,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machine
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with *arguments* (default: the process's); returns the exit code."""
+    have_standard_streams()
     try:
         result: object = app(args=arguments, prog_name="tidegate", standalone_mode=False)
         sys.stdout.flush()

@@ -15,6 +15,8 @@ _log = logging.getLogger("tidegate.run")
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: File descriptors besides those of client connections: store, sinks, listeners, libraries.
 _OTHER_DESCRIPTORS: Final = 512
+#: Files that a connection may have open besides: large messages that are written or read for it.
+_FILES_PER_CONNECTION: Final = 4
 
 
 class RunningGateway(Protocol):
@@ -88,16 +90,19 @@ async def _first(work: asyncio.Task[None], signalled: asyncio.Task[Any]) -> bool
 def raise_descriptor_limit(connections_max: int) -> None:
     """Ask the system for as many file descriptors as *connections_max* needs; warn if it refuses.
 
-    The usual soft limit of 1024 would make the thousandth client fail with a riddle.
+    The usual soft limit of 1024 would make the thousandth client fail with a riddle. Where the hard
+    limit allows it, large messages of all of them at once have their files, too: else those would
+    take the descriptors that the store needs.
     """
-    wanted = connections_max + _OTHER_DESCRIPTORS
+    needed = connections_max + _OTHER_DESCRIPTORS
+    wanted = needed + connections_max * _FILES_PER_CONNECTION
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if possible > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
-    if possible < wanted:
+    if possible < needed:
         _log.warning(
             "descriptors=%d connections_max=%d: fewer clients can connect than configured; raise "
             "the hard limit (ulimit -Hn) or lower broker.connections_max",

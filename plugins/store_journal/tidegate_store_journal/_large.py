@@ -16,7 +16,6 @@ import logging
 import threading
 import uuid
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
@@ -55,6 +54,9 @@ _FREE_SUFFIX: Final = ".free"
 #: What was written is forced to disk in such pieces, so that the sync at the end, for which the
 #: client waits, is short and the kernel's cache is not full of what it must write first.
 _SYNC_BYTES: Final = 32 << 20
+_DAMAGED: Final = "the bytes are damaged (checksum); restore it from a copy"
+#: Read at a time of what only has to be checked.
+_CHECK_BYTES: Final = 1 << 20
 #: A body that came in more pieces than that is not kept in memory: tiny ones cost more than they are.
 _KEPT_PIECES_MAX: Final = 64
 
@@ -89,6 +91,9 @@ class LargeFiles:
         self._sizes: dict[str, int] = {}
         self._holders: dict[str, dict[int, weakref.ref[LargeBody]]] = {}
         self._uploads: set[_Upload] = set()
+        #: Ids of bodies that were damaged when they were last read: they are read whole, in a
+        #: thread, before any of their bytes is given out.
+        self.suspects: set[str] = set()
 
     # ------------------------------------------------------------------- tidegate.spi.LargeBodies
 
@@ -193,6 +198,26 @@ class LargeFiles:
         # The callback may run in any thread; removing one key of a dict is atomic.
         holders[key] = weakref.ref(body, lambda _: holders.pop(key, None))
 
+    async def keep_lost(self, body: LargeBody) -> str:
+        """Put the file of *body* aside: the record of its only message is damaged and dropped.
+
+        Returns: how to name it to the operator; "" when others need it, or it is not there.
+        Raises: OSError.
+        """
+        if self._references.is_shared(body.id) or self._executor is None:
+            return ""
+        name = file_name_of(body.id)
+
+        def work() -> str:
+            try:
+                self._storage.rename(name, name + _LOST_SUFFIX)
+            except FileNotFoundError:
+                return ""
+            self._storage.sync_directory()
+            return self._storage.describe(name + _LOST_SUFFIX)
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
     async def sweep(self, loose: Iterable[str]) -> int:
         """Give up the files of bodies that nobody needs.
 
@@ -214,6 +239,7 @@ class LargeFiles:
         for body_id in gone:
             holders.pop(body_id, None)
             self._sizes.pop(body_id, None)
+            self.suspects.discard(body_id)
             references.loose.discard(body_id)
         return len(gone)
 
@@ -236,8 +262,8 @@ class LargeFiles:
             self._recent.keep(body.id, tuple(upload.kept))
         self._uploads.discard(upload)
         self._sizes[body.id] = upload.disk_bytes
-        self._references.loose.add(body.id)
         self.hold(body)
+        self._references.add_loose(body)
 
     def ended(self, upload: _Upload) -> None:
         """An upload was given up."""
@@ -414,7 +440,7 @@ class _Upload:
     def _keep(self, pieces: tuple[bytes, ...]) -> None:
         kept = self.kept
         if kept is not None:
-            kept += pieces
+            kept += filter(None, pieces)
             if len(kept) > _KEPT_PIECES_MAX:
                 self.kept = None
                 self._files.give_up_place(self.body_id)
@@ -491,30 +517,34 @@ class _Download:
         self._checksum = 0
         self._is_closed = False
         self._lock = threading.Lock()
-        self._pieces = deque(files.pieces_of(body))
+        self._piece: int = 0  # where it goes on in the pieces in memory
+        self._offset = 0
         files.hold(body)
 
     async def read(self, limit: int) -> bytes:
         """See LargeReader."""
         if self._is_closed:
             raise StoreClosedError("the large body is not open")
-        if self._pieces:
-            self._files.require_open()
-            return self._next_kept(limit)
+        if self._file is None and self._at < self._body.size:
+            # Looked up each time: who holds them would hold memory for each reader that waits.
+            pieces = self._files.pieces_of(self._body)
+            if pieces:
+                self._files.require_open()
+                return self._next_kept(pieces, limit)
         return await self._files.read(lambda: self._read(limit), self._files.describe(self._name))
 
-    def _next_kept(self, limit: int) -> bytes:
-        data = self._pieces.popleft()
-        if len(data) > limit:
-            self._pieces.appendleft(data[limit:])
-            data = data[:limit]
+    def _next_kept(self, pieces: tuple[bytes, ...], limit: int) -> bytes:
+        piece, offset = pieces[self._piece], self._offset
+        data = piece if not offset and len(piece) <= limit else piece[offset : offset + limit]
+        self._offset += len(data)
+        if self._offset == len(piece):
+            self._piece, self._offset = self._piece + 1, 0
         self._at += len(data)
         return data
 
     def close(self) -> None:
         """See LargeReader."""
         self._is_closed = True
-        self._pieces.clear()
         if self._lock.acquire(blocking=False):  # else the reading thread does it
             try:
                 self._close_file()
@@ -527,12 +557,12 @@ class _Download:
             file.close()
 
     def _read(self, limit: int) -> bytes:
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 return self._read_next(limit)
-            finally:
-                if self._is_closed:
-                    self._close_file()
+        finally:
+            if self._is_closed:  # asked behind the lock: who closed it may have found it taken
+                self.close()
 
     def _read_next(self, limit: int) -> bytes:
         size = self._body.size
@@ -543,6 +573,12 @@ class _Download:
                 self._file = self._files.open_file(self._name)
             except FileNotFoundError:
                 raise self._corrupt("the file is missing; restore it from a copy") from None
+            self._checksum = _checksum_of(self._file, 0, self._at, 0)  # of what came from memory
+            if self._body.id in self._files.suspects:
+                # Its last reader got all but its end, and lost the connection by that.
+                if _checksum_of(self._file, self._at, size, self._checksum) != self._body.checksum:
+                    raise self._corrupt(_DAMAGED)
+                self._files.suspects.discard(self._body.id)
         wanted = min(limit, size - self._at)
         data = self._file.pread(wanted, self._at)
         if len(data) != wanted:
@@ -550,11 +586,19 @@ class _Download:
         self._checksum = crc32c(self._checksum, data)
         self._at += wanted
         if self._at == size and self._checksum != self._body.checksum:
-            raise self._corrupt("the bytes are damaged (checksum); restore it from a copy")
+            self._files.suspects.add(self._body.id)
+            raise self._corrupt(_DAMAGED)
         return data
 
     def _corrupt(self, problem: str) -> CorruptRecordError:
         return CorruptRecordError(problem, location=self._files.describe(self._name))
+
+
+def _checksum_of(file: File, begin: int, end: int, checksum: int) -> int:
+    """*checksum* continued by the bytes from *begin* to *end*, as far as they are there."""
+    for at in range(begin, end, _CHECK_BYTES):
+        checksum = crc32c(checksum, file.pread(min(_CHECK_BYTES, end - at), at))
+    return checksum
 
 
 def _translated(work: Callable[[], T], what: str) -> T:

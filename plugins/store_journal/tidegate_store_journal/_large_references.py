@@ -59,6 +59,10 @@ class LargeReferences:
     def __contains__(self, body_id: str) -> bool:
         return body_id in self._counts
 
+    def is_shared(self, body_id: str) -> bool:
+        """More than one message refers to it."""
+        return self._counts.get(body_id, 0) > 1
+
     def add(self, sequence: int, body: LargeBody) -> None:
         """Message *sequence* refers to *body* from now on. Idempotent."""
         if sequence in self.bodies:
@@ -66,7 +70,9 @@ class LargeReferences:
         # A copy: that the index knows a body must not look as if a client held it.
         self.bodies[sequence] = msgspec.structs.replace(body)
         self._counts[body.id] = self._counts.get(body.id, 0) + 1
-        self.loose.discard(body.id)
+        if body.id in self.loose:
+            self.loose.discard(body.id)
+            self._loose_bytes = max(0, self._loose_bytes - body.size)
         self._leaving.discard(body.id)
         self._changed.add(sequence)
 
@@ -80,17 +86,21 @@ class LargeReferences:
             self._counts[body.id] = count
         else:
             del self._counts[body.id]
-            self.loose.add(body.id)
             if self._on_gone is not None:
                 self._on_gone(body.id)
-            self._loose_bytes += body.size
-            if self._loose_bytes >= LOOSE_BYTES_MAX and self._on_loose is not None:
-                self._loose_bytes = 0
-                self._on_loose()
+            self.add_loose(body)
         if sequence in self._saved:
             self._changed.add(sequence)
         else:
             self._changed.discard(sequence)
+
+    def add_loose(self, body: LargeBody) -> None:
+        """No message refers to *body*: not yet, if ever (it has just been made), or not any more."""
+        self.loose.add(body.id)
+        self._loose_bytes += body.size
+        if self._loose_bytes >= LOOSE_BYTES_MAX and self._on_loose is not None:
+            self._loose_bytes = 0
+            self._on_loose()
 
     def take_loose(self) -> set[str]:
         """What is loose now and, from then on, without the ids that a message came to refer to.

@@ -272,8 +272,13 @@ class SplitRecovery:
             # Of files that were moved away everything is said already.
             if not item.is_located and (item.is_missing or item.length):
                 groups.setdefault((item.destination, item.is_missing), []).append(item)
-        for (destination, _), group in groups.items():
-            self._report.add_note(f"{_sentence(destination, group)}. They are lost.")
+        for (destination, is_missing), group in groups.items():
+            sentence, one = f"{_sentence(destination, group)}. They are lost", group[0]
+            if not is_missing:
+                # Their blocks are room from now on, and nobody knows which they were.
+                copy = keep_copy(one.files, one.file, one.offset, one.length)
+                sentence += f"; what may be left of them is in {copy}, a copy of these bytes"
+            self._report.add_note(f"{sentence}.")
         self._report.write()
         for item in mended:
             assert item.header is not None

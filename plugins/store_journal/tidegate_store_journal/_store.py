@@ -383,9 +383,11 @@ class JournalStore:
         if self._large is not None:
             # Without an index on disk every start rebuilds; that says nothing of losses.
             lost = found.rebuilt and options.persistent_index
-            # These policies are set while something is wrong: nothing that may be missed goes.
-            lost = lost or options.damaged_journal_policy == QUARANTINE
+            # Which files are missing cannot always be told; nothing that may be missed goes.
             lost = lost or options.ignore_missing_journalfiles
+            # Something was taken out or cut off. (A policy that stays set is no sign of it, and each
+            # kill would leave its files for good.)
+            lost = lost or (policy.quarantines and bool(found.report.name or found.repaired_bytes))
             found.notes += await self._open_large(self._large, keeps_orphans=lost)
         # In memory there is nobody else to leave room for; its limit is hard enough.
         free_limit = options.disk_free_limit if self._storage.durable else 0
@@ -432,7 +434,7 @@ class JournalStore:
             self._workers,
             quarantines=policy.quarantines,
             ignores_missing=policy.ignores_missing,
-            keep=self._split.keep_damaged,
+            keep=self._keep_damaged,
         )
         self._checkpointer = Checkpointer(
             self._storage,
@@ -571,6 +573,14 @@ class JournalStore:
         large.start(executor, reading)
         self._resources.callback(large.stop)
         return notes
+
+    async def _keep_damaged(self, sequence: int) -> str:
+        """Keep what is left of a message whose record is damaged; see Losses. Raises: OSError."""
+        kept = await self._split.keep_damaged(sequence)
+        body = self._index.large.bodies.get(sequence)
+        if kept or body is None or self._large is None:
+            return kept
+        return await self._large.keep_lost(body)
 
     def _hold_large(self, messages: Sequence[Message]) -> None:
         """Large bodies of messages that were read stay while somebody has the message."""

@@ -33,6 +33,7 @@ from tidegate_protocols.mqtt._codec import Codec, NeedData
 from tidegate_protocols.mqtt._codes import (
     LEVEL_3_1_1,
     LEVEL_5_0,
+    PACKET_REASONS,
     PacketType,
     PacketViolationError,
     ReasonCode,
@@ -682,9 +683,10 @@ class Session:
         if answers is None or not answers.is_v5:
             return
         if state in _BEFORE_CONNACK:  # no DISCONNECT there [MQTT-3.14.0-1]
-            code = (
-                ReasonCode.SERVER_UNAVAILABLE if code == ReasonCode.SERVER_SHUTTING_DOWN else code
-            )
+            if code == ReasonCode.SERVER_SHUTTING_DOWN:
+                code = ReasonCode.SERVER_UNAVAILABLE
+            elif code not in PACKET_REASONS[PacketType.CONNACK]:  # taken over, by an operator
+                code = ReasonCode.UNSPECIFIED_ERROR
             self._link.send(answers.refusal(code, reason))
         else:
             self._link.send(answers.disconnect(code, reason))

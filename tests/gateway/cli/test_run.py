@@ -146,10 +146,10 @@ def test_the_soft_limit_of_descriptors_is_raised_to_what_the_connections_need(
 ) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    raise_descriptor_limit(200)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (712, hard)
+    raise_descriptor_limit(200)  # a socket and four files of large messages each
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1512, hard)
     raise_descriptor_limit(100)  # never lowered
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (712, hard)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1512, hard)
     assert caplog.records == []
 
 
@@ -163,6 +163,17 @@ def test_a_hard_limit_that_is_too_low_is_said(
         raise_descriptor_limit(10_000)
     assert asked == [(4096, 4096)]
     assert "broker.connections_max" in caplog.text
+
+
+def test_a_hard_limit_that_is_enough_for_the_sockets_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (1024, 2000))
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, limits: asked.append(limits))
+    raise_descriptor_limit(1000)
+    assert asked == [(2000, 2000)]
+    assert caplog.records == []
 
 
 def test_lines_are_written_at_once() -> None:

@@ -8,6 +8,7 @@ import gc
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,44 @@ def test_a_body_that_is_being_read_stays_although_it_is_acknowledged(tmp_path: P
     run(scenario())
 
 
+def test_a_reader_that_is_closed_while_a_thread_lets_go_of_it_leaves_no_descriptor(
+    tmp_path: Path,
+) -> None:
+    class Late:
+        """The lock of a reader; it is closed when the thread is done and still has the lock."""
+
+        taken = False
+
+        def acquire(self, blocking: bool = True) -> bool:
+            assert not (blocking and self.taken)
+            is_mine, self.taken = not self.taken, True
+            return is_mine
+
+        def release(self) -> None:
+            self.taken = False
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            reader.close()
+            self.release()
+
+    reader: Any = None
+
+    async def scenario() -> None:
+        nonlocal reader
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        reader = bodies_of(store).open(body)
+        reader._lock = Late()
+        assert await reader.read(KB) == content()[:KB]
+        assert reader._file is None
+        await store.close()
+
+    run(scenario())
+
+
 def test_an_upload_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path)
@@ -472,6 +511,62 @@ def test_a_rebuild_keeps_orphans_aside_since_their_records_may_be_lost(tmp_path:
         assert len(body_files(tmp_path)) == 1
         assert (directory / ("0" * 32 + ".body.lost")).stat().st_size == 2048
         assert any("*.body.lost" in note for note in state.report.notes)
+        await again.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_with_quarantine_orphans_are_kept_only_where_something_was_damaged(
+    tmp_path: Path, is_damaged: bool
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, AddDestination("queue://q", 1))
+        for sequence in range(1, 4):
+            await add_large(store, sequence, number=sequence)
+        shutil.copytree(tmp_path / "journal", tmp_path / "killed" / "journal")
+        await store.close()
+        directory = tmp_path / "killed" / "journal" / "large-messages"
+        (directory / file_name_of("0" * 32)).write_bytes(bytes(2048))
+        if is_damaged:
+            (path, *_) = sorted((tmp_path / "killed" / "journal").glob("journal-*.data"))
+            data = bytearray(path.read_bytes())
+            data[data.index(b"queue://q", data.index(b"queue://q") + 9)] ^= 1
+            path.write_bytes(data)
+        again, state = await opened(tmp_path / "killed", damaged_journal_policy="quarantine")
+        kept = sorted(name for name in files(tmp_path / "killed") if name.endswith(".lost"))
+        assert ("0" * 32 + ".body.lost" in kept) == is_damaged
+        assert len(body_files(tmp_path / "killed")) + len(kept) == 3 + is_damaged
+        assert any("large messages" in note for note in state.report.notes)
+        await again.close()
+
+    run(scenario())
+
+
+def test_the_body_of_a_message_whose_record_is_damaged_is_kept_with_quarantine(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, damaged_journal_policy="quarantine")
+        await write(store, AddDestination("queue://q", 1))
+        for sequence in (1, 2):
+            await add_large(store, sequence, number=sequence)
+        (first, _) = [stored.message.large for stored in await pending(store)]
+        assert first is not None
+        (path, *_) = sorted((tmp_path / "journal").glob("journal-*.data"))
+        with path.open("r+b") as file:
+            file.seek(file.read().index(first.id.encode()))
+            file.write(b"x")
+        assert [stored.sequence for stored in await pending(store)] == [2]
+        await checkpoint(store)
+        kept = tmp_path / "journal" / "large-messages" / f"{file_name_of(first.id)}.lost"
+        assert kept.read_bytes() == content()
+        assert f"are kept in {kept}" in (tmp_path / "journal" / "damage-0001.report").read_text()
+        del first
+        await store.close()
+        again, _ = await opened(tmp_path)
+        assert [stored.sequence for stored in await pending(again)] == [2]
         await again.close()
 
     run(scenario())
@@ -937,6 +1032,23 @@ def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
     run(scenario())
 
 
+def test_bodies_that_nobody_takes_make_a_checkpoint_due_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate_store_journal._large_references.LOOSE_BYTES_MAX", 2 * SIZE)
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)
+        for number in range(6):  # as for a topic to which nobody subscribes
+            await upload(store, number)
+        async with asyncio.timeout(20):
+            while len(body_files(tmp_path)) > 2:
+                await asyncio.sleep(0.002)
+        await store.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_power_cut_while_files_are_used_again_takes_no_body_of_a_confirmed_message(
     tmp_path: Path, seed: int
@@ -1007,6 +1119,72 @@ def test_a_new_body_is_read_without_its_file_until_it_is_acknowledged(tmp_path: 
             rest += part
         assert rest == content()[70 * KB :]
         reader.close()
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_readers_do_not_keep_a_body_in_memory(tmp_path: Path) -> None:
+    """A client that does not read has one for each message that waits for it."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        (first, *_) = bodies_of(store).pieces_of(body)
+        before = sys.getrefcount(first)
+        readers = [bodies_of(store).open(body) for _ in range(10)]
+        assert await readers[0].read(50 * KB) == content()[: 50 * KB]
+        assert sys.getrefcount(first) == before
+        for reader in readers:
+            reader.close()
+        await store.close()
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("from_memory")
+@pytest.mark.parametrize("damaged", [None, 10, 200 * KB])
+def test_a_body_that_leaves_memory_while_it_is_read_is_checked_all_the_same(
+    tmp_path: Path, damaged: int | None
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        body = await upload(store)
+        reader = bodies_of(store).open(body)
+        begin = await reader.read(70 * KB) + await reader.read(70 * KB)
+        bodies_of(store).give_up_place(body.id)
+        if damaged is not None:
+            path = tmp_path / "journal" / "large-messages" / file_name_of(body.id)
+            with path.open("r+b") as file:
+                file.seek(damaged)
+                file.write(bytes([content()[damaged] ^ 1]))
+            with pytest.raises(CorruptRecordError, match="checksum"):
+                await rest_of(reader)
+        else:
+            assert begin + await rest_of(reader) == content()
+            assert await reader.read(1) == b""
+        reader.close()
+        await store.close()
+
+    run(scenario())
+
+
+async def rest_of(reader: Any) -> bytes:
+    rest = b""
+    while part := await reader.read(70 * KB):
+        rest += part
+    return rest
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_a_piece_without_bytes_does_not_end_a_body(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        writer = bodies_of(store).create(SIZE)
+        await writer.write(b"", content()[:1000], b"")
+        body = await writer.finish(b"", content()[1000:])
+        assert await download(store, body) == content()
         await store.close()
 
     run(scenario())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidegate.spi import LargeBody
 from tidegate_store_journal._format import MASK_32
 from tidegate_store_journal._large_references import LargeReferences, body_bytes_of
@@ -21,6 +23,24 @@ def test_a_body_is_loose_when_the_last_message_is_gone() -> None:
     assert ("one" in references, references.loose) == (False, {"one"})
     references.add(3, ONE)
     assert references.loose == set()
+
+
+def test_bytes_of_loose_bodies_are_told_once_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidegate_store_journal._large_references.LOOSE_BYTES_MAX", 40)
+    told: list[int] = []
+    references = LargeReferences()
+    references.watch_loose(lambda: told.append(len(references.loose)))
+    for sequence in range(1, 10):  # made and taken by a message: not loose any more
+        body = LargeBody(f"taken {sequence}", 30)
+        references.add_loose(body)
+        references.add(sequence, body)
+    assert told == []
+    references.add_loose(TWO)  # nobody takes it
+    references.add_loose(ONE)
+    references.remove(1)
+    assert told == [3]
 
 
 def test_a_body_that_no_message_needs_is_told_at_once() -> None:

@@ -180,7 +180,14 @@ def test_a_block_that_is_gone_costs_its_message_and_no_other(
         text = await refused(tmp_path, **IGNORE)
         size = path.stat().st_size - 4096
         assert f"vrfile, somewhere in the {size} bytes at offset 4096 (sequences 3)" in text
+        damaged = path.read_bytes()
         store = await served(tmp_path, 1, 2, 4, 5, 7, **QUARANTINE)
+        # Its other blocks are room now, but nobody knows which they were: all are kept.
+        kept = path.with_name("vrfile.4096.damaged")
+        assert kept.read_bytes() == damaged[4096:]
+        assert f"what may be left of them is in {kept}, a copy of these bytes" in report_of(
+            tmp_path
+        )
         assert "1 pending messages are lost because their records are damaged" in report_of(
             tmp_path
         )

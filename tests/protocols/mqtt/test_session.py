@@ -858,6 +858,21 @@ def test_a_client_of_5_0_hears_why_the_broker_ends_it(client_5, ending, reason):
     assert client_5.link.is_closing
 
 
+@pytest.mark.parametrize(
+    ("ending", "reason"), [("taken-over", 0x80), ("shutdown", 0x88), ("by an operator", 0x80)]
+)
+def test_a_client_of_5_0_that_is_ended_before_its_connack_hears_of_it_and_is_closed(
+    make_client, broker, ending, reason
+):
+    broker.is_slow = True
+    client = make_client(broker)
+    client.sends(Connect(level=5, client_id="dev"))
+    assert client.session.state is SessionState.AUTHENTICATING
+    client.session.closed(ConnectionEndedError(ending, "because"))
+    assert reason_of(client) == (Connack, reason, "because")
+    assert client.link.is_closing
+
+
 def test_a_client_of_5_0_that_was_silent_hears_of_it(make_client):
     client = make_client()
     client.connects(level=5, keep_alive=10)
