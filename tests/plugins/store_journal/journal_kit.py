@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import mmap
 import os
@@ -129,8 +130,23 @@ def damage_byte(path: Path, offset: int) -> None:
 
 def killed(directory: Path, target: Path) -> Path:
     """What a SIGKILL at this moment would leave: a copy of everything written so far."""
-    shutil.copytree(directory, target, ignore=shutil.ignore_patterns("*.tmp"))
-    return target
+    while True:
+        before = _times(directory)
+        with contextlib.suppress(shutil.Error):  # a file went in the middle
+            shutil.copytree(directory, target, ignore=shutil.ignore_patterns("*.tmp"))
+            if _times(directory) == before:
+                return target
+        # A thread of the store was in the middle of a checkpoint: this would be of two moments.
+        shutil.rmtree(target)
+
+
+def _times(directory: Path) -> dict[Path, int]:
+    """When each file below *directory* was written."""
+    found: dict[Path, int] = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat().st_mtime_ns
+    return found
 
 
 # ----------------------------------------------------------------------------- journal types
