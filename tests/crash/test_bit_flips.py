@@ -39,10 +39,10 @@ from metadata_kit import (  # pyright: ignore[reportMissingImports] - conftest.p
 )
 
 from tidegate.spi import Message, SetRetained
-from tidegate_store_journal import _metadata
-from tidegate_store_journal._marker import take_marker
-from tidegate_store_journal._metadata import LmdbMetadata, MetadataError
-from tidegate_store_journal._storage import DirectoryStorage
+from tidegate_store_journal.checkpoint import metadata as _metadata
+from tidegate_store_journal.checkpoint.marker import take_marker
+from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
+from tidegate_store_journal.log.storage import DirectoryStorage
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 

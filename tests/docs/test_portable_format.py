@@ -48,7 +48,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
 def test_every_command_of_the_journal_is_in_its_document() -> None:
     from typer.main import get_command
 
-    from tidegate_store_journal._command import app
+    from tidegate_store_journal.tools.command import app
 
     text = (DOCS / "store-journal.md").read_text()
     overview = (DOCS / "configuration.md").read_text()

@@ -32,7 +32,7 @@ from websockets.typing import Subprotocol
 from wire import MqttClient
 
 from tidegate.testing.embedded import EmbeddedGateway
-from tidegate_store_journal import _large
+from tidegate_store_journal.bodies import large as _large
 
 SIZE = 700 * KB
 CONFIG = """

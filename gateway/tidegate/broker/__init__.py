@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.broker._acknowledged import AcknowledgedLog
-from tidegate.broker._core import BrokerCore
+from tidegate.broker.core import BrokerCore
+from tidegate.broker.limits.acknowledged import AcknowledgedLog
 
 __all__ = ["AcknowledgedLog", "BrokerCore"]

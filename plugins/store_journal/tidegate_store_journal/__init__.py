@@ -6,13 +6,13 @@ the crash tests put faults under the engine.
 
 from __future__ import annotations
 
-from tidegate_store_journal._large import read_large
-from tidegate_store_journal._metadata import MetadataCounters, read_counters
-from tidegate_store_journal._options import JournalOptions
-from tidegate_store_journal._splitcompact import DestinationCompaction, compact
-from tidegate_store_journal._storage import DirectoryStorage, File, MemoryStorage, Storage
-from tidegate_store_journal._store import JournalStore
-from tidegate_store_journal._why import FileReport, Holder, describe, inspect, why
+from tidegate_store_journal.bodies.large import read_large
+from tidegate_store_journal.checkpoint.metadata import MetadataCounters, read_counters
+from tidegate_store_journal.log.storage import DirectoryStorage, File, MemoryStorage, Storage
+from tidegate_store_journal.options import JournalOptions
+from tidegate_store_journal.split.splitcompact import DestinationCompaction, compact
+from tidegate_store_journal.store import JournalStore
+from tidegate_store_journal.tools.why import FileReport, Holder, describe, inspect, why
 
 __all__ = [
     "DestinationCompaction",

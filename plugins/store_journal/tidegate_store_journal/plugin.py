@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidegate.spi import MessageStore, MessageStoreFactory, PluginInfo, StoreContext, hookimpl
-from tidegate_store_journal._idle import idle_without_files, refuse_idle
-from tidegate_store_journal._options import JournalOptions, check
-from tidegate_store_journal._store import JournalStore
+from tidegate_store_journal.idle import idle_without_files, refuse_idle
+from tidegate_store_journal.options import JournalOptions, check
+from tidegate_store_journal.store import JournalStore
 
 tidegate_plugin = PluginInfo(
     summary="append-only journal: data files, in-memory index, checkpoints in LMDB",

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidegate.broker import BrokerCore
-from tidegate.broker._connection import Connection
-from tidegate.broker._pending_list import PendingList
+from tidegate.broker.connection import Connection
+from tidegate.broker.lists.pending_list import PendingList
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,

@@ -20,7 +20,7 @@ from broker_harness import (
 )
 
 from tidegate.broker import _core
-from tidegate.broker._connection import AUTHORIZATIONS_MAX
+from tidegate.broker.connection import AUTHORIZATIONS_MAX
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AccessError,

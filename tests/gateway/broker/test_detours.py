@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from broker_harness import Broker, message, run
 
-from tidegate.broker._detours import check_detours, take_detour
+from tidegate.broker.route.detours import check_detours, take_detour
 from tidegate.config import DestinationPolicy
 from tidegate.spi import FlowControlError, RequestError, RetainHandling
 

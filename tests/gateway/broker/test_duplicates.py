@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from broker_harness import Broker, Client, run
 
-from tidegate.broker._duplicates import FULL_RINGS_MAX, ID_CHARACTERS_MAX
-from tidegate.broker._writer import FULL_BACK_OFF_S
+from tidegate.broker.transactions.duplicates import FULL_RINGS_MAX, ID_CHARACTERS_MAX
+from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
     AddDuplicateId,
     AddMessage,

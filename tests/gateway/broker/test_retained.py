@@ -11,8 +11,8 @@ from broker_harness import START_US, Broker, message, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.broker._retained import EXPIRE_COUNT_MAX, RetainedMessages
-from tidegate.broker._topic_tree import BRANCH_BYTES
+from tidegate.broker.route.retained import EXPIRE_COUNT_MAX, RetainedMessages
+from tidegate.broker.route.topic_tree import BRANCH_BYTES
 from tidegate.spi import (
     AddMessage,
     ClearRetained,

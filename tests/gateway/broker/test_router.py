@@ -7,7 +7,7 @@ from broker_harness import Broker, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.broker._router import ROUTES_CACHED_MAX, FilterTree
+from tidegate.broker.route.router import ROUTES_CACHED_MAX, FilterTree
 from tidegate.spi import AddMessage, names
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_harness import Broker, Client, run
 
-from tidegate.broker._selecting import AGAIN_MAX, PAGE_COUNT
+from tidegate.broker.lists.selecting import AGAIN_MAX, PAGE_COUNT
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     Acknowledge,
@@ -109,7 +109,7 @@ def test_a_backlog_of_matches_is_held_by_the_page() -> None:
 
 
 def test_slow_selectors_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.broker._selecting.SLICE_S", 0.0)
+    monkeypatch.setattr("tidegate.broker.lists.selecting.SLICE_S", 0.0)
 
     async def main() -> None:
         async with Broker() as broker:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_harness import Broker, Client, run
 
-from tidegate.broker._system_topics import SystemTopics, is_system
+from tidegate.broker.route.system_topics import SystemTopics, is_system
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AccessError, AddMessage, Message, RetainHandling, SetRetained, names
 

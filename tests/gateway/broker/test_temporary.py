@@ -9,7 +9,7 @@ import weakref
 import pytest
 from broker_harness import Broker, run
 
-from tidegate.broker._temporary import TEMPORARY_MAX
+from tidegate.broker.route.temporary import TEMPORARY_MAX
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AccessError, Operation, RequestError, names
 

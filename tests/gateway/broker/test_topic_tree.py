@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.broker._topic_tree import BRANCH_BYTES, TopicTree
+from tidegate.broker.route.topic_tree import BRANCH_BYTES, TopicTree
 from tidegate.spi import names
 
 LEVELS = st.sampled_from(["", "a", "b", "c", "$", "$SYS", "a/b"])

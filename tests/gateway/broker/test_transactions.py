@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from broker_harness import Broker, Client, run
 
-from tidegate.broker._transactions import Published, Transaction
-from tidegate.broker._writer import FULL_BACK_OFF_S
+from tidegate.broker.transactions.transactions import Published, Transaction
+from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     Acknowledge,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_harness import message
 
-from tidegate.broker._units import at_least_once, undo_all
+from tidegate.broker.turn.units import at_least_once, undo_all
 
 
 def test_steps_are_undone_in_reverse() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from broker_harness import Broker, message, run
 
-from tidegate.broker._writer import FULL_BACK_OFF_S, Turn
+from tidegate.broker.turn.writer import FULL_BACK_OFF_S, Turn
 from tidegate.spi import (
     Acknowledge,
     AddDestination,

@@ -28,7 +28,7 @@ from tidegate.testing.faulty_storage import (
     FaultyStorage,
 )
 from tidegate_store_journal import JournalOptions, JournalStore
-from tidegate_store_journal._storage import File, MappableFile, Storage
+from tidegate_store_journal.log.storage import File, MappableFile, Storage
 
 SEEDS = range(40)
 

@@ -27,7 +27,7 @@ from tidegate.spi import (
 )
 from tidegate.testing._harness import run_scenario
 from tidegate_store_journal import JournalOptions, JournalStore
-from tidegate_store_journal._mapped import with_mapping
+from tidegate_store_journal.log.mapped import with_mapping
 
 T = TypeVar("T")
 ANY_SIZE = 1 << 40

@@ -27,9 +27,9 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
-from tidegate_store_journal._encode import encode_batch
-from tidegate_store_journal._index import Index
-from tidegate_store_journal._metadata import METADATA_VERSION, Loaded, MetadataState
+from tidegate_store_journal.checkpoint.metadata import METADATA_VERSION, Loaded, MetadataState
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.encode import encode_batch
 
 STORE_ID = "0" * 32
 SUBSCRIPTION = Subscription(2, "c" * 600, "n", "topic://t", True)

@@ -9,9 +9,9 @@ from journal_kit import opened
 
 from tidegate.spi import AddMessage, Message
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._recordfolder import RecordFolder
-from tidegate_store_journal._split import Split
-from tidegate_store_journal._splittidy import Tidy
+from tidegate_store_journal.split.recordfolder import RecordFolder
+from tidegate_store_journal.split.split import Split
+from tidegate_store_journal.split.splittidy import Tidy
 
 ALL = ("queue://>", "topic://>")
 

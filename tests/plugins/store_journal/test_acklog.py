@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate_store_journal._acklog import AckBlock, AckLog, decode_block
-from tidegate_store_journal._format import FormatError, location
+from tidegate_store_journal.index.acklog import AckBlock, AckLog, decode_block
+from tidegate_store_journal.log.format import FormatError, location
 
 
 def block(first: int, count: int, acked_at: int = 0) -> AckBlock:

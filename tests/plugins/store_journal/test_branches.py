@@ -40,14 +40,14 @@ from tidegate.spi import (
 )
 from tidegate.testing.faulty_storage import Faults, FaultyDisk
 from tidegate_store_journal import JournalStore, describe, inspect, why
-from tidegate_store_journal._branches import (
+from tidegate_store_journal.index.branches import (
     DUPLICATES_NAME,
     Duplicates,
     read_duplicates,
     write_duplicates,
 )
-from tidegate_store_journal._format import FormatError
-from tidegate_store_journal._index import Index
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.format import FormatError
 
 QUEUE = AddDestination("queue://q", 1)
 ONE = Branch(BranchId(1, b"one"), 7, client_id="manager", locked=(LockedMessages(1, (1,)),))

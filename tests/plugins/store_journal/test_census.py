@@ -8,10 +8,16 @@ import pytest
 from journal_kit import ack, add, data_files, opened, run, write
 
 from tidegate.spi import AddDestination, RecordDelivery, RemoveDestination
-from tidegate_store_journal import _format
-from tidegate_store_journal._census import RECORD_NAMES, Census, batches, open_file, take_census
-from tidegate_store_journal._format import DATA_OFFSET, FormatError
-from tidegate_store_journal._lookon import ReadOnlyStorage
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
+from tidegate_store_journal.tools.census import (
+    RECORD_NAMES,
+    Census,
+    batches,
+    open_file,
+    take_census,
+)
+from tidegate_store_journal.tools.lookon import ReadOnlyStorage
 
 
 def filled(where: Path) -> Path:

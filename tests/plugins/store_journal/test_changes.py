@@ -18,8 +18,8 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
-from tidegate_store_journal._encode import encode_batch
-from tidegate_store_journal._index import Index
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.encode import encode_batch
 
 RECORD = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
 

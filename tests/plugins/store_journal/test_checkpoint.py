@@ -25,7 +25,7 @@ from journal_kit import (
 
 from tidegate.spi import PutSession, RecordDelivery, Session
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._checkpoint import RESERVE_BYTES, RESERVE_NAME, Checkpointer
+from tidegate_store_journal.checkpoint.checkpoint import RESERVE_BYTES, RESERVE_NAME, Checkpointer
 
 
 def checkpointer_of(store: JournalStore) -> Checkpointer:

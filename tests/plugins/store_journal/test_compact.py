@@ -26,10 +26,10 @@ from journal_kit import (
 
 from tidegate.spi import Durability, WriteBatch
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._compact import choose
-from tidegate_store_journal._datafile import DataFile
-from tidegate_store_journal._files import DataFiles, FilePolicy
-from tidegate_store_journal._index import Index
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.files import DataFiles, FilePolicy
+from tidegate_store_journal.space.compact import choose
 
 MB = 1 << 20
 

@@ -28,7 +28,7 @@ from metadata_fates import Fate, fate_of
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
 from tidegate.testing.faulty_storage import Faults, FaultyDisk, FaultyStorage
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._format import decode_file_header
+from tidegate_store_journal.log.format import decode_file_header
 
 LISTS = (1, 2)
 State = tuple[tuple[int, ...], ...]

@@ -13,8 +13,8 @@ from journal_flips import TINY, make_journal, outcome_of_flip, places
 from journal_kit import ack, add, opened, run, write
 
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._damage import Damage, survey
-from tidegate_store_journal._format import DATA_OFFSET
+from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.start.damage import Damage, survey
 
 
 def files_of(store: JournalStore) -> list[Any]:

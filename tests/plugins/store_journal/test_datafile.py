@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from journal_kit import CrashStorage, full
 
-from tidegate_store_journal._datafile import prepare, reuse
-from tidegate_store_journal._format import (
+from tidegate_store_journal.log.datafile import prepare, reuse
+from tidegate_store_journal.log.format import (
     DATA_OFFSET,
     END_MARK,
     FILE_HEADER_BYTES,

@@ -20,9 +20,9 @@ from tidegate.spi import (
     RemoveSubscription,
     Subscription,
 )
-from tidegate_store_journal._encode import EncodedBatch, decode_batch, encode_batch
-from tidegate_store_journal._format import BatchHeader, location_parts, read_message
-from tidegate_store_journal._index import Index
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.encode import EncodedBatch, decode_batch, encode_batch
+from tidegate_store_journal.log.format import BatchHeader, location_parts, read_message
 
 
 def header_of(encoded: EncodedBatch) -> BatchHeader:

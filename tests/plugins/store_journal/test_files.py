@@ -13,10 +13,10 @@ import pytest
 from journal_kit import CrashStorage, full, run
 
 from tidegate.spi import StoreClosedError, StoreFullError, StoreIOError
-from tidegate_store_journal import _files
-from tidegate_store_journal._datafile import DataFile
-from tidegate_store_journal._files import DataFiles, FilePolicy
-from tidegate_store_journal._format import FILE_HEADER_BYTES, decode_file_header
+from tidegate_store_journal.log import files as _files
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.files import DataFiles, FilePolicy
+from tidegate_store_journal.log.format import FILE_HEADER_BYTES, decode_file_header
 
 STORE_ID = "0" * 32
 LENGTH = 65536

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.testing.faulty_storage import FaultyDisk
-from tidegate_store_journal._folders import (
+from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
+from tidegate_store_journal.split.folders import (
     DirectoryFolders,
     FlatFolders,
     Folders,
@@ -20,7 +21,6 @@ from tidegate_store_journal._folders import (
     keep_copy,
     lost_error,
 )
-from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
 
 
 @pytest.mark.parametrize(

@@ -44,16 +44,16 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
-from tidegate_store_journal import _format
-from tidegate_store_journal._acklog import AckBlock
-from tidegate_store_journal._encode import decode_batch, encode_batch
-from tidegate_store_journal._format import (
+from tidegate_store_journal.index.acklog import AckBlock
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.encode import decode_batch, encode_batch
+from tidegate_store_journal.log.format import (
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
     FILE_HEADER_BYTES,
     FormatError,
 )
-from tidegate_store_journal._index import Index
 
 GOLDEN = Path(__file__).parent / "golden"
 #: Files of format version 1: the first one, and the last one, whose values have the fields that were

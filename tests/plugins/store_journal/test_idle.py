@@ -9,8 +9,8 @@ import pytest
 
 from tidegate.spi import ConfigError, StoreContext, parse_options
 from tidegate_store_journal import JournalOptions, plugin
-from tidegate_store_journal._idle import ASKED_FOR, idle_without_files, is_written
-from tidegate_store_journal._presets import CHOICES
+from tidegate_store_journal.idle import ASKED_FOR, idle_without_files, is_written
+from tidegate_store_journal.presets import CHOICES
 
 IDLE: list[tuple[str, dict[str, object]]] = [
     ("memory_limit", {"memory_limit": "512mb"}),

@@ -22,13 +22,13 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
-from tidegate_store_journal._changes import Changes
-from tidegate_store_journal._effects import Effects
-from tidegate_store_journal._encode import encode_batch
-from tidegate_store_journal._format import location
-from tidegate_store_journal._index import Index
-from tidegate_store_journal._pending import SEAL_ENTRIES
-from tidegate_store_journal._pieces import without_removed
+from tidegate_store_journal.index.changes import Changes
+from tidegate_store_journal.index.effects import Effects
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.pending import SEAL_ENTRIES
+from tidegate_store_journal.index.pieces import without_removed
+from tidegate_store_journal.log.encode import encode_batch
+from tidegate_store_journal.log.format import location
 
 
 class Loaded:

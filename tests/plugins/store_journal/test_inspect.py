@@ -16,8 +16,8 @@ from tidegate.spi import (
     RecordDelivery,
     Subscription,
 )
-from tidegate_store_journal import _inspect
-from tidegate_store_journal._inspect import JournalReport, report
+from tidegate_store_journal.tools import inspect as _inspect
+from tidegate_store_journal.tools.inspect import JournalReport, report
 
 
 def silent(_what: str, _done: int, _total: int) -> None: ...

@@ -36,12 +36,14 @@ from tidegate.spi import (
     StoreLockedError,
 )
 from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk
-from tidegate_store_journal import JournalStore, _format, _large, read_large
-from tidegate_store_journal._encode import encode_batch
-from tidegate_store_journal._format import DATA_OFFSET
-from tidegate_store_journal._index import Index
-from tidegate_store_journal._large import LARGE_THREADS, LargeFiles, file_name_of
-from tidegate_store_journal._storage import DirectoryStorage, MemoryStorage
+from tidegate_store_journal import JournalStore, read_large
+from tidegate_store_journal.bodies import large as _large
+from tidegate_store_journal.bodies.large import LARGE_THREADS, LargeFiles, file_name_of
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.encode import encode_batch
+from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
 
 SIZE = 300 * KB
 
@@ -1014,7 +1016,7 @@ def test_free_files_are_the_first_to_go_when_the_disk_is_short(tmp_path: Path) -
 def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_store_journal._large_references.LOOSE_BYTES_MAX", 2 * SIZE)
+    monkeypatch.setattr("tidegate_store_journal.bodies.references.LOOSE_BYTES_MAX", 2 * SIZE)
 
     async def scenario() -> None:
         store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)
@@ -1035,7 +1037,7 @@ def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
 def test_bodies_that_nobody_takes_make_a_checkpoint_due_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_store_journal._large_references.LOOSE_BYTES_MAX", 2 * SIZE)
+    monkeypatch.setattr("tidegate_store_journal.bodies.references.LOOSE_BYTES_MAX", 2 * SIZE)
 
     async def scenario() -> None:
         store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)

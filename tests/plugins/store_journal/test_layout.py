@@ -10,7 +10,7 @@ from journal_kit import ANY_SIZE, CrashStorage, ack, new_store, opened, pending,
 from split_kit import ALL, add, split_of, split_store, vrfile
 
 from tidegate.spi import CorruptRecordError
-from tidegate_store_journal._options import NEVER, PERIODIC
+from tidegate_store_journal.options import NEVER, PERIODIC
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -9,7 +9,10 @@ import pytest
 from journal_kit import KB, add, data_files, opened, run, write
 
 from tidegate.spi import ConfigError, ConfiguredStore, Progress
-from tidegate_store_journal._located import (
+from tidegate_store_journal.log.names import NamedStorage
+from tidegate_store_journal.options import JournalOptions
+from tidegate_store_journal.plugin import JournalStoreFactory
+from tidegate_store_journal.tools.located import (
     data_names,
     directory_around,
     directory_of,
@@ -17,9 +20,6 @@ from tidegate_store_journal._located import (
     find_store,
     require_journal,
 )
-from tidegate_store_journal._names import NamedStorage
-from tidegate_store_journal._options import JournalOptions
-from tidegate_store_journal.plugin import JournalStoreFactory
 
 
 class Host:

@@ -9,7 +9,7 @@ import pytest
 from journal_kit import add, data_files, opened, run, write
 
 from tidegate.spi import CorruptRecordError, StoreIOError
-from tidegate_store_journal._lookon import ReadOnlyStorage, look
+from tidegate_store_journal.tools.lookon import ReadOnlyStorage, look
 
 
 async def some_files(where: Path) -> None:

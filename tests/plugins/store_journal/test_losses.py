@@ -16,8 +16,8 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._damage import Damage
-from tidegate_store_journal._losses import Lost, find_lost
+from tidegate_store_journal.index.losses import Lost, find_lost
+from tidegate_store_journal.start.damage import Damage
 
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
 

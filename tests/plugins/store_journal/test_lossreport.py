@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_store_journal._damage import Damage
-from tidegate_store_journal._datafile import DataFile
-from tidegate_store_journal._lossreport import LossReport
-from tidegate_store_journal._storage import DirectoryStorage
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.storage import DirectoryStorage
+from tidegate_store_journal.start.damage import Damage
+from tidegate_store_journal.start.lossreport import LossReport
 
 
 def test_without_losses_there_is_no_file(tmp_path: Path) -> None:

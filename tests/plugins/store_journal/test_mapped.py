@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_store_journal import _mapped
-from tidegate_store_journal._mapped import (
+from tidegate_store_journal.log import mapped as _mapped
+from tidegate_store_journal.log.mapped import (
     COPY_BYTES_MAX,
     WINDOW_BYTES,
     MappedFile,
@@ -18,7 +18,7 @@ from tidegate_store_journal._mapped import (
     file_system_of,
     map_directory,
 )
-from tidegate_store_journal._storage import DirectoryFile
+from tidegate_store_journal.log.storage import DirectoryFile
 
 LENGTH = 3 * WINDOW_BYTES + 5000
 NAME = "journal-0000000001.data"

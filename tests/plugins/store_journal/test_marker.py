@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from journal_kit import ack, add, killed, opened, pending, run, write
 
-from tidegate_store_journal._marker import (
+from tidegate_store_journal.checkpoint.marker import (
     MARKER_NAME,
     Floor,
     forget_floor,
@@ -16,8 +16,12 @@ from tidegate_store_journal._marker import (
     seal_marker,
     take_marker,
 )
-from tidegate_store_journal._metadata import METADATA_VERSION, MetadataError, MetadataState
-from tidegate_store_journal._storage import DirectoryStorage
+from tidegate_store_journal.checkpoint.metadata import (
+    METADATA_VERSION,
+    MetadataError,
+    MetadataState,
+)
+from tidegate_store_journal.log.storage import DirectoryStorage
 
 
 def test_removing_the_marker_makes_the_next_start_rebuild(tmp_path: Path) -> None:

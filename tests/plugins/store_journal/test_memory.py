@@ -20,7 +20,7 @@ from tidegate.spi import (
 )
 from tidegate.testing.store_kit import StoreConformance
 from tidegate_store_journal import JournalOptions, JournalStore, Storage
-from tidegate_store_journal._memory import LimitedMemoryStorage
+from tidegate_store_journal.log.memory import LimitedMemoryStorage
 
 LIMIT = 8 * 64 * KB
 

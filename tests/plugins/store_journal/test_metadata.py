@@ -28,10 +28,8 @@ from tidegate.spi import (
     Session,
     SetRetained,
 )
-from tidegate_store_journal import _metadata
-from tidegate_store_journal._copies import Found, encode_copies
-from tidegate_store_journal._index import Index
-from tidegate_store_journal._metadata import (
+from tidegate_store_journal.checkpoint import metadata as _metadata
+from tidegate_store_journal.checkpoint.metadata import (
     LmdbMetadata,
     Loaded,
     MetadataCounters,
@@ -40,6 +38,8 @@ from tidegate_store_journal._metadata import (
     NoMetadata,
     read_counters,
 )
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.space.copies import Found, encode_copies
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None: ...

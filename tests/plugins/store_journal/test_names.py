@@ -9,7 +9,7 @@ from journal_kit import ack, add, opened, pending, run, write
 
 from tidegate.spi import StoreIOError
 from tidegate_store_journal import inspect, why
-from tidegate_store_journal._names import NAMINGS, NamedStorage, holds_journal
+from tidegate_store_journal.log.names import NAMINGS, NamedStorage, holds_journal
 
 CANONICAL = [
     "journal-0000000007.data",

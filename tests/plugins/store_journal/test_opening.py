@@ -8,8 +8,8 @@ import pytest
 from journal_kit import CrashStorage, ack, add, opened, options, pending, run, write
 
 from tidegate.spi import AddDestination, RemoveDestination
-from tidegate_store_journal._datafile import prepare
-from tidegate_store_journal._opening import usable_pool, usable_spares
+from tidegate_store_journal.log.datafile import prepare
+from tidegate_store_journal.start.opening import usable_pool, usable_spares
 
 STORE_ID = "0" * 32
 LENGTH = 65536

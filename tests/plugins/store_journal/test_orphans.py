@@ -17,7 +17,7 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._format import DATA_OFFSET
+from tidegate_store_journal.log.format import DATA_OFFSET
 
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
 NAME = "journal-0000000001.data"

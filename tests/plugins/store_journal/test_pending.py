@@ -7,10 +7,10 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate_store_journal import _pending
-from tidegate_store_journal._format import location
-from tidegate_store_journal._pending import PendingList
-from tidegate_store_journal._pieces import Piece, usage_of, without_removed
+from tidegate_store_journal.index import pending as _pending
+from tidegate_store_journal.index.pending import PendingList
+from tidegate_store_journal.index.pieces import Piece, usage_of, without_removed
+from tidegate_store_journal.log.format import location
 
 STEPS = st.lists(
     st.one_of(

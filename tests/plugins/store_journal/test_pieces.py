@@ -6,8 +6,7 @@ from array import array
 
 import pytest
 
-from tidegate_store_journal._format import SHARED_BIT, FormatError, location
-from tidegate_store_journal._pieces import (
+from tidegate_store_journal.index.pieces import (
     Piece,
     decode_piece,
     encode_piece,
@@ -15,6 +14,7 @@ from tidegate_store_journal._pieces import (
     usage_of,
     without_removed,
 )
+from tidegate_store_journal.log.format import SHARED_BIT, FormatError, location
 
 KEY = b"k" * 16
 

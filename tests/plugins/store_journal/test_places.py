@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_store_journal._places import Places
+from tidegate_store_journal.split.places import Places
 
 
 def everything(places: Places) -> dict[int, int]:

@@ -22,10 +22,10 @@ from journal_kit import (
 
 from tidegate.spi import AddDestination, CorruptRecordError, RecoveredState
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._damage import survey
-from tidegate_store_journal._format import DATA_OFFSET
-from tidegate_store_journal._inspect import report
-from tidegate_store_journal._verify import verify
+from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.start.damage import survey
+from tidegate_store_journal.tools.inspect import report
+from tidegate_store_journal.tools.verify import verify
 
 NAME = "journal-0000000001.data"
 QUARANTINE = {"damaged_journal_policy": "quarantine"}

@@ -9,11 +9,11 @@ import pytest
 from journal_kit import CrashStorage, message, run
 
 from tidegate.spi import CorruptRecordError, StoreIOError
-from tidegate_store_journal import _format
-from tidegate_store_journal._datafile import DataFile
-from tidegate_store_journal._files import DataFiles, FilePolicy
-from tidegate_store_journal._format import DATA_OFFSET, location
-from tidegate_store_journal._reader import Reader
+from tidegate_store_journal.index.reader import Reader
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.files import DataFiles, FilePolicy
+from tidegate_store_journal.log.format import DATA_OFFSET, location
 
 LENGTH = 1 << 20
 

@@ -50,9 +50,9 @@ from tidegate.spi import (
     WriteBatch,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._acklog import AckBlock
-from tidegate_store_journal._format import location
-from tidegate_store_journal._rebuild import latest_rows
+from tidegate_store_journal.index.acklog import AckBlock
+from tidegate_store_journal.log.format import location
+from tidegate_store_journal.start.rebuild import latest_rows
 
 
 def same(left: RecoveredState, right: RecoveredState) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from journal_kit import KB, CrashStorage, ack, add, opened, pending, run, write, write_only
 
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._reclaim import Reclaim
+from tidegate_store_journal.space.reclaim import Reclaim
 
 
 def reclaim_of(store: JournalStore) -> Reclaim:

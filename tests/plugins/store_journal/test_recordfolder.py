@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_store_journal import _records
-from tidegate_store_journal._format import FormatError
-from tidegate_store_journal._recordfolder import (
+from tidegate_store_journal.log.format import FormatError
+from tidegate_store_journal.log.storage import DirectoryStorage, MemoryFile
+from tidegate_store_journal.split import records as _records
+from tidegate_store_journal.split.recordfolder import (
     Handle,
     PoolPolicy,
     RecordFolder,
@@ -20,8 +21,7 @@ from tidegate_store_journal._recordfolder import (
     single_name,
     sync_folders,
 )
-from tidegate_store_journal._records import BLOCK_BYTES, unpack_place
-from tidegate_store_journal._storage import DirectoryStorage, MemoryFile
+from tidegate_store_journal.split.records import BLOCK_BYTES, unpack_place
 
 STORE = "0123456789abcdef0123456789abcdef"
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spi import Message
-from tidegate_store_journal import _records
-from tidegate_store_journal._format import crc32c, encode
-from tidegate_store_journal._recordmend import (
+from tidegate_store_journal.log.format import crc32c, encode
+from tidegate_store_journal.split import records as _records
+from tidegate_store_journal.split.recordmend import (
     Candidate,
     Known,
     crc_before,
@@ -19,7 +19,7 @@ from tidegate_store_journal._recordmend import (
     mended_record_header,
     seed_of_record,
 )
-from tidegate_store_journal._records import BLOCK_BYTES, RECORD_HEADER_BYTES
+from tidegate_store_journal.split.records import BLOCK_BYTES, RECORD_HEADER_BYTES
 
 STORE = "0123456789abcdef0123456789abcdef"
 SEED = 0xC0FFEE11

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spi import Message
-from tidegate_store_journal import _records
-from tidegate_store_journal._format import FormatError, encode
-from tidegate_store_journal._records import BLOCK_BYTES, RECORD_HEADER_BYTES, Place
+from tidegate_store_journal.log.format import FormatError, encode
+from tidegate_store_journal.split import records as _records
+from tidegate_store_journal.split.records import BLOCK_BYTES, RECORD_HEADER_BYTES, Place
 
 STORE = "0123456789abcdef0123456789abcdef"
 SEED = 12345

@@ -27,7 +27,7 @@ from tidegate.spi import (
     RecoveredState,
     Subscription,
 )
-from tidegate_store_journal import _format
+from tidegate_store_journal.log import format as _format
 
 NAME = "journal-0000000001.data"
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from split_kit import add, message
 
 from tidegate.spi import Acknowledge, Discard, Message, Move, Operation
-from tidegate_store_journal import _format
-from tidegate_store_journal._encode import decode_batch, encode_batch
-from tidegate_store_journal._format import BatchHeader, read_message
-from tidegate_store_journal._index import Index
-from tidegate_store_journal._reference import (
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.encode import decode_batch, encode_batch
+from tidegate_store_journal.log.format import BatchHeader, read_message
+from tidegate_store_journal.split.reference import (
     AddReference,
     Reference,
     decode_reference,

@@ -13,11 +13,11 @@ from tidegate.spi import (
     Operation,
     RemoveSubscription,
 )
-from tidegate_store_journal._copies import Found, encode_copies
-from tidegate_store_journal._encode import encode_batch
-from tidegate_store_journal._format import FILE_SHIFT
-from tidegate_store_journal._index import Index
-from tidegate_store_journal._references import FileUse
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.references import FileUse
+from tidegate_store_journal.log.encode import encode_batch
+from tidegate_store_journal.log.format import FILE_SHIFT
+from tidegate_store_journal.space.copies import Found, encode_copies
 
 
 class Loaded:

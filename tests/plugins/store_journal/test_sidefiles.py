@@ -13,10 +13,8 @@ from tidegate.spi import (
     Session,
     Subscription,
 )
-from tidegate_store_journal import _sidefiles
-from tidegate_store_journal._acklog import AckBlock
-from tidegate_store_journal._format import FormatError, location
-from tidegate_store_journal._sidefiles import (
+from tidegate_store_journal.checkpoint import sidefiles as _sidefiles
+from tidegate_store_journal.checkpoint.sidefiles import (
     Bindings,
     LiveList,
     read_bindings,
@@ -25,6 +23,8 @@ from tidegate_store_journal._sidefiles import (
     write_bindings,
     write_live_list,
 )
+from tidegate_store_journal.index.acklog import AckBlock
+from tidegate_store_journal.log.format import FormatError, location
 
 BINDINGS = Bindings(
     "0" * 32,

@@ -16,8 +16,8 @@ from tidegate.spi import (
     Session,
     SetRetained,
 )
-from tidegate_store_journal._encode import encode_batch
-from tidegate_store_journal._index import Index
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.encode import encode_batch
 
 
 class Loaded:

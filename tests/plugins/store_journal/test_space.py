@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_store_journal._space import Space
+from tidegate_store_journal.split.space import Space
 
 
 def test_what_is_not_used_is_free() -> None:

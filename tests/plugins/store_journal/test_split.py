@@ -53,9 +53,11 @@ from tidegate.spi import (
     StoreIOError,
     WriteBatch,
 )
-from tidegate_store_journal import JournalStore, _split, _splittidy
-from tidegate_store_journal._recordfolder import Job, RecordFolder
-from tidegate_store_journal._splitcompact import write_copy
+from tidegate_store_journal import JournalStore
+from tidegate_store_journal.split import split as _split
+from tidegate_store_journal.split import splittidy as _splittidy
+from tidegate_store_journal.split.recordfolder import Job, RecordFolder
+from tidegate_store_journal.split.splitcompact import write_copy
 
 QUEUES = ("queue://a", "queue://b")
 

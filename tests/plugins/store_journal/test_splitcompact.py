@@ -11,7 +11,7 @@ from split_kit import add, split_store, vrfile
 
 from tidegate.spi import CorruptRecordError, StoreIOError, StoreLockedError
 from tidegate_store_journal import compact
-from tidegate_store_journal._records import BLOCK_BYTES
+from tidegate_store_journal.split.records import BLOCK_BYTES
 
 
 async def fill(where: Path, **options: object) -> None:

@@ -11,13 +11,13 @@ from journal_kit import ack, opened, pending, run, write
 from split_kit import add, folder_of, split_of, split_store, vrfile
 
 from tidegate.spi import CorruptRecordError
-from tidegate_store_journal import _records
-from tidegate_store_journal._folders import folders_of
-from tidegate_store_journal._format import encode
-from tidegate_store_journal._recordfolder import PoolPolicy, create
-from tidegate_store_journal._records import BLOCK_BYTES
-from tidegate_store_journal._splitopen import living, open_folders
-from tidegate_store_journal._storage import DirectoryStorage
+from tidegate_store_journal.log.format import encode
+from tidegate_store_journal.log.storage import DirectoryStorage
+from tidegate_store_journal.split import records as _records
+from tidegate_store_journal.split.folders import folders_of
+from tidegate_store_journal.split.recordfolder import PoolPolicy, create
+from tidegate_store_journal.split.records import BLOCK_BYTES
+from tidegate_store_journal.split.splitopen import living, open_folders
 
 STORE = "0123456789abcdef0123456789abcdef"
 POOL = PoolPolicy(100, 0, False)

@@ -9,8 +9,8 @@ from journal_kit import ANY_SIZE, run, write
 from split_kit import add, folder_of, split_store, vrfile
 
 from tidegate.spi import CorruptRecordError
-from tidegate_store_journal._records import BLOCK_BYTES, Place
-from tidegate_store_journal._splitread import Piece
+from tidegate_store_journal.split.records import BLOCK_BYTES, Place
+from tidegate_store_journal.split.splitread import Piece
 
 
 def test_neighbours_are_one_piece_and_strangers_are_not(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from journal_kit import ANY_SIZE, CrashStorage, ack, new_store, opened, pending,
 from split_kit import ALL, add, message, split_of, split_store, tidy_of, vrfile
 
 from tidegate.spi import AddDestination, CorruptRecordError, RemoveDestination
-from tidegate_store_journal import JournalStore, _split
-from tidegate_store_journal._format import crc32c
-from tidegate_store_journal._records import BLOCK_BYTES, RECORD_HEADER_BYTES
-from tidegate_store_journal._reference import encode_reference
-from tidegate_store_journal._verify import verify
+from tidegate_store_journal import JournalStore
+from tidegate_store_journal.log.format import crc32c
+from tidegate_store_journal.split import split as _split
+from tidegate_store_journal.split.records import BLOCK_BYTES, RECORD_HEADER_BYTES
+from tidegate_store_journal.split.reference import encode_reference
+from tidegate_store_journal.tools.verify import verify
 
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
 IGNORE = {"ignore_missing_journalfiles": True}

@@ -32,10 +32,11 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
 )
-from tidegate_store_journal import JournalStore, _splittidy
-from tidegate_store_journal._format import encode
-from tidegate_store_journal._records import blocks_of
-from tidegate_store_journal._splitcompact import write_copy
+from tidegate_store_journal import JournalStore
+from tidegate_store_journal.log.format import encode
+from tidegate_store_journal.split import splittidy as _splittidy
+from tidegate_store_journal.split.records import blocks_of
+from tidegate_store_journal.split.splitcompact import write_copy
 
 SPARSE = {"journal_max_file_length": 128 << 10}
 

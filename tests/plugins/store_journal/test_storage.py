@@ -12,7 +12,7 @@ import pytest
 
 from tidegate.spi import StoreLockedError
 from tidegate_store_journal import DirectoryStorage, MemoryStorage, Storage
-from tidegate_store_journal._storage import DirectoryFile, write_atomically
+from tidegate_store_journal.log.storage import DirectoryFile, write_atomically
 
 
 @pytest.fixture(params=["directory", "memory"])

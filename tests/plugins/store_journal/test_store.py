@@ -44,9 +44,9 @@ from tidegate.spi import (
     StoreIOError,
     StoreLockedError,
 )
-from tidegate_store_journal import _format
-from tidegate_store_journal._options import NEVER, PERIODIC
-from tidegate_store_journal._writer import BACKGROUND_SYNC_SECONDS
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.writer import BACKGROUND_SYNC_SECONDS
+from tidegate_store_journal.options import NEVER, PERIODIC
 
 
 async def until(condition: object) -> None:

@@ -29,7 +29,7 @@ from tidegate.spi import (
     WriteBatch,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._format import DATA_OFFSET
+from tidegate_store_journal.log.format import DATA_OFFSET
 
 NAME = "journal-0000000001.data"
 

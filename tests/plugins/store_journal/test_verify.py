@@ -20,9 +20,9 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._format import DATA_OFFSET
-from tidegate_store_journal._lookon import look
-from tidegate_store_journal._verify import VerifyReport, differences, verify
+from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.tools.lookon import look
+from tidegate_store_journal.tools.verify import VerifyReport, differences, verify
 
 OPTIONS = {"journal_max_file_length": 64 * KB}
 
@@ -114,8 +114,8 @@ def flip(path: Path, offset: int) -> None:
 
 def ends(journal: Path) -> dict[str, int]:
     """Where the batches of each used file end."""
-    from tidegate_store_journal._census import open_file, take_census
-    from tidegate_store_journal._lookon import ReadOnlyStorage
+    from tidegate_store_journal.tools.census import open_file, take_census
+    from tidegate_store_journal.tools.lookon import ReadOnlyStorage
 
     found: dict[str, int] = {}
     for path in data_files(journal):

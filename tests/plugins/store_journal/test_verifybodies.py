@@ -12,8 +12,8 @@ from split_kit import add, split_store, vrfile
 
 from tidegate.spi import AddDestination, AddMessage, Message
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal._records import BLOCK_BYTES
-from tidegate_store_journal._verify import VerifyReport, verify
+from tidegate_store_journal.split.records import BLOCK_BYTES
+from tidegate_store_journal.tools.verify import VerifyReport, verify
 
 
 def silent(_what: str, _done: int, _total: int) -> None: ...

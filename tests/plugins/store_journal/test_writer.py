@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import pytest
 from journal_kit import run
 
-from tidegate_store_journal._storage import MemoryFile
-from tidegate_store_journal._writer import Request, Writer
+from tidegate_store_journal.log.storage import MemoryFile
+from tidegate_store_journal.log.writer import Request, Writer
 
 
 class RecordingFile(MemoryFile):

@@ -1,0 +1,1 @@
+"""How much may wait, and what happens above that."""

@@ -1,0 +1,188 @@
+"""The acknowledged log as sinks see it: one reader each, and limits on what they may leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tidegate.broker.lists.large import whole
+from tidegate.config import BrokerConfig
+from tidegate.spi import (
+    AcknowledgedPage,
+    AcknowledgedReader,
+    MessageStore,
+    StoreStatistics,
+    format_size,
+)
+
+_log = logging.getLogger("tidegate.broker.acknowledged")
+
+#: How many rows, and bytes of bodies, one look for the oldest rows to discard covers.
+DISCARD_COUNT: Final = 10_000
+DISCARD_BYTES: Final = 8 << 20
+
+
+class Reader(AcknowledgedReader):
+    """One sink's view. See :class:`AcknowledgedReader`."""
+
+    def __init__(self, log: AcknowledgedLog, name: str, released: int) -> None:
+        self.name = name
+        self._log = log
+        self._released = released
+
+    @property
+    def store_id(self) -> str:
+        return self._log.store_id
+
+    @property
+    def released(self) -> int:
+        return self._released
+
+    @property
+    def last(self) -> int:
+        return self._log.last
+
+    async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        page = await self._log.store.acknowledged(after, limit, bytes_max)
+        return await self._log.with_bodies(page)
+
+    async def wait_beyond(self, after: int) -> None:
+        await self._log.wait_beyond(after)
+
+    async def release(self, through: int) -> None:
+        if through > self._released:
+            self._released = through
+            await self._log.release_common()
+
+    def skip(self, through: int) -> None:
+        """Rows up to *through* were discarded: the sink will find them gone."""
+        self._released = max(self._released, through)
+
+
+class AcknowledgedLog:
+    """Shares the store's log between sinks and enforces the limits of ``[broker]``.
+
+    Attributes:
+        refusing: publishes must be refused: the log is over its limit and the policy says so.
+    """
+
+    def __init__(self, store: MessageStore, store_id: str, config: BrokerConfig) -> None:
+        self.store = store
+        self.store_id = store_id
+        self.refusing = False
+        self._config = config
+        self._readers: list[Reader] = []
+        self._news = asyncio.Event()
+
+    @property
+    def last(self) -> int:
+        return self.store.statistics().acknowledged_last
+
+    @property
+    def is_read(self) -> bool:
+        """Some sink wants the acknowledged messages."""
+        return bool(self._readers)
+
+    def reader(self, name: str) -> Reader:
+        """A reader for the sink *name*; it begins with what the store still holds."""
+        reader = Reader(self, name, self.store.statistics().acknowledged_first - 1)
+        self._readers.append(reader)
+        return reader
+
+    def notify(self) -> None:
+        """Something may have been acknowledged."""
+        if self._readers and not self._news.is_set():
+            self._news.set()
+
+    async def wait_beyond(self, after: int) -> None:
+        while self.last <= after:
+            self._news.clear()
+            await self._news.wait()
+
+    async def with_bodies(self, page: AcknowledgedPage) -> AcknowledgedPage:
+        """*page* with the bodies that are in files of their own, one after the other.
+
+        Raises: CorruptRecordError, StoreError. Cancellation: safe.
+        """
+        bodies = self.store.capabilities.large_bodies
+        if bodies is None or all(row.message.large is None for row in page.rows):
+            return page
+        limit = self._config.acknowledged_body_max
+        rows = [
+            row
+            if row.message.large is None
+            else msgspec.structs.replace(row, message=await whole(row.message, bodies, limit))
+            for row in page.rows
+        ]
+        return AcknowledgedPage(rows, page.last)
+
+    async def release_common(self) -> None:
+        await self.store.release_acknowledged(min(reader.released for reader in self._readers))
+
+    async def enforce_limits(self, now: int, stopping: Callable[[], bool]) -> None:
+        """Act on a log that is too large or too old; called every second.
+
+        *now*: microseconds since the epoch.
+        """
+        if not self._readers:
+            return
+        while not stopping():
+            statistics = self.store.statistics()
+            limit = self._config.acknowledged_limit
+            age_us = self._config.acknowledged_age * 1_000_000
+            over = statistics.acknowledged_bytes > limit
+            oldest = statistics.acknowledged_oldest_at
+            old = bool(age_us and oldest and now - oldest > age_us)
+            discard = self._config.acknowledged_overflow == "discard_oldest"
+            refusing = (over or old) and not discard
+            if refusing != self.refusing:
+                self.refusing = refusing
+                _log.log(
+                    logging.ERROR if refusing else logging.INFO,
+                    "acknowledged_log=%s bytes=%d limit=%s: %s",
+                    "full" if refusing else "ok",
+                    statistics.acknowledged_bytes,
+                    format_size(limit),
+                    "the sinks do not keep up; publishes are refused until they do"
+                    if refusing
+                    else "publishes are accepted again",
+                )
+            if not discard or not (over or old):
+                return
+            first = statistics.acknowledged_first
+            through = await self._last_to_discard(statistics, now - age_us if old else 0)
+            if through < first:
+                return
+            _log.error(
+                "acknowledged_log=discard rows=%d..%d bytes=%d: sinks did not keep up",
+                first,
+                through,
+                statistics.acknowledged_bytes,
+            )
+            for reader in self._readers:
+                reader.skip(through)
+            await self.store.release_acknowledged(through)
+
+    async def _last_to_discard(self, statistics: StoreStatistics, old_before: float) -> int:
+        """The last of the oldest rows that must go now; below the first row when none must.
+
+        No more than needed: as many rows of average size as the log is too large by, or those
+        acknowledged before *old_before* (microseconds since the epoch, 0: none is too old).
+        """
+        first, last = statistics.acknowledged_first, statistics.acknowledged_last
+        through = first - 1
+        excess = statistics.acknowledged_bytes - self._config.acknowledged_limit
+        if excess > 0:
+            share = -(-(last - through) * excess // statistics.acknowledged_bytes)  # rounded up
+            through += min(share, DISCARD_COUNT)
+        if old_before and through < last:
+            page = await self.store.acknowledged(through, DISCARD_COUNT, DISCARD_BYTES)
+            for row in page.rows:
+                if row.acked_at >= old_before:
+                    break
+                through = row.ack_sequence
+        return through

@@ -1,0 +1,266 @@
+"""How many messages may wait for one durable subscription, and what happens above that.
+
+Counted is what is pending: not yet handed out, in flight, and accepted but not yet durable. The
+count is exact near the limit and costs nothing far from it: only a list that is within
+``MARGIN`` of its limit has publishes make the detour in which they are counted. A list that is
+filled from far below its margin to the limit within the one or two turns that are not yet durable
+(``broker.pending_write_limit``) can therefore end up that much above it.
+
+With ``drop_oldest`` the new message is stored first, in one batch with all others, and then the
+oldest ones leave; those that are only in the store are read first, page by page. A list is
+therefore above its limit by what came meanwhile; past the margin the new ones are dropped. What
+is in flight, or was and came back, is not dropped: the client may have received it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from tidegate.broker.route.router import Route
+from tidegate.spi import Discard, DiscardReason, FlowControlError, StoredMessage
+
+if TYPE_CHECKING:
+    from tidegate.broker.core import BrokerCore
+    from tidegate.broker.lists.pending_list import PendingList
+
+_log = logging.getLogger("tidegate.broker.limit")
+
+REFUSE: Final = "refuse"
+DROP_OLDEST: Final = "drop_oldest"
+DROP_NEWEST: Final = "drop_newest"
+
+#: How near a list must be to its limit for its publishes to be counted; a tenth of the limit if
+#: that is more. About what one client sends in one turn.
+MARGIN: Final = 1000
+
+#: Bytes of bodies that leave a list at once.
+_DROP_BYTES: Final = 16 << 20
+
+#: Routes without the lists that take nothing more; past it the cache begins anew.
+_ROUTES_CACHED_MAX: Final = 1000
+
+
+class SubscriptionLimit:
+    """The limit of one pending list.
+
+    Args: count_max: messages, 1 or more; overflow: one of the three constants above.
+    """
+
+    __slots__ = (
+        "_accepted",
+        "_before",
+        "_core",
+        "_is_dropping",
+        "_is_reached",
+        "_kept_count",
+        "_list",
+        "_margin",
+        "count_max",
+        "dropped",
+        "is_near",
+        "overflow",
+    )
+
+    def __init__(
+        self, core: BrokerCore, pending_list: PendingList, count_max: int, overflow: str
+    ) -> None:
+        self.count_max = count_max
+        self.overflow = overflow
+        self.is_near = False
+        self.dropped = 0
+        self._core = core
+        self._list = pending_list
+        self._margin = max(MARGIN, count_max // 10)
+        # How many were accepted, and the turn they are in: the last one and the one before.
+        self._accepted = (0, 0)
+        self._before = (0, 0)
+        self._is_reached = False
+        self._is_dropping = False
+        self._kept_count = -1
+
+    def room(self) -> int:
+        """How many messages more it may take; negative above the limit."""
+        unwritten = 0
+        for count, turn in (self._accepted, self._before):
+            if turn >= self._core.writer.batches:  # not written yet
+                unwritten += count
+        return self.count_max - self._pending() - unwritten
+
+    def excludes(self) -> bool:
+        """Tell whether a new message passes this list by."""
+        room = self.room()
+        if room > 0 or self.overflow == REFUSE:
+            return False
+        return self.overflow == DROP_NEWEST or room <= -self._margin
+
+    def accept(self) -> None:
+        """A message for it is being published."""
+        count, turn = self._accepted
+        filling = self._core.writer.turns
+        if turn != filling:
+            self._before = self._accepted
+            count = 0
+        self._accepted = (count + 1, filling)
+
+    def update(self) -> None:
+        """Messages came or went."""
+        pending = self._pending()
+        if pending >= self.count_max - self._margin:
+            if not self.is_near:
+                self.is_near = True
+                self._core.subscription_limits.watch(self)
+            if pending > self.count_max and self.overflow == DROP_OLDEST:
+                self._drop_oldest(pending - self.count_max)
+        elif self.is_near:
+            self.end()
+        if self._is_reached and pending < self.count_max - max(1, self.count_max // 10):
+            self._is_reached = False
+
+    def end(self) -> None:
+        """Publishes need not be watched any more."""
+        self.is_near = False
+        self._core.subscription_limits.ignore(self)
+
+    def refusal(self) -> FlowControlError:
+        """Log, and make the error for a publish that does not go through."""
+        self._tell("refused")
+        return FlowControlError(
+            f"{self._name()} has {self.count_max} messages pending, which is its limit"
+            " (subscription_limit); send again when its client has received some"
+        )
+
+    def drop(self, count: int) -> None:
+        """Count messages that this list does not get, and log the first."""
+        self._tell("dropped")
+        self.dropped += count
+        self._core.dropped += count
+
+    def _pending(self) -> int:
+        pending_list = self._list
+        count = pending_list.cursor.size
+        for consumer in pending_list.consumers:
+            count += len(consumer.in_flight)
+        return count
+
+    def _tell(self, what: str) -> None:
+        """Once while it stays full, not once a message."""
+        if not self._is_reached:
+            self._is_reached = True
+            _log.warning(
+                "%s limit=%d overflow=%s: messages are %s until its client takes some",
+                self._name(),
+                self.count_max,
+                self.overflow,
+                what,
+            )
+
+    def _name(self) -> str:
+        subscription = self._list.subscription
+        if subscription is None:
+            return f"subscription={self._list.destination!r}"
+        if subscription.share_group:
+            return f"subscription={subscription.share_group!r} filter={subscription.filter!r}"
+        return f"subscription={subscription.name!r} client={subscription.client_id!r}"
+
+    def _drop_oldest(self, excess: int) -> None:
+        if self._is_dropping:
+            return
+        pending_list = self._list
+        cursor = pending_list.cursor
+        kept: list[StoredMessage] = []
+        before = excess
+        self._is_dropping = True
+        try:
+            while excess > 0:
+                messages = cursor.take(excess, _DROP_BYTES)
+                if not messages:
+                    break
+                # What was sent already has its packet id, and the client may have received it.
+                kept += [message for message in messages if message.delivery_count]
+                gone = [message.sequence for message in messages if not message.delivery_count]
+                if gone:
+                    excess -= len(gone)
+                    self.drop(len(gone))
+                    discard = Discard(pending_list.id, tuple(gone), DiscardReason.DROPPED)
+                    self._core.add_operation(discard, synced=False)
+        finally:
+            self._is_dropping = False
+            if kept:
+                cursor.put_back(kept)
+        has_more = cursor.size > len(kept)
+        if excess > 0 and has_more and (excess < before or len(kept) > self._kept_count):
+            # The page brings a dispatch and that an update, which goes on here. What is kept may
+            # be all that memory has room for; then the page brings nothing and that is the end.
+            self._kept_count = len(kept)
+            pending_list.request_page(anyway=True)
+        else:
+            self._kept_count = -1
+
+
+class SubscriptionLimits:
+    """The lists that are near their limits."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._near: set[SubscriptionLimit] = set()
+        self._routes: dict[tuple[Route, tuple[PendingList, ...]], Route] = {}
+
+    def watch(self, limit: SubscriptionLimit) -> None:
+        self._near.add(limit)
+        self._core.detours.add(self)
+
+    def ignore(self, limit: SubscriptionLimit) -> None:
+        self._near.discard(limit)
+        if not self._near:
+            self._core.detours.discard(self)
+            self._routes.clear()
+
+    def admit(self, route: Route) -> Route:
+        """Count a message that is about to be published along *route*.
+
+        Returns: the route without the lists that it passes by.
+        Raises: FlowControlError when a list refuses it; then nothing is counted.
+        """
+        limits = [item.limit for item in route.stored if item.limit is not None]
+        near = [limit for limit in limits if limit.is_near]
+        if not near:
+            return route
+        for limit in near:
+            if limit.overflow == REFUSE and limit.room() <= 0:
+                raise limit.refusal()
+        excluded: list[SubscriptionLimit] = []
+        for limit in near:
+            if limit.excludes():
+                limit.drop(1)
+                excluded.append(limit)
+            else:
+                limit.accept()
+        return self._without(route, excluded) if excluded else route
+
+    def check(self, routes: Iterable[Route]) -> None:
+        """Check that one message along each of *routes* would be admitted, all of them together.
+
+        Raises: FlowControlError.
+        """
+        counts: dict[SubscriptionLimit, int] = {}
+        for route in routes:
+            for item in route.stored:
+                limit = item.limit
+                if limit is not None and limit.is_near and limit.overflow == REFUSE:
+                    counts[limit] = counts.get(limit, 0) + 1
+        for limit, count in counts.items():
+            if limit.room() < count:
+                raise limit.refusal()
+
+    def _without(self, route: Route, excluded: list[SubscriptionLimit]) -> Route:
+        """One and the same object each time: messages of a turn are handed out by route."""
+        gone = tuple(item for item in route.stored if item.limit in excluded)
+        found = self._routes.get((route, gone))
+        if found is None:
+            if len(self._routes) >= _ROUTES_CACHED_MAX:
+                self._routes.clear()
+            rest = [item for item in route.stored if item not in gone]
+            found = self._routes[route, gone] = Route(rest, route.direct)
+        return found

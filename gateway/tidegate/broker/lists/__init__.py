@@ -1,0 +1,1 @@
+"""Pending lists and who consumes from them."""

@@ -1,0 +1,417 @@
+"""Consumers of a queue that choose by a selector: they get what matches, wherever it waits.
+
+A consumer without a selector takes what is next from the list's cursor. One with a selector has a
+:class:`Scanner`, which reads the whole list past everything that does not match, page by page, so
+that no match is ever hidden behind messages that nobody wants. What matches is *claimed* from the
+cursor (:meth:`tidegate.spi.PendingCursor.claim`): whoever claims first has the message, and it is
+never handed out twice. Once a scanner has seen everything, new messages are compared in memory as
+they are offered.
+
+One task at a time reads for all scanners of a list. Messages that came back or left while it read
+are not to be judged by the page that it read; :attr:`Selecting._news` remembers them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from tidegate.spi import GatewayError, StoredMessage, StoreError, Token
+
+if TYPE_CHECKING:
+    from tidegate.broker.core import BrokerCore
+    from tidegate.broker.lists.consumer import Consumer
+    from tidegate.broker.lists.pending_list import PendingList
+    from tidegate.broker.route.selector import Matcher
+
+_log = logging.getLogger("tidegate.broker.selecting")
+
+#: What is read from the store, and held in memory, at a time: messages, and bytes of bodies.
+PAGE_COUNT: Final = 200
+PAGE_BYTES: Final = 1 << 20
+
+#: Messages that came back are kept for a scanner that is past them. It looks through the list
+#: again instead when there are more.
+AGAIN_MAX: Final = 1000
+
+#: How long after a page could not be read it is tried again: consumers wait for it.
+PAGE_RETRY_S: Final = 5.0
+
+#: How long messages are compared before others have their turn: a selector of full length over
+#: long headers can take milliseconds for each.
+SLICE_S: Final = 0.005
+
+#: Limits of ``take`` that take everything in memory.
+_ALL: Final = 1 << 62
+
+
+class Scanner:
+    """How far one consumer has looked through one list.
+
+    Attributes:
+        after: everything up to this sequence was looked at.
+        caught_up: nothing is left behind it; new messages are compared as they come.
+        found: matches that were read and not handed out, by sequence; some may be gone.
+        again: matches that came back from some consumer when this one was past them.
+        turns: goes up when ``after`` goes back, so that a page under way is not taken for more.
+    """
+
+    __slots__ = ("after", "again", "caught_up", "consumer", "found", "matches", "missed", "turns")
+
+    def __init__(self, consumer: Consumer, matches: Matcher) -> None:
+        self.consumer = consumer
+        self.matches = matches
+        self.after = 0
+        self.caught_up = False
+        self.missed = False
+        self.found: dict[int, StoredMessage] = {}
+        self.again: dict[int, StoredMessage] = {}
+        self.turns = 0
+
+    def rewind(self, after: int) -> None:
+        """Look at everything behind *after* once more."""
+        self.after = min(self.after, after)
+        self.caught_up = False
+        self.turns += 1
+        self.found.clear()
+        self.again.clear()
+
+    def returned(self, message: StoredMessage) -> None:
+        """A message is pending again."""
+        sequence = message.sequence
+        if sequence in self.found:
+            self.found[sequence] = message
+        elif sequence <= self.after and self.matches(message.message):
+            self.again[sequence] = message
+            if len(self.again) > AGAIN_MAX:
+                self.rewind(min(self.again) - 1)
+
+    def next(self, count: int, bytes_max: int) -> list[StoredMessage]:
+        """The first matches: at most *count*, about *bytes_max* of bodies, at least one."""
+        again, found = self.again, self.found
+        if not again:
+            source = found
+        else:  # both are small: a page, and what came back
+            source = dict(sorted((found | again).items()))
+        taken: list[StoredMessage] = []
+        size = 0
+        for message in source.values():
+            size += len(message.message.body)
+            if len(taken) >= count or (taken and size > bytes_max):
+                break
+            taken.append(message)
+        for message in taken:
+            found.pop(message.sequence, None)
+            again.pop(message.sequence, None)
+        return taken
+
+
+class Selecting:
+    """The scanners of one list. Made with the first one, gone when none and no claim is left."""
+
+    def __init__(self, broker: BrokerCore, pending_list: PendingList) -> None:
+        self._broker = broker
+        self._list = pending_list
+        self._scanners: list[Scanner] = []
+        self._claims: set[int] = set()
+        self._next = 0
+        #: Offered so far; what the store has beyond is not the cursor's yet.
+        self._last_offered = 0
+        self._is_started = False
+        self._reading = False
+        #: While a page is read: what came back, and None for what left.
+        self._news: dict[int, StoredMessage | None] = {}
+        self._settled_news: list[tuple[int, StoredMessage | None]] = []
+
+    # --- consumers -------------------------------------------------------------------------
+
+    def attach(self, consumer: Consumer, matches: Matcher) -> None:
+        self._scanners.append(Scanner(consumer, matches))
+        if not self._is_started:
+            # Whatever was published before is offered when this turn is durable.
+            self._last_offered = max(self._last_offered, self._broker.next_sequence - 1)
+            turn = self._broker.writer.turn
+            turn.units.append((0, 0, _Started(self), self, None))
+            turn.synced = True
+            self._broker.schedule()
+
+    def detach(self, consumer: Consumer) -> bool:
+        """Tell whether *consumer* was served here."""
+        kept = [scanner for scanner in self._scanners if scanner.consumer is not consumer]
+        was_served = len(kept) < len(self._scanners)
+        self._scanners = kept
+        self._drop_when_unused()
+        return was_served
+
+    def start(self) -> None:
+        """Everything that was published before the first consumer came has been offered."""
+        self._is_started = True
+        self._broker.mark_ready(self._list)
+
+    def _drop_when_unused(self) -> None:
+        if not self._scanners and not self._claims and self._list.selecting is self:
+            self._list.selecting = None
+
+    # --- messages --------------------------------------------------------------------------
+
+    def offer(self, messages: Sequence[StoredMessage]) -> None:
+        """New messages, which the cursor has been offered: scanners at the end look at them now."""
+        if not messages:
+            return
+        self._last_offered = max(self._last_offered, messages[-1].sequence)
+        current = [scanner for scanner in self._scanners if scanner.caught_up]
+        for scanner in self._scanners:
+            scanner.missed = True
+        if not current:
+            return
+        rooms = {scanner: _room(scanner) for scanner in current}
+        chosen: dict[Scanner, list[StoredMessage]] = {}
+        for message in messages:
+            taker = self._taker(message, current, rooms)
+            if taker is not None:
+                chosen.setdefault(taker, []).append(message)
+        last = messages[-1].sequence
+        for scanner in current:
+            if scanner.caught_up:
+                scanner.after = last
+        for scanner, wanted in chosen.items():
+            self._hand_out(scanner, wanted)
+
+    def _taker(
+        self, message: StoredMessage, current: list[Scanner], rooms: dict[Scanner, list[int]]
+    ) -> Scanner | None:
+        """Who gets *message*: those that want it take turns."""
+        count = len(current)
+        for step in range(count):
+            scanner = current[(self._next + step) % count]
+            if not scanner.caught_up or not scanner.matches(message.message):
+                continue
+            room = rooms[scanner]
+            if room[0] <= 0 or room[1] <= 0:
+                scanner.caught_up = False  # it will find it when it has room
+                scanner.after = message.sequence - 1
+                continue
+            room[0] -= 1
+            room[1] -= len(message.message.body)
+            self._next = (self._next + step + 1) % count
+            return scanner
+        return None
+
+    def returned(self, messages: Sequence[StoredMessage]) -> None:
+        """Messages of any consumer were put back into the cursor."""
+        news = self._news
+        for message in messages:
+            self._claims.discard(message.sequence)
+            for scanner in self._scanners:
+                scanner.returned(message)
+            news[message.sequence] = message
+        # Pages show the new delivery counts when this turn is durable.
+        self._watch([(message.sequence, message) for message in messages], None)
+
+    def leaving(self, sequences: list[int]) -> None:
+        """The filling turn takes these messages off the list; *sequences* may still grow in it."""
+        self._watch(None, sequences)
+
+    def _watch(
+        self, news: list[tuple[int, StoredMessage | None]] | None, sequences: list[int] | None
+    ) -> None:
+        turn = self._broker.writer.turn
+        turn.units.append((0, 0, _Written(self, news, sequences), self, None))
+        self._broker.schedule()
+
+    def written(
+        self, news: list[tuple[int, StoredMessage | None]] | None, sequences: list[int] | None
+    ) -> None:
+        """The turn of ``returned`` or ``leaving`` is in the store."""
+        if sequences:
+            gone = self._claims.intersection(sequences)
+            for scanner in self._scanners:  # what came back, because the store was full, and is out
+                gone.difference_update(scanner.consumer.in_flight)
+            self._claims -= gone
+            if gone and not self._list.is_removed:
+                self._list.cursor.remove(sorted(gone))
+            for scanner in self._scanners:
+                for sequence in gone:
+                    scanner.found.pop(sequence, None)
+                    scanner.again.pop(sequence, None)
+            left: list[tuple[int, StoredMessage | None]] = [(sequence, None) for sequence in gone]
+            self._news.update(left)
+            news = left
+        self._settled_news += news or ()
+        if not self._reading:
+            self._forget_settled()
+        self._drop_when_unused()
+
+    def _forget_settled(self) -> None:
+        """No page that is read from now on is older than these."""
+        for sequence, message in self._settled_news:
+            if self._news.get(sequence, self) is message:
+                del self._news[sequence]
+        self._settled_news = []
+
+    # --- handing out -----------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Hand out what was found while consumers have room, and see to it that more is read."""
+        if not self._scanners or not self._is_started:
+            return
+        start = self._next = (self._next + 1) % len(self._scanners)
+        for scanner in [*self._scanners[start:], *self._scanners[:start]]:
+            while (scanner.found or scanner.again) and scanner.consumer.room() > 0:
+                consumer = scanner.consumer
+                self._hand_out(scanner, scanner.next(consumer.room(), consumer.room_bytes()))
+        if not self._reading and self._next_to_read() is not None:
+            self._reading = True
+            self._broker.spawn(self._read(), f"select {self._list.destination}")
+
+    def _hand_out(self, scanner: Scanner, wanted: list[StoredMessage]) -> None:
+        """Give *wanted* to the scanner's consumer, as far as nobody else has it."""
+        pending_list, broker = self._list, self._broker
+        if pending_list.is_removed:
+            return
+        if scanner not in self._scanners:
+            # Unsubscribed from within deliver(). Nothing was claimed; others may be past them.
+            for other in self._scanners:
+                for message in wanted:
+                    other.returned(message)
+            self._broker.mark_ready(pending_list)
+            return
+        claimed = set(pending_list.cursor.claim([message.sequence for message in wanted]))
+        if not claimed:
+            return
+        self._claims |= claimed
+        messages: Sequence[StoredMessage] = [m for m in wanted if m.sequence in claimed]
+        now = broker.now()
+        alive = pending_list.without_expired(messages, now)
+        if len(alive) < len(messages):
+            kept = {message.sequence for message in alive}
+            self.leaving([m.sequence for m in messages if m.sequence not in kept])
+        if alive:
+            if not scanner.consumer.acknowledge:
+                self.leaving([message.sequence for message in alive])
+            pending_list.hand_over(scanner.consumer, alive, now)
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def _next_to_read(self) -> Scanner | None:
+        """The next scanner that has room, nothing to fill it with, and more to look at."""
+        count = len(self._scanners)
+        for step in range(count):
+            scanner = self._scanners[(self._next + step) % count]
+            if (
+                not scanner.caught_up
+                and not scanner.found
+                and not scanner.again
+                and scanner.consumer.room() > 0
+            ):
+                self._next = (self._next + step + 1) % count
+                return scanner
+        return None
+
+    async def _read(self) -> None:
+        pending_list = self._list
+        try:
+            while not pending_list.is_removed:
+                scanner = self._next_to_read()
+                if scanner is None:
+                    break
+                try:
+                    await self._read_for(scanner)
+                except StoreError as error:
+                    _log.error("destination=%s page_in=failed: %s", pending_list.destination, error)
+                    await asyncio.sleep(PAGE_RETRY_S)
+                pending_list.dispatch()
+                await asyncio.sleep(0)  # others have their turn, and sockets their flow control
+        finally:
+            self._reading = False
+            self._forget_settled()
+        if not pending_list.is_removed:
+            self._broker.mark_ready(pending_list)  # room that came with the last page
+
+    async def _read_for(self, scanner: Scanner) -> None:
+        self._forget_settled()
+        turns, after = scanner.turns, scanner.after
+        scanner.missed = False
+        page = await self._page(after)
+        if scanner.turns != turns or scanner.after != after or scanner.caught_up:
+            return
+        if not page:
+            scanner.caught_up = not scanner.missed
+            return
+        news, matches = self._news, scanner.matches
+        until = perf_counter() + SLICE_S
+        for stored in page:
+            if stored.sequence > self._last_offered:
+                # Durable, but offered a moment later: then it is looked at in memory.
+                scanner.caught_up = True
+                break
+            scanner.after = stored.sequence
+            message = news.get(stored.sequence, stored)
+            if message is not None and matches(message.message):
+                scanner.found[stored.sequence] = message
+            if perf_counter() >= until:
+                break  # the rest of the page is read again
+
+    async def _page(self, after: int) -> Sequence[StoredMessage]:
+        pending_list = self._list
+        if pending_list.is_stored:
+            store = self._broker.store
+            return await store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
+        # An unstored list is in the cursor and nowhere else: look at what it has in memory.
+        cursor = pending_list.cursor
+        if cursor.needs_page:
+            await cursor.page_in()
+        everything = cursor.take(_ALL, _ALL)
+        cursor.put_back(everything)
+        return [stored for stored in everything if stored.sequence > after]
+
+
+class _Started:
+    """Waits for the turn in which the first consumer came."""
+
+    def __init__(self, selecting: Selecting) -> None:
+        self._selecting = selecting
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        del tokens
+        # Confirmations come before messages are handed out.
+        asyncio.get_running_loop().call_soon(self._selecting.start)
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        del token, error  # the store is read-only: nothing is served any more
+
+
+class _Written:
+    """Waits for a turn that takes messages off the list or records that they came back."""
+
+    def __init__(
+        self,
+        selecting: Selecting,
+        news: list[tuple[int, StoredMessage | None]] | None,
+        sequences: list[int] | None,
+    ) -> None:
+        self._selecting = selecting
+        self._news = news
+        self._sequences = sequences
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        del tokens
+        self._selecting.written(self._news, self._sequences)
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        del token, error  # the store is read-only: nothing is served any more
+
+
+def _room(scanner: Scanner) -> list[int]:
+    """Messages and bytes that the consumer may be given now, behind what was found before."""
+    if scanner.found or scanner.again:
+        return [0, 0]
+    consumer = scanner.consumer
+    count = consumer.room()
+    return [count, consumer.room_bytes() if count > 0 else 0]
+
+
+__all__ = ["Scanner", "Selecting"]

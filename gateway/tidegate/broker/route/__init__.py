@@ -1,0 +1,1 @@
+"""From a destination to the lists that its messages go to."""

@@ -1,0 +1,256 @@
+"""From a destination to the pending lists its messages go to.
+
+Topic filters live in a trie of levels; what a concrete destination resolves to is cached as a
+:class:`Route` until a subscription comes or goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, compress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from tidegate.spi import Message, StoredMessage, names
+
+if TYPE_CHECKING:
+    from tidegate.broker.lists.pending_list import PendingList
+
+_log = logging.getLogger("tidegate.broker.router")
+
+_sequence_of: Final = attrgetter("sequence")
+
+#: Routes kept for topics that nobody subscribes to would grow with every topic ever published
+#: to; past this many the cache is emptied and refills with what is in use.
+ROUTES_CACHED_MAX: Final = 100_000
+
+
+#: Subsets of one route's lists that are kept: many selectors make many, and few come often.
+NARROWED_CACHED_MAX: Final = 64
+
+
+class Route:
+    """Where messages of one destination go.
+
+    Attributes:
+        stored: lists that the message is stored for, and their ids.
+        direct: lists that get it without storing (unstored subscriptions).
+        is_picky: some list refuses messages of its own client, or those a selector leaves out.
+    """
+
+    __slots__ = ("_narrowed", "direct", "ids", "is_picky", "stored", "volatile")
+
+    def __init__(self, stored: Iterable[PendingList], direct: Iterable[PendingList]) -> None:
+        self.stored: tuple[PendingList, ...] = tuple(stored)
+        self.direct: tuple[PendingList, ...] = tuple(direct)
+        self.ids: tuple[int, ...] = tuple(pending_list.id for pending_list in self.stored)
+        self.is_picky = any(
+            pending_list.no_local or pending_list.matches is not None
+            for pending_list in (*self.stored, *self.direct)
+        )
+        self.volatile: Route | None = None
+        self._narrowed: dict[tuple[bool, ...], Route] = {}
+
+    def without_storing(self) -> Route:
+        """The same for a QoS 0 message: only queues store it; subscriptions get it directly."""
+        if self.volatile is None:
+            stored = [item for item in self.stored if item.is_queue]
+            rest = [item for item in self.stored if not item.is_queue]
+            self.volatile = Route(stored, (*rest, *self.direct)) if rest else self
+        return self.volatile
+
+    def narrowed(self, message: Message, client_id: str) -> Route:
+        """The same without the lists that do not want *message*, which *client_id* published."""
+        key = tuple(
+            [
+                not (item.no_local and item.client_id == client_id)
+                and (item.matches is None or item.matches(message))
+                for item in (*self.stored, *self.direct)
+            ]
+        )
+        route = self._narrowed.get(key)
+        if route is None:
+            count = len(self.stored)
+            route = Route(
+                compress(self.stored, key[:count]),
+                compress(self.direct, key[count:]),
+            )
+            if len(self._narrowed) < NARROWED_CACHED_MAX:
+                self._narrowed[key] = route
+        return route
+
+
+def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
+    """Durable messages, by route, go to every list, to each in the order of their sequences.
+
+    Several routes of one turn may lead to one list (a filter that covers several topics, messages
+    of different QoS): what they bring is merged, because a list takes its messages in order. One
+    whose QoS was raised from 0 within the turn gets first what it got directly until then, and lists
+    in memory come before stored ones, because a stored one may succeed one of them.
+    """
+    if len(added) == 1:
+        for route, messages in added.items():
+            for pending_list in route.stored:
+                _offer(pending_list, messages, is_direct=False)
+            for pending_list in route.direct:
+                _offer(pending_list, messages, is_direct=True)
+        return
+    stored: dict[PendingList, list[list[StoredMessage]]] = {}
+    direct: dict[PendingList, list[list[StoredMessage]]] = {}
+    for route, messages in added.items():
+        for pending_list in route.stored:
+            stored.setdefault(pending_list, []).append(messages)
+        for pending_list in route.direct:
+            direct.setdefault(pending_list, []).append(messages)
+    for pending_list, groups in list(direct.items()):
+        raised = pending_list in stored and any(group[0].message.qos for group in groups)
+        if raised or not pending_list.is_stored:
+            _offer_merged(pending_list, direct.pop(pending_list), is_direct=True)
+    for pending_list, groups in stored.items():
+        _offer_merged(pending_list, groups, is_direct=False)
+    for pending_list, groups in direct.items():
+        _offer_merged(pending_list, groups, is_direct=True)
+
+
+def _offer_merged(
+    pending_list: PendingList, groups: list[list[StoredMessage]], *, is_direct: bool
+) -> None:
+    messages = groups[0]
+    if len(groups) > 1:
+        messages = sorted(chain.from_iterable(groups), key=_sequence_of)
+    _offer(pending_list, messages, is_direct=is_direct)
+
+
+def _offer(pending_list: PendingList, messages: list[StoredMessage], *, is_direct: bool) -> None:
+    try:
+        if is_direct:
+            pending_list.offer_direct(messages)
+        else:
+            pending_list.offer(messages)
+    except Exception:  # one cursor that fails must not keep messages from the other lists
+        _log.exception("destination=%s: handing out failed", pending_list.destination)
+
+
+class _Node:
+    __slots__ = ("children", "lists")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.lists: dict[PendingList, None] = {}
+
+
+class FilterTree:
+    """Topic filters by level, for matching a name against many filters at once."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def add(self, filter_name: str, pending_list: PendingList) -> None:
+        node = self._root
+        for level in filter_name.split("."):
+            node = node.children.setdefault(level, _Node())
+        node.lists[pending_list] = None
+
+    def remove(self, filter_name: str, pending_list: PendingList) -> None:
+        """Forget the list; branches that hold nothing any more are pruned."""
+        levels = filter_name.split(".")
+        path = [self._root]
+        for level in levels:
+            child = path[-1].children.get(level)
+            if child is None:
+                return
+            path.append(child)
+        path[-1].lists.pop(pending_list, None)
+        for parent, child, level in reversed(list(zip(path, path[1:], levels, strict=False))):
+            if child.children or child.lists:
+                break
+            del parent.children[level]
+
+    def match(self, name: str) -> Iterator[PendingList]:
+        """Every list whose filter covers *name*; the rules of :func:`names.matches`."""
+        levels = name.split(".")
+        nodes = [self._root]
+        for position, level in enumerate(levels):
+            reached: list[_Node] = []
+            wild = position > 0 or not name.startswith("$")  # [MQTT-4.7.2-1]
+            for node in nodes:
+                children = node.children
+                if not children:
+                    continue
+                if wild:
+                    rest = children.get(">")
+                    if rest is not None:
+                        yield from rest.lists
+                    one = children.get("*")
+                    if one is not None:
+                        reached.append(one)
+                exact = children.get(level)
+                if exact is not None:
+                    reached.append(exact)
+            nodes = reached
+            if not nodes:
+                return
+        for node in nodes:
+            yield from node.lists
+            rest = node.children.get(">")  # "a.>" covers "a" itself
+            if rest is not None:
+                yield from rest.lists
+
+
+class Router:
+    """Resolves destinations. *queue_list* finds or makes the list of a queue."""
+
+    def __init__(self, queue_list: Callable[[str], PendingList]) -> None:
+        self.routes: dict[str, Route] = {}
+        self._queue_list = queue_list
+        self._filters = FilterTree()
+
+    def resolve(self, destination: str) -> Route:
+        """The route of a canonical, wildcard-free destination, from now on in ``routes``."""
+        if names.is_queue(destination):
+            queue = self._queue_list(destination)
+            route = Route((queue,), ()) if queue.is_stored else Route((), (queue,))
+        else:
+            route = self.topic_route(destination)
+        if len(self.routes) >= ROUTES_CACHED_MAX:
+            self.routes.clear()
+        self.routes[destination] = route
+        return route
+
+    def topic_route(self, topic: str) -> Route:
+        """The route of a canonical topic, not from ``routes`` and not put there."""
+        lists = _one_per_client(self._filters.match(names.name_of(topic)))
+        return Route(
+            (item for item in lists if item.stores),
+            (item for item in lists if not item.stores),
+        )
+
+    def add_filter(self, pending_list: PendingList) -> None:
+        self._filters.add(names.name_of(pending_list.destination), pending_list)
+        self._forget(pending_list.destination)
+
+    def remove_filter(self, pending_list: PendingList) -> None:
+        self._filters.remove(names.name_of(pending_list.destination), pending_list)
+        self._forget(pending_list.destination)
+
+    def forget(self, destination: str) -> None:
+        self.routes.pop(destination, None)
+
+    def _forget(self, filter_destination: str) -> None:
+        if names.is_filter(names.name_of(filter_destination)):
+            self.routes.clear()
+        else:
+            self.routes.pop(filter_destination, None)
+
+
+def _one_per_client(lists: Iterator[PendingList]) -> list[PendingList]:
+    """Of several subscriptions of one MQTT session that overlap only the one with the highest
+    QoS gets the message, so that the client sees it once [MQTT-3.3.5-1]."""
+    best: dict[tuple[str, str] | PendingList, PendingList] = {}
+    for item in lists:
+        key = item.overlap_key or item
+        known = best.get(key)
+        if known is None or item.qos > known.qos:
+            best[key] = item
+    return list(best.values())

@@ -1,0 +1,157 @@
+"""QoS 2 messages of shared subscriptions whose client left in the middle of the handshake.
+
+Whether the client has such a message is not known until it is back: it alone can complete the
+handshake [MQTT-4.8.2-4], and no other member of the group may get the message, also not when the
+client's session ends before [MQTT-4.8.2-5]. So it stays out of the group's list with the session,
+is handed to the same client again, and is discarded with the session.
+
+A subscription of its own needs none of this: what is in doubt returns to a list that only the same
+client consumes from. The store knows such a message as pending; after a restart it is claimed from
+the list before anybody is served.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidegate.spi import (
+    Discard,
+    DiscardReason,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    PutInflight,
+    RemoveInflight,
+    StoredMessage,
+    Subscription,
+)
+
+if TYPE_CHECKING:
+    from tidegate.broker.core import BrokerCore
+    from tidegate.broker.lists.consumer import Consumer
+    from tidegate.broker.lists.pending_list import PendingList
+    from tidegate.broker.sessions.sessions import SessionState
+
+_log = logging.getLogger("tidegate.broker.in_doubt")
+
+#: By name of the subscription, its messages in doubt, in order.
+InDoubt = dict[str, list[StoredMessage]]
+
+
+def set_aside(
+    core: BrokerCore,
+    session: SessionState | None,
+    consumers: Mapping[str, Consumer],
+    unanswered: Mapping[str, Sequence[int]],
+) -> None:
+    """The connection ends: take what is in doubt out of its consumers' hands.
+
+    Args: session: None when it ends with the connection; unanswered: by key, sequences of QoS 2
+        messages that were sent and not answered.
+    """
+    for key, sequences in unanswered.items():
+        consumer = consumers.get(key)
+        if consumer is None or not _is_shared(consumer):
+            continue
+        (pending_list,) = consumer.lists
+        kept: list[StoredMessage] = []
+        for sequence in sequences:
+            entry = consumer.in_flight.pop(sequence, None)
+            if entry is not None:
+                message = entry[0]
+                consumer.in_flight_bytes -= len(message.message.body)
+                kept.append(
+                    StoredMessage(message.sequence, message.message, message.delivery_count + 1)
+                )
+        if not kept:
+            continue
+        if session is not None and session.stored.expiry_interval:
+            session.in_doubt.setdefault(key, []).extend(kept)
+            core.record_delivery(pending_list, kept)
+        else:
+            _discard(core, pending_list, kept)
+
+
+def settle_ids(core: BrokerCore, session: SessionState) -> None:
+    """Messages that went back to a group or queue are anyone's now: their packet ids are free, or
+    for QoS 2 to be completed, so that the client does not take the next message under the same id
+    for a repetition."""
+    in_doubt = {
+        (key, message.sequence) for key, found in session.in_doubt.items() for message in found
+    }
+    others = {subscription.name for subscription in session.stored.attached}
+    for key, record in list(session.inflight.items()):
+        if (
+            record.state is InflightState.PUBLISHED
+            and record.direction is InflightDirection.OUT
+            and record.subscription in others
+            and (record.subscription, record.sequence) not in in_doubt
+        ):
+            operations = core.writer.turn.operations
+            if record.qos == 2:
+                released = InflightRecord(session.client_id, *key, InflightState.RELEASED)
+                session.inflight[key] = released
+                operations.append(PutInflight(released))
+            else:
+                del session.inflight[key]
+                operations.append(RemoveInflight(session.client_id, *key))
+    core.schedule()
+
+
+def hand_back(core: BrokerCore, session: SessionState, consumer: Consumer) -> None:
+    """The client is back and can be written to: it is the first thing that it gets."""
+    messages = session.in_doubt.pop(consumer.key, None)
+    if not messages:
+        return
+    (pending_list,) = consumer.lists
+    pending_list.hand_over(consumer, messages, core.now())
+
+
+def discard(core: BrokerCore, session: SessionState, subscription: Subscription) -> None:
+    """The session or this *subscription* of it ends."""
+    messages = session.in_doubt.pop(subscription.name, None)
+    pending_list = core.shared.get((subscription.share_group, subscription.filter))
+    if messages and pending_list is not None:
+        _discard(core, pending_list, messages)
+
+
+async def recover(core: BrokerCore, sessions: Sequence[SessionState]) -> None:
+    """After a restart, before anybody is served: claim what the sessions' records name.
+
+    Raises: StoreError.
+    """
+    for session in sessions:
+        shared = {
+            item.name: core.shared.get((item.share_group, item.filter))
+            for item in session.stored.attached
+            if item.share_group and item.qos == 2
+        }
+        for record in sorted(session.inflight.values(), key=lambda record: record.sequence):
+            pending_list = shared.get(record.subscription)
+            if pending_list is None or record.qos != 2:
+                continue
+            page = await core.store.page_in(pending_list.id, record.sequence - 1, 1, 1)
+            found = [message for message in page if message.sequence == record.sequence]
+            if found and pending_list.cursor.claim([record.sequence]):
+                session.in_doubt.setdefault(record.subscription, []).extend(found)
+        settle_ids(core, session)
+
+
+def _is_shared(consumer: Consumer) -> bool:
+    if len(consumer.lists) != 1:
+        return False
+    subscription = consumer.lists[0].subscription
+    return subscription is not None and bool(subscription.share_group)
+
+
+def _discard(core: BrokerCore, pending_list: PendingList, messages: list[StoredMessage]) -> None:
+    sequences = tuple(message.sequence for message in messages)
+    _log.info(
+        "destination=%s discarded=%d: in doubt when the session ended [MQTT-4.8.2-5]",
+        pending_list.destination,
+        len(sequences),
+    )
+    core.add_operation(Discard(pending_list.id, sequences, DiscardReason.DROPPED))
+    pending_list.cursor.remove(sequences)

@@ -1,0 +1,209 @@
+"""Wills: what is published for a client that went without saying goodbye, at once or later.
+
+The will of a client whose session is stored is stored with it, so that it is published also when
+the gateway was killed, and in one batch with the note that it was, so that it is published once.
+One that finds the store full waits for room.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tidegate.broker.turn.units import undo_all
+from tidegate.spi import (
+    Action,
+    FlowControlError,
+    GatewayError,
+    Message,
+    PutSession,
+    StoreFullError,
+    Token,
+)
+
+if TYPE_CHECKING:
+    from tidegate.broker.core import BrokerCore
+    from tidegate.broker.sessions.sessions import SessionState
+
+_log = logging.getLogger("tidegate.broker.wills")
+
+#: Wills that may wait for their delay or for room; past it one that cannot go out at once is lost.
+WAITING_MAX: Final = 100_000
+
+#: How long a will that found no room waits before it is tried again.
+RETRY_US: Final = 1_000_000
+
+
+class Will:
+    """A will whose client is gone.
+
+    Stands for the client where a connection is expected: as author of the publish, and as who is
+    told of its failure.
+
+    Attributes:
+        message: what to publish; principal, client_id, address: of the client.
+        session: the stored session that holds it; None when none does.
+        due: when to publish, microseconds since the epoch.
+        is_late: its time came, but there was no room: nothing takes it back any more.
+        authorized: see :class:`~tidegate.broker.connection.Connection`.
+    """
+
+    __slots__ = (
+        "_wills",
+        "address",
+        "authorized",
+        "client_id",
+        "due",
+        "is_late",
+        "message",
+        "principal",
+        "session",
+    )
+
+    def __init__(
+        self,
+        wills: Wills,
+        message: Message,
+        *,
+        principal: str,
+        client_id: str,
+        address: str,
+        session: SessionState | None,
+        due: int,
+    ) -> None:
+        self._wills = wills
+        self.message = message
+        self.principal = principal
+        self.client_id = client_id
+        self.address = address
+        self.session = session
+        self.due = due
+        self.is_late = False
+        self.authorized: set[tuple[Action, str]] = set()
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        """From the writer; never called, because the publish has no token."""
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        """From the writer: the publish was dropped."""
+        del token
+        self._wills.publish_failed(self, error)
+
+
+class Wills:
+    """Wills that wait."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._waiting: dict[Will, None] = {}
+        self._by_session: dict[SessionState, Will] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self, will: Will) -> None:
+        """The client is gone: publish now, or when it is due."""
+        if will.due <= self._core.now():
+            self._publish(will)
+        else:
+            self._wait(will)
+
+    def cancel(self, session: SessionState) -> None:
+        """The client is back before the delay was over [MQTT-3.1.3-9 of 5.0]."""
+        will = self._by_session.pop(session, None)
+        if will is None:
+            return
+        if will.is_late:
+            will.session = None  # which has another will by now, or none
+        else:
+            self._waiting.pop(will, None)
+
+    def session_ended(self, session: SessionState) -> None:
+        """The session is over before the delay was: its will is published now."""
+        will = self._by_session.pop(session, None)
+        if will is not None:
+            self._waiting.pop(will, None)
+            will.session = None
+            self._publish(will)
+
+    def publish_due(self, now: int) -> None:
+        """Publish those whose time has come."""
+        for will in [will for will in self._waiting if will.due <= now]:
+            del self._waiting[will]
+            if will.session is not None:
+                self._by_session.pop(will.session, None)
+            self._publish(will)
+
+    def publish_failed(self, will: Will, error: GatewayError) -> None:
+        """It was not written: no room means later, anything else never."""
+        if isinstance(error, StoreFullError | FlowControlError):
+            session = will.session
+            if session is not None and session.stored.will is not will.message:
+                will.session = None  # the client came back while it was being written
+            will.is_late = True
+            will.due = self._core.now() + RETRY_US
+            self._wait(will, error)
+        else:
+            self._lose(will, error)
+
+    def _wait(self, will: Will, error: GatewayError | None = None) -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            self._lose(will, error or FlowControlError(f"{WAITING_MAX} wills are waiting"))
+        else:
+            self._waiting[will] = None
+            if will.session is not None:
+                self._by_session[will.session] = will
+
+    @staticmethod
+    def _lose(will: Will, error: Exception) -> None:
+        _log.error(
+            "client=%s peer=%s destination=%s will=lost: %s",
+            will.client_id,
+            will.address,
+            will.message.destination,
+            error,
+        )
+
+    def _publish(self, will: Will) -> None:
+        try:
+            self._add(will)
+        except (StoreFullError, FlowControlError) as error:
+            self.publish_failed(will, error)
+        except Exception as error:  # one client's will must not keep the others from going
+            self._lose(will, error)
+
+    def _add(self, will: Will) -> None:
+        core = self._core
+        now = core.now()
+        message = will.message
+        # Its life begins now (MQTT 5.0 section 3.1.3.2.4).
+        life = message.expires_at - message.received_at if message.expires_at else 0
+        expires_at = now + life if message.expires_at else 0
+        message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
+        core.writer.check_writable()
+        message = core.check_publish(will, message)
+        core.resolve(message.destination)  # a new queue is not part of this unit
+        if message.retain:
+            core.retained.check_room(message)
+        turn = core.writer.turn
+        first = len(turn.operations)
+        undo: list[Callable[[], None]] = []
+        core.publish_in_turn(message, will.client_id, undo)
+        core.own_sequences += 1
+        session = will.session
+        if session is not None and core.sessions.is_known(session):
+            before = session.stored
+            cleared = session.stored = msgspec.structs.replace(before, will=None, will_delay=0)
+            turn.operations.append(PutSession(cleared))
+
+            def keep() -> None:
+                if session.stored is cleared:  # the client is not back with another will
+                    session.stored = before
+
+            undo.append(keep)
+        turn.units.append((first, len(turn.operations) - first, will, None, undo_all(undo)))
+        turn.synced = True
+        core.schedule()

@@ -1,0 +1,1 @@
+"""Operations held together: transactions, branches, duplicate ids."""

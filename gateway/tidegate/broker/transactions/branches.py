@@ -1,0 +1,551 @@
+"""Branches of distributed transactions (XA): prepared, in doubt, committed, rolled back.
+
+Preparing makes a client's transaction durable without carrying it out: its messages go into a
+pending list of the branch's own, which nobody consumes from; what it acknowledged stays pending in
+its lists and is in nobody's hands. From then on the branch belongs to no connection: it outlives the
+client and the gateway until somebody completes it.
+
+Committing reads the messages back and publishes them like any others, under new sequences, in one
+batch with the acknowledgements and the end of the branch; rolling back ends it and lets the
+acknowledged messages go back to their lists. Both wait for the store twice (reading, writing), so
+they are asked for and confirmed later; one that fails leaves the branch as it was.
+
+A heuristic completion (an operator's) leaves a record of what was decided, until the transaction
+manager has seen it and lets it be forgotten.
+
+Source: X/Open XA specification, sections 2.3 and 3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tidegate.broker.route.detours import check_detours
+from tidegate.broker.transactions.transactions import Outcome, Published, Transaction
+from tidegate.broker.turn.units import undo_all
+from tidegate.spi import (
+    AccessError,
+    Acknowledge,
+    AddMessage,
+    Branch,
+    BranchId,
+    BranchState,
+    FlowControlError,
+    GatewayError,
+    LockedMessages,
+    PutBranch,
+    RecoveredState,
+    RemoveBranch,
+    RequestError,
+    StoredMessage,
+    StoreIOError,
+    Token,
+    check_branch_id,
+    names,
+)
+
+if TYPE_CHECKING:
+    from tidegate.broker.core import BrokerCore
+    from tidegate.broker.lists.consumer import InFlight
+    from tidegate.broker.lists.pending_list import PendingList
+    from tidegate.broker.turn.writer import Waiting
+
+_log = logging.getLogger("tidegate.broker.branches")
+
+#: Messages and bytes of bodies read at a time when a branch is completed.
+_PAGE_COUNT: Final = 1000
+_PAGE_BYTES: Final = 16 << 20
+
+_DECIDED: Final = {BranchState.COMMITTED: "committed", BranchState.ROLLED_BACK: "rolled back"}
+
+Returned = list[tuple["PendingList", list[StoredMessage]]]
+
+
+class _Prepared:
+    """A branch, and what is known of it only while the gateway runs.
+
+    Attributes:
+        stored: what the store keeps.
+        lists: of ``stored.locked``, in its order; None for one that is gone.
+        unstored: messages that it acknowledged of lists that are not stored.
+        is_claimed: its locked messages were claimed from their cursors, not delivered.
+        is_durable: it is prepared.
+        is_busy: it is being prepared or completed just now.
+    """
+
+    __slots__ = ("is_busy", "is_claimed", "is_durable", "lists", "stored", "unstored")
+
+    def __init__(self, stored: Branch, lists: list[PendingList | None]) -> None:
+        self.stored = stored
+        self.lists = lists
+        self.unstored: list[InFlight] = []
+        self.is_claimed = False
+        self.is_durable = True
+        self.is_busy = False
+
+    def locked(self) -> list[tuple[PendingList, LockedMessages]]:
+        """Those whose lists are still there."""
+        pairs = zip(self.lists, self.stored.locked, strict=True)
+        return [
+            (found, item) for found, item in pairs if found is not None and not found.is_removed
+        ]
+
+
+class Branches:
+    """All branches of the gateway."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._by_id: dict[BranchId, _Prepared] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def all_of(self, principal: str | None = None) -> Sequence[Branch]:
+        """Branches of *principal* (None: all), the oldest first."""
+        found = [item.stored for item in self._by_id.values() if item.is_durable]
+        return [item for item in found if principal is None or item.principal == principal]
+
+    def recover(self, state: RecoveredState) -> None:
+        """Take up what the store knows; every list is there, and nobody is served yet."""
+        core = self._core
+        known = [*core.queues.values(), *core.durable.values(), *core.shared.values()]
+        by_id = {item.id: item for item in known}
+        for stored in sorted(state.branches, key=lambda item: item.prepared_at):
+            lists = [by_id.get(item.pending_list) for item in stored.locked]
+            branch = self._by_id[stored.branch_id] = _Prepared(stored, lists)
+            branch.is_claimed = True
+            for pending_list, item in branch.locked():
+                pending_list.cursor.claim(sorted(item.sequences))
+            for _, destination, duplicate_id in stored.duplicate_ids:
+                core.duplicates.reserve(destination, duplicate_id, stored.branch_id)
+            if stored.state is BranchState.PREPARED:
+                _log.warning(
+                    "branch=%s prepared_by=%r is in doubt: %d messages wait in it and %d are locked"
+                    " until it is committed or rolled back",
+                    stored.branch_id,
+                    stored.principal or stored.client_id,
+                    _count(state, stored.pending_list),
+                    sum(len(item.sequences) for item in stored.locked),
+                )
+
+    # --- preparing -----------------------------------------------------------------------------
+
+    def check_new(self, branch_id: BranchId, transaction: Transaction) -> None:
+        """Check that *transaction* could be prepared. Raises: RequestError, FlowControlError."""
+        if not self._core.store.capabilities.branches:
+            raise RequestError("the message store cannot keep prepared transactions")
+        try:
+            check_branch_id(branch_id)
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        if branch_id in self._by_id:
+            raise RequestError(f"branch {branch_id} is there already")  # XAER_DUPID
+        limit = self._core.config.prepared_branches_max
+        if len(self._by_id) >= limit:
+            raise FlowControlError(
+                f"{limit} branches are prepared; that is the limit (broker.prepared_branches_max)"
+            )
+        for step in transaction.steps:
+            if isinstance(step, Published):
+                if names.is_temporary(step.message.destination):
+                    raise RequestError(
+                        "a transaction that sends to a temporary destination cannot be prepared:"
+                        " the destination may be gone when it is committed"
+                    )
+                if step.inflight is not None:
+                    raise RequestError("a packet id cannot be part of a prepared transaction")
+
+    def prepare(
+        self,
+        branch_id: BranchId,
+        transaction: Transaction,
+        who: Waiting,
+        token: Token,
+        *,
+        owner: tuple[str, str, str],
+        give_back: Callable[[], None],
+    ) -> None:
+        """Put *transaction* into the filling turn, prepared; it was checked.
+
+        Args: owner: principal, client id and protocol; give_back: undoes the acknowledgements.
+        """
+        core = self._core
+        turn = core.writer.turn
+        first = len(turn.operations)
+        published = [step for step in transaction.steps if isinstance(step, Published)]
+        list_id = core.take_list_id() if published else 0
+        sent: list[AddMessage] = []
+        ids: list[tuple[int, str, str]] = []
+        for step in published:
+            sequence = core.next_sequence
+            core.next_sequence = sequence + 1
+            message = step.message
+            sent.append(AddMessage(sequence, message, (list_id,)))
+            turn.body_bytes += len(message.body)
+            if step.duplicate_id:
+                ids.append((sequence, message.destination, step.duplicate_id))
+                core.duplicates.reserve(message.destination, step.duplicate_id, branch_id)
+        locked, lists, unstored = _locked(transaction, owner[2])
+        stored = Branch(
+            branch_id,
+            list_id,
+            BranchState.PREPARED,
+            core.now(),
+            0,
+            *owner,
+            tuple(locked),
+            tuple(ids),
+        )
+        branch = self._by_id[branch_id] = _Prepared(stored, lists)
+        branch.unstored = unstored
+        branch.is_durable = False
+        branch.is_busy = True
+        turn.operations += [PutBranch(stored), *sent]
+
+        def undo() -> None:
+            self._forget(branch)
+            give_back()
+
+        turn.units.append(
+            (first, len(turn.operations) - first, _Preparing(branch, who, token), branch_id, undo)
+        )
+        turn.commits = True
+        core.schedule()
+
+    def _forget(self, branch: _Prepared) -> None:
+        self._by_id.pop(branch.stored.branch_id, None)
+        for _, destination, duplicate_id in branch.stored.duplicate_ids:
+            self._core.duplicates.release(destination, duplicate_id)
+
+    # --- completing ----------------------------------------------------------------------------
+
+    def complete(
+        self,
+        branch_id: BranchId,
+        who: Waiting,
+        token: Token,
+        *,
+        commit: bool,
+        principal: str | None,
+        heuristic: bool = False,
+    ) -> None:
+        """Commit or roll back; *who* is told when it is durable, or why it failed.
+
+        Args: principal: only branches of this one; None: an operator; heuristic: keep a record.
+        Raises: RequestError for a branch that is not in doubt; AccessError; StoreError.
+        """
+        branch = self._find(branch_id, principal)
+        stored = branch.stored
+        if stored.state is not BranchState.PREPARED:
+            raise RequestError(
+                f"branch {branch_id} was {_DECIDED[stored.state]} by an operator; forget it"
+            )
+        self._core.writer.check_writable()
+        branch.is_busy = True
+        self._core.spawn(
+            self._complete(branch, who, token, commit=commit, heuristic=heuristic),
+            f"page-in branch {branch_id}",
+        )
+
+    def forget(
+        self, branch_id: BranchId, who: Waiting, token: Token, *, principal: str | None
+    ) -> None:
+        """The transaction manager knows what an operator decided.
+
+        Raises: RequestError for a branch that is in doubt; AccessError.
+        """
+        branch = self._find(branch_id, principal)
+        if branch.stored.state is BranchState.PREPARED:
+            raise RequestError(f"branch {branch_id} is in doubt; commit it or roll it back")
+        turn = self._core.writer.turn
+        del self._by_id[branch_id]
+        turn.units.append((len(turn.operations), 1, who, token, None))
+        turn.operations.append(RemoveBranch(branch_id, 0))
+        turn.synced = True
+        self._core.schedule()
+
+    def _find(self, branch_id: BranchId, principal: str | None) -> _Prepared:
+        branch = self._by_id.get(branch_id)
+        if branch is None:
+            raise RequestError(f"there is no prepared branch {branch_id}")  # XAER_NOTA
+        if principal is not None and branch.stored.principal != principal:
+            raise AccessError(
+                f"branch {branch_id} was prepared by somebody else", principal=principal
+            )
+        if branch.is_busy:
+            raise RequestError(f"branch {branch_id} is just being prepared or completed")
+        return branch
+
+    async def _complete(
+        self, branch: _Prepared, who: Waiting, token: Token, *, commit: bool, heuristic: bool
+    ) -> None:
+        try:
+            sent = await self._sent(branch) if commit else []
+            back: Returned = []
+            for pending_list, item in branch.locked():
+                if item.rejected or not commit:
+                    back.append((pending_list, await self._read(pending_list, item.sequences)))
+            self._finish(branch, who, token, sent, back, commit=commit, heuristic=heuristic)
+        except Exception as error:
+            branch.is_busy = False
+            if not isinstance(error, GatewayError):
+                _log.exception("branch=%s cannot be completed", branch.stored.branch_id)
+                error = StoreIOError(f"the branch cannot be completed: {error}")
+            who.failed(token, error)
+
+    async def _sent(self, branch: _Prepared) -> list[StoredMessage]:
+        """What the branch sends, in order."""
+        found: list[StoredMessage] = []
+        list_id = branch.stored.pending_list
+        while list_id:
+            after = found[-1].sequence if found else 0
+            page = await self._core.store.page_in(list_id, after, _PAGE_COUNT, _PAGE_BYTES)
+            if not page:
+                break
+            found += page
+        return found
+
+    async def _read(
+        self, pending_list: PendingList, sequences: Sequence[int]
+    ) -> list[StoredMessage]:
+        """Those of *sequences* that are pending in the list, in the list's order."""
+        wanted: set[int] = set(sequences)
+        found: list[StoredMessage] = []
+        while wanted and not pending_list.is_removed:
+            after = min(wanted) - 1
+            limit = min(len(wanted), _PAGE_COUNT)
+            page = await self._core.store.page_in(pending_list.id, after, limit, _PAGE_BYTES)
+            found += [item for item in page if item.sequence in wanted]
+            last = page[-1].sequence if page else max(wanted)
+            wanted = {sequence for sequence in wanted if sequence > last}
+        return found
+
+    def _finish(
+        self,
+        branch: _Prepared,
+        who: Waiting,
+        token: Token,
+        sent: list[StoredMessage],
+        back: Returned,
+        *,
+        commit: bool,
+        heuristic: bool,
+    ) -> None:
+        """Everything was read: put the end of the branch into the filling turn.
+
+        Raises: GatewayError; nothing has changed then.
+        """
+        core, stored = self._core, branch.stored
+        core.writer.check_writable()
+        messages = [item.message for item in sent]
+        if messages:
+            check_detours(core, stored.client_id, messages)  # also makes queues that are gone
+        again, moves = self._sort(back, commit=commit)
+        turn = core.writer.turn
+        was_synced = turn.synced
+        first = len(turn.operations)
+        first_sequence = core.next_sequence
+        undo: list[Callable[[], None]] = []
+        ids = {sequence: duplicate_id for sequence, _, duplicate_id in stored.duplicate_ids}
+        try:
+            for item in sent:
+                message = item.message
+                core.publish_in_turn(message, stored.client_id, undo)
+                core.own_sequences += 1  # it was counted as received when it was prepared
+                if item.sequence in ids and core.duplicates.is_on:
+                    core.duplicates.add(
+                        message.destination, ids[item.sequence], core.next_sequence - 1, undo
+                    )
+        except BaseException:  # a part of it must not become durable
+            del turn.operations[first:]
+            turn.drop_added(first_sequence, core.next_sequence)
+            for step in reversed(undo):
+                step()
+            raise
+        if commit:
+            self._acknowledge(branch)
+        for pending_list, item, target in moves:
+            core.dead_letter(item, pending_list, target)
+        turn.operations.append(RemoveBranch(stored.branch_id, stored.pending_list))
+        decided = None
+        if heuristic:
+            decided = _decided(stored, commit=commit, now=core.now())
+            turn.operations.append(PutBranch(decided))
+        end_sequence = core.next_sequence
+        undo.append(lambda: turn.drop_added(first_sequence, end_sequence))
+        for pending_list, items in again:
+            core.record_delivery(pending_list, items)
+        waiting = _Completing(self, branch, who, token, decided)
+        waiting.again, waiting.is_commit = again, commit
+        turn.units.append(
+            (first, len(turn.operations) - first, waiting, stored.branch_id, undo_all(undo))
+        )
+        turn.synced = was_synced
+        turn.commits = True
+        core.schedule()
+
+    def _sort(
+        self, back: Returned, *, commit: bool
+    ) -> tuple[Returned, list[tuple[PendingList, StoredMessage, PendingList]]]:
+        """What goes back to its list, one delivery more counted, and what to which dead-letter
+        queue (made here, outside of the unit: see Connection)."""
+        again: Returned = []
+        moves: list[tuple[PendingList, StoredMessage, PendingList]] = []
+        for pending_list, items in back:
+            if pending_list.is_removed:
+                continue
+            kept: list[StoredMessage] = []
+            for item in items:
+                target = self._core.dead_letter_list(item, pending_list) if commit else None
+                if target is not None:
+                    moves.append((pending_list, item, target))
+                else:
+                    kept.append(StoredMessage(item.sequence, item.message, item.delivery_count + 1))
+            if kept:
+                again.append((pending_list, kept))
+        return again, moves
+
+    def _acknowledge(self, branch: _Prepared) -> None:
+        core = self._core
+        now = core.now()
+        for pending_list, item in branch.locked():
+            if not item.rejected:
+                core.writer.turn.operations.append(
+                    Acknowledge(
+                        pending_list.id,
+                        item.sequences,
+                        item.delivered_at,
+                        now,
+                        item.client_id,
+                        item.subscription,
+                        item.protocol,
+                    )
+                )
+
+    def completed(
+        self, branch: _Prepared, decided: Branch | None, again: Returned, *, is_commit: bool
+    ) -> None:
+        """It is durable: the branch is over, and what it locked is free or gone."""
+        self._forget(branch)
+        if decided is not None:
+            self._by_id[decided.branch_id] = _Prepared(decided, [])
+            _log.warning("branch=%s heuristically=%r", decided.branch_id, _DECIDED[decided.state])
+        for pending_list, messages in again:
+            pending_list.put_back(messages)
+        for pending_list, item in branch.locked():
+            returned = {m.sequence for found, back in again if found is pending_list for m in back}
+            gone = sorted(set(item.sequences) - returned)
+            if not gone:
+                continue
+            if branch.is_claimed:
+                pending_list.cursor.remove(gone)
+            if pending_list.selecting is not None:
+                pending_list.selecting.leaving(gone)
+        if not is_commit:
+            for message, pending_list, _ in branch.unstored:
+                again_message = StoredMessage(
+                    message.sequence, message.message, message.delivery_count + 1
+                )
+                pending_list.put_back([again_message])
+
+
+class _Preparing:
+    """Waits until a branch is durable; then anybody may complete it."""
+
+    def __init__(self, branch: _Prepared, who: Waiting, token: Token) -> None:
+        self._branch = branch
+        self._who = who
+        self._token = token
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        self._branch.is_durable = True
+        self._branch.is_busy = False
+        if self._token is not None:
+            self._who.confirmed([self._token])
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        self._who.failed(self._token, error)
+
+
+class _Completing:
+    """Waits until the end of a branch is durable.
+
+    Attributes: again: what goes back to its lists then; is_commit: it is not rolled back.
+    """
+
+    def __init__(
+        self,
+        branches: Branches,
+        branch: _Prepared,
+        who: Waiting,
+        token: Token,
+        decided: Branch | None,
+    ) -> None:
+        self._branches = branches
+        self._branch = branch
+        self._who = who
+        self._token = token
+        self._decided = decided
+        self.again: Returned = []
+        self.is_commit = False
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        self._branches.completed(self._branch, self._decided, self.again, is_commit=self.is_commit)
+        if self._token is not None:
+            self._who.confirmed([self._token])
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        self._branch.is_busy = False
+        self._who.failed(self._token, error)
+
+
+def _locked(
+    transaction: Transaction, protocol: str
+) -> tuple[list[LockedMessages], list[PendingList | None], list[InFlight]]:
+    """What a transaction acknowledged and rejected, list by list, and what is not stored."""
+    locked: list[LockedMessages] = []
+    lists: list[PendingList | None] = []
+    unstored: list[InFlight] = []
+    for step in transaction.settled():
+        by_list: dict[PendingList, list[InFlight]] = {}
+        for entry in step.entries:
+            by_list.setdefault(entry[1], []).append(entry)
+        for pending_list, entries in by_list.items():
+            if not pending_list.is_stored or pending_list.is_removed:
+                unstored += entries
+                continue
+            lists.append(pending_list)
+            locked.append(
+                LockedMessages(
+                    pending_list.id,
+                    tuple(message.sequence for message, _, _ in entries),
+                    tuple(delivered_at for _, _, delivered_at in entries),
+                    step.consumer.connection.client_id,
+                    step.consumer.subscription_name,
+                    protocol,
+                    step.outcome is Outcome.REJECTED,
+                )
+            )
+    return locked, lists, unstored
+
+
+def _decided(stored: Branch, *, commit: bool, now: int) -> Branch:
+    """The record of what an operator decided."""
+    return msgspec.structs.replace(
+        stored,
+        pending_list=0,
+        state=BranchState.COMMITTED if commit else BranchState.ROLLED_BACK,
+        completed_at=now,
+        locked=(),
+        duplicate_ids=(),
+    )
+
+
+def _count(state: RecoveredState, pending_list: int) -> int:
+    count = state.pending.get(pending_list)
+    return count.messages if count else 0

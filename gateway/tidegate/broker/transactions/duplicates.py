@@ -1,0 +1,244 @@
+"""Duplicate ids: a message that is sent to a destination again under the same id is discarded.
+
+The ids of each destination are a ring: when it is full the oldest is forgotten. An id is made durable
+in the same batch as its message, so both are there after a crash, or neither.
+
+The repetition is confirmed like any message, so that its producer stops repeating it; but not before
+the original is durable, and not at all when the original is dropped because the store is full: the
+one confirmation that the producer gets may be this one.
+
+Source: Artemis, "Duplicate Message Detection" (``_AMQ_DUPL_ID``, ``id-cache-size``,
+``persist-id-cache``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from tidegate.spi import (
+    AddDuplicateId,
+    BranchId,
+    DuplicateId,
+    ForgetDuplicateIds,
+    RequestError,
+    StoreFullError,
+)
+
+if TYPE_CHECKING:
+    from tidegate.broker.core import BrokerCore
+    from tidegate.broker.turn.writer import Unit
+
+_log = logging.getLogger("tidegate.broker.duplicates")
+
+#: Longer ids are remembered by their hash: a ring is a bound on memory only if its entries have one.
+ID_CHARACTERS_MAX: Final = 128
+
+#: All rings together hold at most so many times ``id_cache_size`` ids; past it the oldest ids of the
+#: destination go that was used longest ago. Destinations are without number, memory is not.
+FULL_RINGS_MAX: Final = 50
+
+#: A full ring forgets this part of it at a time, so that the store is told once and not each time.
+_SLACK_PART: Final = 100
+
+
+class _Fresh:
+    """An id whose message is not durable yet.
+
+    Attributes: turn: number of the turn that its message is in; repeats: units of repetitions, all
+        units of their turn, and what takes them back.
+    """
+
+    __slots__ = ("repeats", "turn")
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+        self.repeats: list[tuple[list[Unit], Unit, Callable[[], None] | None]] = []
+
+
+class DuplicateIds:
+    """The rings of all destinations.
+
+    Attributes:
+        is_on: ``id_cache_size`` is not 0.
+        discarded: repetitions so far.
+    """
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._size = core.config.id_cache_size
+        self._slack = self._size // _SLACK_PART
+        self.is_on = self._size > 0
+        self.discarded = 0
+        self._persists = (
+            self.is_on and core.config.persist_id_cache and core.store.capabilities.duplicate_ids
+        )
+        # By destination, the one used last at the end: sequence by id, in ascending order.
+        self._rings: dict[str, dict[str, int]] = {}
+        self._count = 0
+        self._fresh: dict[tuple[str, str], _Fresh] = {}
+        self._swept_at = 0
+        self._reserved: dict[tuple[str, str], BranchId] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def recover(self, ids: Iterable[DuplicateId]) -> None:
+        """Take up what the store knows; call once, before anybody publishes."""
+        if self.is_on and self._core.config.persist_id_cache and not self._persists:
+            _log.warning(
+                "duplicate_ids=in memory only: the store does not keep them, so after a restart"
+                " a repeated message is not found to be one"
+            )
+        for known in sorted(ids, key=lambda item: item.sequence):
+            ring = self._rings.pop(known.destination, {})
+            self._rings[known.destination] = ring
+            self._count += ring.pop(known.duplicate_id, None) is None
+            ring[known.duplicate_id] = known.sequence
+        for destination, ring in list(self._rings.items()):
+            kept = self._size if self._persists else 0
+            if len(ring) > kept:
+                self._forget(destination, len(ring) - kept, told=True)
+        self._limit_all()
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def is_known(self, destination: str, duplicate_id: str) -> bool:
+        """Tell whether the message was sent already.
+
+        Raises: RequestError when that is in doubt: a prepared branch sends it.
+        """
+        text = _text(duplicate_id)
+        branch_id = self._reserved.get((destination, text)) if self._reserved else None
+        if branch_id is not None:
+            raise RequestError(
+                f"a message with the duplicate id {text!r} is part of the prepared transaction"
+                f" {branch_id}; send it again when that is completed"
+            )
+        ring = self._rings.get(destination)
+        return ring is not None and text in ring
+
+    def check_new(self, ids: Iterable[tuple[str, str]]) -> None:
+        """Check that none of *ids* (destination, id) is known, nor comes twice.
+
+        Raises: RequestError that names the first.
+        """
+        seen: set[tuple[str, str]] = set()
+        for destination, duplicate_id in ids:
+            place = (destination, _text(duplicate_id))
+            if place in seen or self.is_known(destination, duplicate_id):
+                self._count_discarded(destination, duplicate_id)
+                raise RequestError(
+                    f"the transaction was rolled back: it sends a message to {destination} with the"
+                    f" duplicate id {place[1]!r}, which was sent before"
+                )
+            seen.add(place)
+
+    # --- remembering ---------------------------------------------------------------------------
+
+    def add(
+        self, destination: str, duplicate_id: str, sequence: int, undo: list[Callable[[], None]]
+    ) -> None:
+        """A message with a new id was added to the filling turn; the caller makes the unit."""
+        writer = self._core.writer
+        text = _text(duplicate_id)
+        ring = self._rings.pop(destination, None)
+        if ring is None:
+            ring = {}
+        self._rings[destination] = ring
+        ring[text] = sequence
+        self._count += 1
+        if self._persists:
+            turn = writer.turn
+            turn.operations.append(AddDuplicateId(destination, text, sequence))
+            turn.synced = True
+        if self._swept_at != writer.batches:
+            self._swept_at = writer.batches
+            self._fresh = {
+                place: fresh for place, fresh in self._fresh.items() if fresh.turn >= writer.batches
+            }
+        self._fresh[destination, text] = _Fresh(writer.turns)
+        undo.append(lambda: self._take_back(destination, text, sequence))
+        if len(ring) > self._size + self._slack:
+            self._forget(destination, len(ring) - self._size, told=self._persists)
+        self._limit_all()
+
+    def repeated(
+        self,
+        destination: str,
+        duplicate_id: str,
+        unit: Unit,
+        undo: Callable[[], None] | None,
+    ) -> None:
+        """A repetition is discarded; *unit*, the last of the filling turn, confirms it.
+
+        Args: undo: takes back what else it did, if the original is dropped.
+        """
+        self._count_discarded(destination, duplicate_id)
+        writer = self._core.writer
+        fresh = self._fresh.get((destination, _text(duplicate_id)))
+        if fresh is not None and fresh.turn >= writer.batches:
+            fresh.repeats.append((writer.turn.units, unit, undo))
+
+    def _count_discarded(self, destination: str, duplicate_id: str) -> None:
+        self.discarded += 1
+        _log.debug("destination=%s duplicate_id=%r discarded", destination, duplicate_id)
+
+    def _take_back(self, destination: str, text: str, sequence: int) -> None:
+        """The message was dropped, because the store is full: the next try is not a repetition."""
+        ring = self._rings.get(destination)
+        if ring is not None and ring.get(text) == sequence:
+            del ring[text]
+            self._count -= 1
+        fresh = self._fresh.pop((destination, text), None)
+        if fresh is None:
+            return
+        error = StoreFullError("the message store is full, send again later")
+        for units, unit, undo in fresh.repeats:
+            # In the turn that is dropped, or the one behind it: neither is confirmed yet.
+            units[:] = [other for other in units if other is not unit]
+            if undo is not None:
+                undo()
+            unit[2].failed(unit[3], error)
+
+    # --- branches ------------------------------------------------------------------------------
+
+    def reserve(self, destination: str, duplicate_id: str, branch_id: BranchId) -> None:
+        """A prepared branch sends it: nobody else may, and committing must not fail because of it."""
+        self._reserved[destination, _text(duplicate_id)] = branch_id
+
+    def release(self, destination: str, duplicate_id: str) -> None:
+        """The branch is completed."""
+        self._reserved.pop((destination, _text(duplicate_id)), None)
+
+    # --- forgetting ----------------------------------------------------------------------------
+
+    def _limit_all(self) -> None:
+        limit = FULL_RINGS_MAX * self._size
+        while self._count > limit:
+            oldest = next(iter(self._rings))
+            excess = max(self._count - limit, self._slack)
+            count = min(len(self._rings[oldest]), excess)
+            self._forget(oldest, count, told=self._persists)
+
+    def _forget(self, destination: str, count: int, *, told: bool) -> None:
+        """Forget the oldest ids of a ring, at least none. Args: told: the store is."""
+        ring = self._rings[destination]
+        gone = list(islice(ring, count))
+        through = 0
+        for text in gone:
+            through = ring.pop(text)
+        self._count -= len(gone)
+        if not ring:
+            del self._rings[destination]
+        if told and gone:
+            self._core.add_operation(ForgetDuplicateIds(destination, through), synced=False)
+
+
+def _text(duplicate_id: str) -> str:
+    if len(duplicate_id) <= ID_CHARACTERS_MAX:
+        return duplicate_id
+    return "sha256:" + hashlib.sha256(duplicate_id.encode("utf-8", "surrogatepass")).hexdigest()

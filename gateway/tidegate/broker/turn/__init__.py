@@ -1,0 +1,1 @@
+"""One batch a turn of the event loop."""

@@ -1,0 +1,1 @@
+"""Bodies outside of the journal: large messages."""

@@ -1,0 +1,142 @@
+"""Which stored messages refer to which large body: the index's half of their life.
+
+A body is named by the messages that refer to it: usually one, two while a dead letter shares it
+with other subscriptions of the original. Such a message is always counted as *shared*
+(docs/journal-format.md section 11), so that the index notices when its last reference goes.
+Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Final
+
+import msgspec
+
+from tidegate.spi import LargeBody
+from tidegate_store_journal.log.format import MASK_32
+
+#: Bytes of loose bodies that make a checkpoint due, so that the disk does not fill between two.
+LOOSE_BYTES_MAX: Final = 64 << 20
+
+
+def body_bytes_of(body: LargeBody) -> int:
+    """What a record's header and a location say of the body: its size, as far as they can."""
+    return min(body.size, MASK_32)
+
+
+class LargeReferences:
+    """See the module.
+
+    Attributes:
+        bodies: by message sequence.
+        loose: ids of bodies that no stored message refers to; a checkpoint removes them as soon as
+            nobody in memory holds them either.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: dict[int, LargeBody] = {}
+        self.loose: set[str] = set()
+        self._leaving: set[str] = set()  # loose since the checkpoint that is being written began
+        self._counts: dict[str, int] = {}
+        self._changed: set[int] = set()  # since the last checkpoint
+        self._saved: set[int] = set()  # the metadata store has them
+        self._loose_bytes = 0  # since the last checkpoint began
+        self._on_loose: Callable[[], None] | None = None
+        self._on_gone: Callable[[str], None] | None = None
+
+    def watch_loose(self, on_loose: Callable[[], None]) -> None:
+        """Call *on_loose* when LOOSE_BYTES_MAX have become loose since the last checkpoint."""
+        self._on_loose = on_loose
+
+    def watch_gone(self, on_gone: Callable[[str], None]) -> None:
+        """Call *on_gone* with each body that no message refers to any more."""
+        self._on_gone = on_gone
+
+    def __bool__(self) -> bool:
+        return bool(self.bodies)
+
+    def __contains__(self, body_id: str) -> bool:
+        return body_id in self._counts
+
+    def is_shared(self, body_id: str) -> bool:
+        """More than one message refers to it."""
+        return self._counts.get(body_id, 0) > 1
+
+    def add(self, sequence: int, body: LargeBody) -> None:
+        """Message *sequence* refers to *body* from now on. Idempotent."""
+        if sequence in self.bodies:
+            return
+        # A copy: that the index knows a body must not look as if a client held it.
+        self.bodies[sequence] = msgspec.structs.replace(body)
+        self._counts[body.id] = self._counts.get(body.id, 0) + 1
+        if body.id in self.loose:
+            self.loose.discard(body.id)
+            self._loose_bytes = max(0, self._loose_bytes - body.size)
+        self._leaving.discard(body.id)
+        self._changed.add(sequence)
+
+    def remove(self, sequence: int) -> None:
+        """The last reference to message *sequence* is gone. No error when it was not large."""
+        body = self.bodies.pop(sequence, None)
+        if body is None:
+            return
+        count = self._counts[body.id] - 1
+        if count:
+            self._counts[body.id] = count
+        else:
+            del self._counts[body.id]
+            if self._on_gone is not None:
+                self._on_gone(body.id)
+            self.add_loose(body)
+        if sequence in self._saved:
+            self._changed.add(sequence)
+        else:
+            self._changed.discard(sequence)
+
+    def add_loose(self, body: LargeBody) -> None:
+        """No message refers to *body*: not yet, if ever (it has just been made), or not any more."""
+        self.loose.add(body.id)
+        self._loose_bytes += body.size
+        if self._loose_bytes >= LOOSE_BYTES_MAX and self._on_loose is not None:
+            self._loose_bytes = 0
+            self._on_loose()
+
+    def take_loose(self) -> set[str]:
+        """What is loose now and, from then on, without the ids that a message came to refer to.
+
+        Such a message may be acknowledged again, and loose, before the checkpoint that begins now is
+        on disk; but after a power cut it can be pending, for only its addition has to be durable.
+        """
+        self._loose_bytes = 0
+        self._leaving = self.loose.copy()
+        return self._leaving
+
+    def restore(self, bodies: dict[int, LargeBody]) -> None:
+        """What the checkpoint knows (at start)."""
+        for sequence, body in bodies.items():
+            self.add(sequence, body)
+        self._saved = set(bodies)
+        self._changed.clear()
+
+    def keep_only(self, sequences: Container[int]) -> None:
+        """Messages with other sequences are not referred to (at start)."""
+        for sequence in [key for key in self.bodies if key not in sequences]:
+            self.remove(sequence)
+
+    def take_changes(self) -> dict[int, LargeBody | None]:
+        """Since the last call: the body by sequence, None when it is gone."""
+        changed, self._changed = self._changed, set()
+        result: dict[int, LargeBody | None] = {}
+        for sequence in changed:
+            body = result[sequence] = self.bodies.get(sequence)
+            if body is None:
+                self._saved.discard(sequence)
+            else:
+                self._saved.add(sequence)
+        return result
+
+    def mark_everything_changed(self) -> None:
+        """The metadata store is empty."""
+        self._saved.clear()
+        self._changed = set(self.bodies)

@@ -1,0 +1,1 @@
+"""Checkpoints: what makes the next start short."""

@@ -1,0 +1,324 @@
+"""Checkpoints and cleanup: what makes the next start short and the disk small.
+
+A checkpoint takes, on the loop, what changed since the last one (a copy of arrays, not of objects),
+and writes it in a thread: live lists, bindings snapshot, LMDB, in this order (docs/journal-format.md
+section 8). Cleanup is a checkpoint that afterwards puts away the data files that were dead when it
+began; a dead file can never live again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tidegate_store_journal.bodies.large import LargeFiles
+from tidegate_store_journal.checkpoint.marker import Floor, raise_floor
+from tidegate_store_journal.checkpoint.metadata import (
+    METADATA_VERSION,
+    Metadata,
+    MetadataState,
+    NoMetadata,
+)
+from tidegate_store_journal.checkpoint.sidefiles import (
+    Bindings,
+    LiveList,
+    split_blocks,
+    write_bindings,
+    write_live_list,
+)
+from tidegate_store_journal.index.branches import Duplicates, write_duplicates
+from tidegate_store_journal.index.changes import Changes
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
+from tidegate_store_journal.log.storage import Storage
+
+logger = logging.getLogger("tidegate.store.journal")
+
+
+#: A file that only takes room. When a checkpoint fails for want of room it is given up, so that the
+#: checkpoint can be written after all and dead data files be deleted: the way out of a full disk.
+RESERVE_NAME: Final = "reserve"
+RESERVE_BYTES: Final = 4 << 20
+
+
+class Tail(Protocol):
+    """Where the journal ends: everything applied to the index is before it."""
+
+    @property
+    def file(self) -> DataFile | None: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one checkpoint writes, fixed on the loop."""
+
+    changes: list[Changes]
+    state: MetadataState
+    bindings: Bindings | None
+    live_lists: list[LiveList] = field(default_factory=list[LiveList])
+    dead: list[DataFile] = field(default_factory=list["DataFile"])
+    duplicates: Duplicates | None = None
+    duplicate_changes: int = 0
+
+
+class Checkpointer:
+    """Runs one checkpoint at a time. All methods are for the event loop."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        metadata: Metadata,
+        index: Index,
+        files: DataFiles,
+        tail: Tail,
+        executor: Executor,
+        *,
+        store_id: str,
+        sync: Callable[[], Awaitable[None]],
+        bindings_stale: bool,
+        large: LargeFiles | None = None,
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._index = index
+        self._files = files
+        self._tail = tail
+        self._executor = executor
+        self._store_id = store_id
+        self._sync = sync
+        self._large = large
+        self._lock = asyncio.Lock()
+        self._unsaved: list[Changes] = []
+        self._bindings_stale = bindings_stale
+        self._saved_duplicates = -1
+        self._saved_batch = -1
+        self._saved_released = index.log.released
+
+    async def run(self, *, cleanup: bool = False, clean: bool = False, force: bool = False) -> int:
+        """Write a checkpoint if anything changed, and put dead files away when *cleanup*.
+
+        *clean*: the store is being closed; nothing is written after this. *force*: write one even
+        when nothing changed.
+        Returns: data files put away. Raises: OSError; StoreError when the journal cannot be synced.
+        """
+        async with self._lock:
+            work = self._begin(cleanup=cleanup, clean=clean, force=force)
+            loose = self._index.large.take_loose()
+            if work is None:
+                await self._sweep(loose)
+                return 0
+            # Positions and locations in the checkpoint must not be ahead of what is on disk.
+            await self._sync()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._executor, self._write, work)
+            self._unsaved.clear()
+            self._bindings_stale = False
+            if work.duplicates is not None:
+                self._saved_duplicates = work.duplicate_changes
+            self._saved_batch = work.state.batch
+            self._saved_released = work.state.ack_released
+            await self._sweep(loose)
+            # In the journal's order, without gaps: a file must not outlive another one that says
+            # what became of its messages. A page may still be read from one; then it waits.
+            gone = list(itertools.takewhile(lambda file: file.readers == 0, work.dead))
+            if gone:
+                try:
+                    await self._files.dispose(gone)
+                finally:
+                    for file in gone:
+                        if self._files.get(file.file_id) is None:
+                            self._index.forget_file(file.file_id)
+            return len(gone)
+
+    async def _sweep(self, loose: set[str]) -> None:
+        """Give up the large bodies that no message in the checkpoint on disk refers to."""
+        if self._large is not None:
+            await self._large.sweep(loose)
+
+    def _begin(self, *, cleanup: bool, clean: bool, force: bool) -> _Work | None:
+        index = self._index
+        dead = self._find_dead() if cleanup else []
+        if not (
+            clean
+            or force
+            or dead
+            or self._unsaved
+            or self._bindings_stale
+            or index.batch != self._saved_batch
+            or index.log.released != self._saved_released
+        ):
+            return None
+        changes = index.take_changes()
+        self._unsaved.append(changes)
+        if changes.small_state_changed or changes.ack_released != self._saved_released:
+            self._bindings_stale = True
+        tail_file = self._tail.file
+        state = MetadataState(
+            METADATA_VERSION,
+            self._store_id,
+            clean,
+            changes.batch,
+            tail_file.file_id if tail_file else 0,
+            self._tail.offset,
+            changes.last_sequence,
+            changes.last_list,
+            changes.ack_last,
+            changes.ack_released,
+        )
+        bindings = None
+        if self._storage.durable and self._bindings_stale:
+            bindings = Bindings(
+                self._store_id,
+                changes.batch,
+                changes.last_sequence,
+                changes.last_list,
+                changes.ack_last,
+                changes.ack_released,
+                list(index.destinations.items()),
+                list(index.subscriptions.values()),
+                list(index.sessions.values()),
+                list(index.inflight_records()),
+                list(index.retained.values()),
+                list(index.lists),
+                list(index.branches.values()),
+            )
+        work = _Work(list(self._unsaved), state, bindings, dead=dead)
+        if dead and self._storage.durable:
+            work.live_lists = self._live_lists(dead)
+            work.duplicate_changes = index.duplicate_changes
+            # Changed since the last time, or unknown and there are any.
+            known = self._saved_duplicates
+            if known != index.duplicate_changes and (index.duplicate_ids or known >= 0):
+                work.duplicates = Duplicates(self._store_id, index.copy_duplicate_ids())
+        return work
+
+    @property
+    def saved_released(self) -> int:
+        """Rows of the acknowledged log up to this one are released on disk, too."""
+        return self._saved_released
+
+    async def write_down_all_that_lives(self) -> None:
+        """A live list for every file: acknowledgements are lost, and only the index knows of them.
+
+        Else a rebuild would bring back messages that were consumed. Raises: OSError, StoreError.
+        """
+        await self._sync()
+        index = self._index
+        used = frozenset(file.file_id for file in self._files.used())
+        rows = split_blocks(index.log.blocks(), index.log.released, used)
+        lists = [
+            LiveList(
+                self._store_id,
+                file_id,
+                index.batch,
+                index.living_in(file_id),
+                [block.encode() for block in rows[file_id]],
+            )
+            for file_id in sorted(used)
+        ]
+
+        def write() -> None:
+            for live in lists:
+                write_live_list(self._storage, live)
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, write)
+
+    def has_dead(self) -> bool:
+        """A cleanup would put a file away, unless somebody reads from it."""
+        return any(file.readers == 0 for file in self._find_dead()[:1])
+
+    def _find_dead(self) -> list[DataFile]:
+        """Files in which nothing lives, without the one that replay would begin with."""
+        used = self._files.used()
+        files = self._index.files
+        dead: list[DataFile] = []
+        for file in used[:-1]:
+            use = files.get(file.file_id)
+            if file is not self._tail.file and (use is None or use.references == 0):
+                dead.append(file)
+        return dead
+
+    def _live_lists(self, dead: list[DataFile]) -> list[LiveList]:
+        """Lists for the living files that acknowledgements in the dead ones speak of."""
+        index = self._index
+        spoken: set[int] = set()
+        for file in dead:
+            use = index.files.get(file.file_id)
+            if use is not None:
+                spoken |= use.speaks_of
+        living = {
+            file_id
+            for file_id in spoken
+            if file_id in index.files and index.files[file_id].references
+        }
+        if not living:
+            return []
+        rows = split_blocks(index.log.blocks(), index.log.released, frozenset(living))
+        return [
+            LiveList(
+                self._store_id,
+                file_id,
+                index.batch,
+                index.living_in(file_id),
+                [block.encode() for block in rows[file_id]],
+            )
+            for file_id in sorted(living)
+        ]
+
+    def _write(self, work: _Work) -> None:
+        """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
+        self._with_reserve(lambda: self._write_all(work))
+        is_kept = not isinstance(self._metadata, NoMetadata)
+        if work.dead and is_kept and self._storage.metadata_directory is not None:
+            # Only now: a start that finds a checkpoint older than this does not use it.
+            floor = Floor(work.state.batch, work.state.ack_released)
+            try:
+                self._with_reserve(lambda: raise_floor(self._storage, floor))
+            except OSError as error:
+                # Going without is better than keeping the dead files, which make room.
+                if error.errno not in FULL_ERRNOS:
+                    raise
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS or RESERVE_NAME not in self._storage.list():
+                raise
+            self._storage.unlink(RESERVE_NAME)
+            write()
+
+    def _write_all(self, work: _Work) -> None:
+        for live in work.live_lists:
+            write_live_list(self._storage, live)
+        if work.duplicates is not None:
+            write_duplicates(self._storage, work.duplicates)
+        if work.bindings is not None:
+            write_bindings(self._storage, work.bindings)
+        self._metadata.save(work.changes, work.state)
+
+    def make_reserve(self) -> None:
+        """Set the reserve aside if it is not there and there is room. Blocks; any thread.
+
+        Raises: OSError for anything but a full disk.
+        """
+        if not self._storage.durable or RESERVE_NAME in self._storage.list():
+            return
+        file = self._storage.open(RESERVE_NAME, create=True)
+        try:
+            file.preallocate(RESERVE_BYTES)
+        except OSError as error:
+            self._storage.unlink(RESERVE_NAME)  # an empty one would be of no use
+            if error.errno not in FULL_ERRNOS:
+                raise
+        finally:
+            file.close()

@@ -1,0 +1,1 @@
+"""What lives where: pending lists, references, the acknowledged log, the small state."""

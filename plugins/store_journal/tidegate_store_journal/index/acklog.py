@@ -1,0 +1,350 @@
+"""The acknowledged log in memory: blocks of rows, dense, until they are released.
+
+Each :class:`~tidegate.spi.Acknowledge` operation makes one block; what the rows have in common is
+kept once. Not thread-safe, but blocks are never changed after they were appended, except that
+:meth:`AckBlock.pack` makes one smaller.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from tidegate_store_journal.log.format import (
+    FILE_SHIFT,
+    MASK_32,
+    FormatError,
+    encode,
+    pack_integers,
+    pack_locations,
+    unpack_integers,
+    unpack_locations,
+)
+
+_BlockValue = tuple[int, int, int, str, str, str, bytes, bytes, bytes]
+_decode_block: Final = msgspec.msgpack.Decoder(_BlockValue).decode
+
+
+class AckBlock:
+    """Rows *first* … *last* of the log: messages of one list, acknowledged by one consumer."""
+
+    __slots__ = (
+        "_delivered_at",
+        "_file_first",
+        "_file_last",
+        "_locations",
+        "_sequences",
+        "acked_at",
+        "client_id",
+        "count",
+        "first",
+        "pending_list",
+        "protocol",
+        "stored",
+        "subscription",
+    )
+
+    def __init__(
+        self,
+        first: int,
+        pending_list: int,
+        acked_at: int,
+        client_id: str,
+        subscription: str,
+        protocol: str,
+        sequences: Sequence[int] | bytes,
+        locations: Sequence[int] | bytes,
+        delivered_at: Sequence[int] | bytes,
+    ) -> None:
+        self.first = first
+        self.pending_list = pending_list
+        self.acked_at = acked_at
+        self.client_id = client_id
+        self.subscription = subscription
+        self.protocol = protocol
+        self.count = len(sequences) // 8 if isinstance(sequences, bytes) else len(sequences)
+        self.stored = False  # it is in the metadata store
+        self._sequences = sequences
+        self._locations = locations
+        self._delivered_at = delivered_at
+        self._file_first = self._file_last = 0  # of the locations; 0: not looked at yet
+
+    @property
+    def last(self) -> int:
+        """Ack sequence of the last row."""
+        return self.first + self.count - 1
+
+    @property
+    def sequences(self) -> Sequence[int]:
+        """Message sequence of each row."""
+        data = self._sequences
+        return unpack_integers(data) if isinstance(data, bytes) else data
+
+    @property
+    def locations(self) -> Sequence[int]:
+        """Location of each row's message."""
+        data = self._locations
+        return unpack_locations(data) if isinstance(data, bytes) else data
+
+    @property
+    def delivered_at(self) -> Sequence[int]:
+        """When each row was delivered; microseconds since the epoch, 0 when unknown."""
+        data = self._delivered_at
+        values = unpack_integers(data) if isinstance(data, bytes) else data
+        return values if len(values) == self.count else (0,) * self.count
+
+    def pack(self) -> None:
+        """Turn the rows into byte strings: 32 bytes a row instead of about 150."""
+        if not isinstance(self._sequences, bytes):
+            if self._locations:
+                self.may_speak_of(0)  # cheaper now than from the bytes
+            delivered_at = self.delivered_at
+            self._sequences = pack_integers(self._sequences)
+            self._locations = pack_locations(self.locations)
+            self._delivered_at = pack_integers(delivered_at)
+
+    def located(self, locations: Sequence[int]) -> AckBlock:
+        """The same rows with their messages at other places."""
+        block = AckBlock(
+            self.first,
+            self.pending_list,
+            self.acked_at,
+            self.client_id,
+            self.subscription,
+            self.protocol,
+            self.sequences,
+            locations,
+            self.delivered_at,
+        )
+        block.stored = self.stored
+        return block
+
+    def may_speak_of(self, file_id: int) -> bool:
+        """False when no row's message is in that data file."""
+        if not self._file_first:
+            locations = self.locations
+            self._file_first = min(locations) >> FILE_SHIFT
+            self._file_last = max(locations) >> FILE_SHIFT
+        return self._file_first <= file_id <= self._file_last
+
+    def part(self, begin: int, end: int) -> AckBlock:
+        """Rows begin … end - 1 (indexes) as a block of their own."""
+        return AckBlock(
+            self.first + begin,
+            self.pending_list,
+            self.acked_at,
+            self.client_id,
+            self.subscription,
+            self.protocol,
+            self.sequences[begin:end],
+            self.locations[begin:end],
+            self.delivered_at[begin:end],
+        )
+
+    def encode(self) -> bytes:
+        """docs/journal-format.md section 5, *acknowledged block*.
+
+        A block without locations (section 3, *copied rows*) is encoded without them.
+        """
+        self.pack()
+        return encode(
+            (
+                self.first,
+                self.pending_list,
+                self.acked_at,
+                self.client_id,
+                self.subscription,
+                self.protocol,
+                self._sequences,
+                self._locations,
+                self._delivered_at,
+            )
+        )
+
+
+def decode_block(data: bytes) -> AckBlock:
+    """The inverse of :meth:`AckBlock.encode`. Raises: FormatError."""
+    try:
+        return AckBlock(*_decode_block(data))
+    except msgspec.DecodeError as error:
+        raise FormatError(f"an acknowledged block cannot be decoded: {error}") from error
+
+
+class AckRow(msgspec.Struct, frozen=True, gc=False):
+    """One row as a page names it; the message is read from *location*."""
+
+    ack_sequence: int
+    sequence: int
+    location: int
+    delivered_at: int
+    block: AckBlock
+
+
+class AckLog:
+    """Rows released + 1 … last."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.released = 0
+        self._blocks: list[AckBlock] = []
+        self._firsts: list[int] = []
+        self._begin = 0  # blocks before it are released
+        self._unstored_from = 0  # blocks before it are in the metadata store or released
+        self._relocated: set[int] = set()  # first rows of stored blocks that changed since
+
+    def append(self, block: AckBlock) -> None:
+        """Add rows at the end."""
+        assert block.first == self.last + 1, "the acknowledged log must be dense"
+        self.last = block.last
+        self._blocks.append(block)
+        self._firsts.append(block.first)
+
+    def restore(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:
+        """Begin with what recovery found, in any order.
+
+        Returns: rows that are missing in the middle, normally 0; *released* is then moved behind
+            the gap, because a reader must never see one.
+        """
+        ordered = sorted(
+            (block for block in blocks if block.last > released), key=lambda block: block.first
+        )
+        whole: list[AckBlock] = []
+        missing = 0
+        end = last
+        for block in reversed(ordered):
+            if block.last != end:
+                break
+            whole.append(block)
+            end = block.first - 1
+        if end > released:
+            missing = (
+                end
+                - released
+                - sum(
+                    min(block.count, block.last - released)
+                    for block in ordered
+                    if block.last <= end
+                )
+            )
+            released = end
+        whole.reverse()
+        self.last = last
+        self.released = released
+        self._blocks = whole
+        self._firsts = [block.first for block in whole]
+        self._begin = 0
+        self._unstored_from = len(whole) if all(block.stored for block in whole) else 0
+        return missing
+
+    def page(self, after: int, limit: int, bytes_max: int) -> list[AckRow]:
+        """Rows behind *after* (at least ``released``): see MessageStore.acknowledged."""
+        rows: list[AckRow] = []
+        total = 0
+        number = max(self._begin, bisect_right(self._firsts, after + 1) - 1)
+        while number < len(self._blocks):
+            block = self._blocks[number]
+            locations = block.locations
+            sequences = block.sequences
+            delivered_at = block.delivered_at
+            for index in range(max(0, after + 1 - block.first), block.count):
+                total += locations[index] & MASK_32
+                if rows and (total > bytes_max or len(rows) >= limit):
+                    return rows
+                rows.append(
+                    AckRow(
+                        block.first + index,
+                        sequences[index],
+                        locations[index],
+                        delivered_at[index],
+                        block,
+                    )
+                )
+            number += 1
+        return rows
+
+    def release(self, through: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Forget rows up to *through*; gives (sequences, locations) of what was forgotten."""
+        through = min(through, self.last)
+        while self._begin < len(self._blocks) and self.released < through:
+            block = self._blocks[self._begin]
+            begin = self.released + 1 - block.first
+            end = min(through, block.last) + 1 - block.first
+            yield block.sequences[begin:end], block.locations[begin:end]
+            self.released = block.first + end - 1
+            if end == block.count:
+                self._begin += 1
+        # A log that recovery found empty has nothing to forget but still a mark to move.
+        self.released = max(self.released, through)
+
+    def location_of(self, row: int) -> int | None:
+        """Where the row's message is; None when there is no such row (any more)."""
+        if not self.released < row <= self.last:
+            return None
+        number = bisect_right(self._firsts, row) - 1
+        if number < self._begin:
+            return None
+        block = self._blocks[number]
+        return block.locations[row - block.first] if row <= block.last else None
+
+    def block_of(self, row: int) -> AckBlock:
+        """The block of a row that is there."""
+        return self._blocks[bisect_right(self._firsts, row) - 1]
+
+    def relocate(self, moved: AckBlock) -> list[tuple[int, int]]:
+        """The messages of rows are where *moved* says; rows that are not there are left out.
+
+        Returns: (sequence, old location) of each row.
+        """
+        old: list[tuple[int, int]] = []
+        sequences, places = moved.sequences, moved.locations
+        row = max(moved.first, self.released + 1)
+        while row <= moved.last:
+            number = bisect_right(self._firsts, row) - 1
+            if number < self._begin:
+                return old
+            block = self._blocks[number]
+            if row > block.last:
+                row += 1
+                continue
+            # Replaced and not changed: a checkpoint may be encoding the old one in its thread.
+            locations = list(block.locations)
+            begin = row - block.first
+            end = min(moved.last, block.last) + 1 - block.first
+            shift = block.first - moved.first
+            for index in range(begin, end):
+                old.append((sequences[index + shift], locations[index]))
+                locations[index] = places[index + shift]
+            self._blocks[number] = block.located(locations)
+            if number < self._unstored_from:
+                self._relocated.add(block.first)
+            row = block.first + end
+        return old
+
+    def blocks(self) -> Sequence[AckBlock]:
+        """All blocks that have rows which are not released."""
+        return self._blocks[self._begin :]
+
+    def take_unstored(self) -> tuple[list[AckBlock], list[int]]:
+        """For a checkpoint: blocks to put, and keys of stored blocks to delete."""
+        put = self._blocks[max(self._begin, self._unstored_from) :]
+        if self._relocated:
+            stored = self._blocks[self._begin : self._unstored_from]
+            put = [block for block in stored if block.first in self._relocated] + put
+            self._relocated.clear()
+        gone = [block.first for block in self._blocks[: self._begin] if block.stored]
+        for block in put:
+            block.stored = True
+        if self._begin:
+            del self._blocks[: self._begin]
+            del self._firsts[: self._begin]
+            self._begin = 0
+        self._unstored_from = len(self._blocks)
+        return put, gone
+
+    @property
+    def oldest_at(self) -> int:
+        """``acked_at`` of the oldest row; 0 when there is none."""
+        return self._blocks[self._begin].acked_at if self._begin < len(self._blocks) else 0

@@ -1,0 +1,411 @@
+"""The live index: what is pending where, what the acknowledged log holds, and the small state.
+
+It is changed only by :meth:`Index.apply`, with the effects of one whole batch: after the batch was
+written (on the event loop) or when it is replayed (in open). Not thread-safe. What changed since
+the last checkpoint is known at any time and handed out by :meth:`Index.take_changes`; a message
+that was added and acknowledged between two checkpoints is in none of it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
+from tidegate_store_journal.index.acklog import AckBlock
+from tidegate_store_journal.index.branches import Branches
+from tidegate_store_journal.index.changes import Changes, Dirty
+from tidegate_store_journal.index.effects import Effects
+from tidegate_store_journal.index.pending import SEAL_ENTRIES, PendingList
+from tidegate_store_journal.index.pieces import Piece
+from tidegate_store_journal.index.references import HELD_SHIFT, References
+from tidegate_store_journal.index.smallstate import SmallState
+from tidegate_store_journal.log.format import MASK_32
+
+_NEVER: Final = 1 << 62
+
+
+class Index(References, SmallState, Branches):
+    """See the module."""
+
+    def __init__(self, *, keep_acknowledged: bool) -> None:
+        References.__init__(self)
+        SmallState.__init__(self, self.drop_list)
+        Branches.__init__(self, self.drop_list)
+        self.keep_acknowledged = keep_acknowledged
+        self.batch = 0
+        self.last_sequence = 0
+        self.last_list = 0
+        self.watermark = 0  # entries up to this sequence were in the last checkpoint
+        #: While replaying without metadata: blocks by first row, because rows come with gaps.
+        self.loose_blocks: list[AckBlock] | None = None
+        #: While replaying without metadata: per list, copied messages whose original is gone. They
+        #: come out of order, so they are put into the list at the end.
+        self._loose: dict[int, dict[int, int]] = {}
+        self._is_settled = False
+        self._growth_max: int = 0
+        self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
+        self._on_growth: Callable[[], None] | None = None
+        self._apply_one |= {
+            Discard: self._discard,
+            Move: self._move,
+            RecordDelivery: self._record_delivery,
+        }
+
+    def apply(self, effects: Effects) -> None:
+        """Apply a whole batch."""
+        self._file_id = effects.file_id
+        if effects.adds:
+            lists = self.lists
+            for list_id, entries in effects.adds.items():
+                pending = lists.get(list_id)
+                if pending is None:
+                    pending = lists[list_id] = PendingList()
+                if pending.fresh:
+                    pending.fresh.update(entries)
+                    if len(pending.fresh) > SEAL_ENTRIES:
+                        pending.seal()
+                else:
+                    pending.fresh = entries
+            for sequence, count in effects.shared:
+                self._shared[sequence] = count << HELD_SHIFT | count
+            use = self.file_use(effects.file_id)
+            use.references += effects.references
+            use.live_bytes += effects.message_bytes
+            self.pending_messages += effects.messages
+        for sequence, body in effects.large:
+            self.large.add(sequence, body)
+        if effects.others:
+            number = 0
+            for operation in effects.others:
+                if type(operation) is Acknowledge:
+                    self._acknowledge(operation, effects.ack_firsts[number])
+                    number += 1
+                else:
+                    self._apply_one[type(operation)](operation)
+        if effects.copies:
+            self._copy(effects)
+        self.batch = effects.batch
+        self.last_sequence = effects.last_sequence
+        self.last_list = effects.last_list
+        # The log's own counter moves with its blocks; this covers rows that were never kept.
+        self.log.last = max(self.log.last, effects.last_ack)
+        if self.pending_messages >= self._grown_at and self._on_growth is not None:
+            self._grown_at = _NEVER
+            self._on_growth()
+
+    def watch_growth(self, count: int, on_growth: Callable[[], None]) -> None:
+        """Call *on_growth* when *count* messages more are pending than at the last checkpoint.
+
+        Once for each checkpoint; 0 for never.
+        """
+        self._growth_max = count
+        self._on_growth = on_growth
+        self._grown_at = self.pending_messages + count if count else _NEVER
+
+    # --------------------------------------------------------------------- leaving a list
+
+    def _take(self, list_id: int, sequences: Sequence[int]) -> tuple[Sequence[int], list[int]]:
+        """Remove entries; those that are not there are left out of the answer."""
+        pending = self.lists.get(list_id)
+        if pending is None:
+            return (), []
+        pop = pending.fresh.pop
+        found: list[int | None] = [pop(sequence, None) for sequence in sequences]
+        if None in found:
+            if sequences[-1] <= pending.last_sealed and not any(found):
+                found = pending.pop_all(sequences)
+            else:
+                for index, sequence in enumerate(sequences):
+                    if found[index] is None:
+                        found[index] = pending.pop_sealed(sequence)
+            self._count_removed(sequences, found)
+            if None in found and list_id in self._loose:
+                loose = self._loose[list_id]
+                for index, sequence in enumerate(sequences):
+                    if found[index] is None:
+                        found[index] = loose.pop(sequence, None)
+            if None in found:
+                pairs = zip(sequences, found, strict=True)
+                sequences = [sequence for sequence, value in pairs if value is not None]
+        if pending.deliveries:
+            self._forget_deliveries(list_id, pending, sequences)
+        return sequences, [value for value in found if value is not None]
+
+    def _count_removed(self, sequences: Sequence[int], found: Sequence[int | None]) -> None:
+        """Count those that the metadata store has."""
+        watermark = self.watermark
+        if max(sequences) <= watermark:
+            self._dirty.removed += len(found) - found.count(None)
+        elif min(sequences) <= watermark:
+            pairs = zip(sequences, found, strict=True)
+            self._dirty.removed += sum(
+                sequence <= watermark and value is not None for sequence, value in pairs
+            )
+
+    def _forget_deliveries(
+        self, list_id: int, pending: PendingList, sequences: Iterable[int]
+    ) -> None:
+        dirty = self._dirty.deliveries
+        for sequence in sequences:
+            if pending.deliveries.pop(sequence, 0):
+                if sequence <= self.watermark:
+                    dirty[list_id, sequence] = 0
+                else:
+                    dirty.pop((list_id, sequence), None)
+
+    def _leave_lists(self, sequences: Sequence[int], locations: list[int]) -> None:
+        """References ended without reaching the log."""
+        self._note_speaks_of(locations)
+        if self._shared:
+            sequences, locations = self._leave_shared(sequences, locations, held=1, pending=1)
+        self.pending_messages -= len(sequences)
+        self._free(locations)
+        if self.on_freed is not None:
+            self.on_freed(sequences)
+
+    # ---------------------------------------------------------------------------- copies
+
+    def _copy(self, effects: Effects) -> None:
+        """Compaction copied messages: every reference that is still there goes to the copy."""
+        self.file_use(effects.file_id)
+        places = {sequence: place for sequence, place, _ in effects.copies}
+        counts: dict[int, int] = {}
+        olds: dict[int, int] = {}
+        for rows in effects.copied_rows:
+            block = rows.located([places[sequence] for sequence in rows.sequences])
+            if self.loose_blocks is not None:
+                self.loose_blocks.append(block)
+                continue
+            for sequence, old in self.log.relocate(block):
+                counts[sequence] = counts.get(sequence, 0) + 1
+                olds[sequence] = old
+        for sequence, place, lists in effects.copies:
+            count = counts.get(sequence, 0)
+            old = olds.get(sequence, 0)
+            for list_id in lists:
+                found = self._relocate(list_id, sequence, place)
+                if found:
+                    count += 1
+                    old = found
+            if count:
+                self._move_references(sequence, count, old, place)
+
+    def _relocate(self, list_id: int, sequence: int, place: int) -> int:
+        """Returns the old location; 0 when the original is gone (while replaying)."""
+        pending = self.list_of(list_id)
+        old = pending.relocate(sequence, place)
+        if old is None:
+            assert not self._is_settled, "compaction copies only what is there"
+            loose = self._loose.setdefault(list_id, {})
+            loose[sequence] = place
+            return 0
+        return old
+
+    def forget_loose(self, known: Sequence[int]) -> None:
+        """As :meth:`drop_list` for lists besides the *known* ones, while replaying."""
+        for list_id in self._loose.keys() - set(known):
+            del self._loose[list_id]
+
+    def settle(self) -> None:
+        """Everything was replayed: put copies whose original is gone where they belong."""
+        for list_id, loose in self._loose.items():
+            pending = self.list_of(list_id)
+            sequences, locations = array("Q"), array("Q")
+            for sequence, place in sorted([*pending.entries(), *loose.items()]):
+                sequences.append(sequence)
+                locations.frombytes(place.to_bytes(16, "little"))
+            merged = self.lists[list_id] = PendingList()
+            merged.restore(sequences, locations)
+            merged.deliveries = pending.deliveries
+            merged.replace(pending)
+        self._loose.clear()
+        self._is_settled = True
+
+    # ------------------------------------------------------------------------- operations
+
+    def _acknowledge(self, operation: Acknowledge, ack_first: int) -> None:
+        sequences, locations = self._take(operation.pending_list, operation.sequences)
+        if not (ack_first and self.keep_acknowledged):
+            self._leave_lists(sequences, locations)
+            if ack_first:
+                self.log.last = ack_first + len(operation.sequences) - 1
+                self.log.released = self.log.last
+            return
+        self._note_speaks_of(locations)
+        block = AckBlock(
+            ack_first,
+            operation.pending_list,
+            operation.acked_at,
+            operation.client_id,
+            operation.subscription,
+            operation.protocol,
+            operation.sequences,
+            locations,
+            operation.delivered_at,
+        )
+        if self.loose_blocks is not None:
+            self._keep_loose(block, sequences, locations, operation)
+            return
+        self.log.append(block)
+        if self._shared:
+            sequences, locations = self._leave_shared(sequences, locations, held=0, pending=1)
+        self.pending_messages -= len(sequences)
+        self.acknowledged_bytes += sum([location & MASK_32 for location in locations])
+
+    def _keep_loose(
+        self,
+        block: AckBlock,
+        sequences: Sequence[int],
+        locations: Sequence[int],
+        operation: Acknowledge,
+    ) -> None:
+        """Replay without metadata: keep the rows whose message is still known, accounted later."""
+        assert self.loose_blocks is not None
+        if len(sequences) == block.count:
+            self.loose_blocks.append(block)
+            return
+        known = dict(zip(sequences, locations, strict=True))
+        delivered_at = block.delivered_at
+        for index, sequence in enumerate(operation.sequences):
+            location = known.get(sequence)
+            if location is not None:
+                self.loose_blocks.append(
+                    AckBlock(
+                        block.first + index,
+                        block.pending_list,
+                        block.acked_at,
+                        block.client_id,
+                        block.subscription,
+                        block.protocol,
+                        (sequence,),
+                        (location,),
+                        (delivered_at[index],),
+                    )
+                )
+
+    def release(self, through: int) -> None:
+        """Forget rows of the acknowledged log."""
+        for sequences, locations in self.log.release(through):
+            if self._shared:
+                sequences, locations = self._leave_shared(sequences, locations, held=1, pending=0)
+            self.acknowledged_bytes -= sum([location & MASK_32 for location in locations])
+            self._free(locations)
+            if self.on_freed is not None:
+                self.on_freed(sequences)
+
+    def _discard(self, operation: Discard) -> None:
+        self._leave_lists(*self._take(operation.pending_list, operation.sequences))
+
+    def _move(self, operation: Move) -> None:
+        self._leave_lists(*self._take(operation.pending_list, (operation.sequence,)))
+
+    def _record_delivery(self, operation: RecordDelivery) -> None:
+        pending = self.lists.get(operation.pending_list)
+        if pending is None:
+            return
+        for sequence, count in zip(operation.sequences, operation.delivery_count, strict=True):
+            if sequence in pending or sequence in self._loose.get(operation.pending_list, ()):
+                pending.deliveries[sequence] = count
+                self._dirty.deliveries[operation.pending_list, sequence] = count
+
+    def drop_list(self, list_id: int) -> None:
+        """Forget a list and everything pending in it. No error when there is none."""
+        pending = self.lists.pop(list_id, None)
+        if pending is None:
+            return
+        sequences: list[int] = []
+        locations: list[int] = []
+        for sequence, location in pending.entries():
+            sequences.append(sequence)
+            locations.append(location)
+        self._leave_lists(sequences, locations)
+        for sequence in pending.deliveries:
+            self._dirty.deliveries.pop((list_id, sequence), None)
+        self._loose.pop(list_id, None)
+        self._dirty.dropped_lists.append(list_id)
+
+    # ------------------------------------------------------------------------- checkpoints
+
+    def take_changes(self) -> Changes:
+        """What changed since the last call; the caller must get it into the metadata store."""
+        pieces: dict[int, list[Piece]] = {}
+        pieces_gone: dict[int, list[int]] = {}
+        for list_id, pending in self.lists.items():
+            if pending.fresh:
+                pending.seal()
+            if pending.has_changes:
+                changed, gone_keys = pending.take_changes()
+                if changed:
+                    pieces[list_id] = changed
+                if gone_keys:
+                    pieces_gone[list_id] = gone_keys
+        added_after, self.watermark = self.watermark, self.last_sequence
+        if self._growth_max:
+            self._grown_at = self.pending_messages + self._growth_max
+        dirty, self._dirty = self._dirty, Dirty()
+        files_gone, self.files_gone = self.files_gone, []
+        put, gone = self.log.take_unstored()
+        speaks_of: dict[int, list[int]] = {}
+        for file_id, use in self.files.items():
+            if len(use.speaks_of) != use.speaks_of_stored:
+                use.speaks_of_stored = len(use.speaks_of)
+                speaks_of[file_id] = sorted(use.speaks_of)
+        return Changes(
+            dropped_lists=dirty.dropped_lists,
+            pieces=pieces,
+            pieces_gone=pieces_gone,
+            added_after=added_after,
+            removed=dirty.removed,
+            deliveries=dirty.deliveries,
+            destinations={key: self.destinations.get(key) for key in dirty.destinations},
+            subscriptions={key: self.subscriptions.get(key) for key in dirty.subscriptions},
+            sessions={key: self.sessions.get(key) for key in dirty.sessions},
+            inflight={key: self._inflight_of(*key) for key in dirty.inflight},
+            retained={key: self.retained.get(key) for key in dirty.retained},
+            large=self.large.take_changes(),
+            acknowledged=put,
+            acknowledged_gone=gone,
+            speaks_of=speaks_of,
+            files_gone=files_gone,
+            batch=self.batch,
+            last_sequence=self.last_sequence,
+            last_list=self.last_list,
+            ack_last=self.log.last,
+            ack_released=self.log.released,
+            branches=self._changed_branches(dirty),
+            duplicate_ids=self._changed_duplicate_ids(dirty),
+        )
+
+    def counts(self) -> dict[int, PendingCount]:
+        """Messages and bytes of bodies of every list that has any."""
+        return {
+            list_id: PendingCount(len(pending), pending.body_bytes())
+            for list_id, pending in self.lists.items()
+            if len(pending)
+        }
+
+    def living_in(self, file_id: int) -> list[tuple[int, list[int]]]:
+        """Per list, the pending messages whose bytes are in the file."""
+        result: list[tuple[int, list[int]]] = []
+        for list_id, pending in self.lists.items():
+            found = [sequence for piece in pending.pieces_in(file_id) for sequence, _ in piece]
+            if found:
+                result.append((list_id, sorted(found)))
+        return result
+
+    def mark_everything_changed(self) -> None:
+        """The metadata store is empty: the next changes are all there is."""
+        self.watermark = 0
+        self._dirty = Dirty()
+        self._mark_small_state_changed()
+        self._mark_branches_changed()
+        self.large.mark_everything_changed()
+        dirty = self._dirty
+        for list_id, pending in self.lists.items():
+            pending.mark_everything_changed()
+            for sequence, count in pending.deliveries.items():
+                dirty.deliveries[list_id, sequence] = count
+        for use in self.files.values():
+            use.speaks_of_stored = 0

@@ -1,0 +1,131 @@
+"""Reading messages back: neighbouring records in one system call, each verified by its own CRC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+from tidegate.spi import CorruptRecordError, Message, StoreIOError
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.files import DataFiles
+from tidegate_store_journal.log.format import FormatError, location_parts, read_message, read_value
+from tidegate_store_journal.log.storage import File, Storage
+
+#: Records this close together are read in one piece: what lies between costs less than a call.
+_GAP_BYTES_MAX: Final = 64 << 10
+#: Longest piece read at once, unless a single record is longer.
+_EXTENT_BYTES_MAX: Final = 4 << 20
+
+
+T = TypeVar("T")
+
+
+class _Extent:
+    """A piece of one file: records as (number in the answer, sequence, offset, bytes)."""
+
+    __slots__ = ("begin", "end", "file", "handle", "records")
+
+    def __init__(self, file: DataFile, handle: File, begin: int) -> None:
+        self.file = file
+        self.handle = handle
+        self.begin = begin
+        self.end = begin
+        self.records: list[tuple[int, int, int, int]] = []
+
+
+class Reader:
+    """Reads messages by location in a few threads."""
+
+    def __init__(self, storage: Storage, files: DataFiles, executor: Executor) -> None:
+        self._storage = storage
+        self._files = files
+        self._executor = executor
+
+    async def read(self, wanted: Sequence[tuple[int, int]]) -> list[Message]:
+        """The messages at (sequence, location), in the order of *wanted*.
+
+        Raises: CorruptRecordError, StoreIOError.
+        Cancellation: safe; the files stay open until the thread is done with them.
+        """
+        return await self._read(wanted, read_message)
+
+    async def read_values(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        """As :meth:`read`, but the messages as they are stored."""
+        return await self._read(wanted, read_value)
+
+    async def _read(
+        self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]
+    ) -> list[T]:
+        extents = self._plan(wanted)
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(
+            self._executor, self._read_extents, extents, len(wanted), decode
+        )
+
+        def give_back(_: object) -> None:
+            for extent in extents:
+                self._files.give_back(extent.file)
+
+        future.add_done_callback(give_back)
+        # shield: cancelling an executor's future would call give_back while the thread reads.
+        return await asyncio.shield(future)
+
+    def _plan(self, wanted: Sequence[tuple[int, int]]) -> list[_Extent]:
+        extents: list[_Extent] = []
+        extent: _Extent | None = None
+        for number, (sequence, location) in enumerate(wanted):
+            file_id, offset, size, _ = location_parts(location)
+            if (
+                extent is None
+                or extent.file.file_id != file_id
+                or not extent.end <= offset <= extent.end + _GAP_BYTES_MAX
+                or offset + size - extent.begin > _EXTENT_BYTES_MAX
+            ):
+                try:
+                    extent = self._begin_extent(file_id, offset, sequence)
+                except (CorruptRecordError, StoreIOError):
+                    for begun in extents:
+                        self._files.give_back(begun.file)
+                    raise
+                extents.append(extent)
+            extent.records.append((number, sequence, offset, size))
+            extent.end = offset + size
+        return extents
+
+    def _begin_extent(self, file_id: int, offset: int, sequence: int) -> _Extent:
+        file = self._files.get(file_id)
+        if file is None:
+            raise CorruptRecordError(
+                f"message {sequence} is pending but its data file is gone",
+                location=f"data file {file_id} at offset {offset}",
+            )
+        try:
+            return _Extent(file, self._files.borrow(file), offset)
+        except OSError as error:
+            raise StoreIOError(f"{self._storage.describe(file.name)}: {error}") from error
+
+    def _read_extents(
+        self, extents: Sequence[_Extent], count: int, decode: Callable[[bytes, int], T]
+    ) -> list[T]:
+        messages: list[T | None] = [None] * count
+        for extent in extents:
+            begin = extent.begin
+            try:
+                data = extent.handle.pread(extent.end - begin, begin)
+            except OSError as error:
+                raise StoreIOError(
+                    f"{self._storage.describe(extent.file.name)}: {error}"
+                ) from error
+            for number, sequence, offset, size in extent.records:
+                at = offset - begin
+                try:
+                    messages[number] = decode(data[at : at + size], sequence)
+                except FormatError as error:
+                    where = f"{self._storage.describe(extent.file.name)} at offset {offset}"
+                    raise CorruptRecordError(
+                        f"{error}. Restore the file from a copy, or discard the message",
+                        location=where,
+                    ) from error
+        return [message for message in messages if message is not None]

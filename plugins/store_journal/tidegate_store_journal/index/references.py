@@ -1,0 +1,226 @@
+"""Which references keep which data file: counted along, so that nobody ever has to search.
+
+A *reference* is a list entry or a row of the acknowledged log; each keeps the message it points to.
+A message with several references is *shared*: its bytes count once, and go with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tidegate_store_journal.bodies.references import LargeReferences
+from tidegate_store_journal.index.acklog import AckBlock, AckLog
+from tidegate_store_journal.index.pending import PendingList
+from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
+
+#: A message with several references: how many lists hold it, and how many references (lists and
+#: rows of the acknowledged log) keep its bytes, in the upper half.
+HELD_SHIFT: Final = 32
+
+
+class FileUse:
+    """What the index knows of one data file.
+
+    Attributes:
+        references: how many references (list entries, acknowledged rows) to messages in it exist.
+        live_bytes: bytes of the records of those messages, each counted once.
+        speaks_of: files with messages that acknowledgements (discards, moves) in this file are
+            about: before this file goes, what lives in those is written down.
+        copied_from: files that messages in this one were copied from. Whoever speaks of a copy
+            speaks of the original too, as long as the file of that is there.
+    """
+
+    __slots__ = (
+        "copied_from",
+        "live_bytes",
+        "references",
+        "speaks_of",
+        "speaks_of_stored",
+    )
+
+    def __init__(self) -> None:
+        self.references = 0
+        self.live_bytes = 0
+        self.speaks_of: set[int] = set()
+        self.copied_from: set[int] = set()
+        self.speaks_of_stored = 0  # size of speaks_of at the last checkpoint
+
+
+class References:
+    """The counting half of :class:`~tidegate_store_journal.index.index.Index`.
+
+    Attributes:
+        lists: pending lists by id; log: the acknowledged log; files: use of each data file by id.
+        pending_messages: messages that at least one list holds.
+        acknowledged_bytes: bytes of bodies that only the log holds.
+        large: messages whose body is in a file of its own.
+    """
+
+    def __init__(self) -> None:
+        self.lists: dict[int, PendingList] = {}
+        self.files: dict[int, FileUse] = {}
+        self.files_gone: list[int] = []  # since the last checkpoint
+        self.log = AckLog()
+        self.large = LargeReferences()
+        self.pending_messages: int = 0
+        self.acknowledged_bytes: int = 0
+        self._shared: dict[int, int] = {}
+        self._file_id = 0  # of the batch that is being applied
+        #: Told the sequences of messages that nothing refers to any more, while a store is open.
+        self.on_freed: Callable[[Iterable[int]], None] | None = None
+
+    def file_use(self, file_id: int) -> FileUse:
+        """The entry of a data file, made when missing."""
+        use = self.files.get(file_id)
+        if use is None:
+            use = self.files[file_id] = FileUse()
+        return use
+
+    def forget_file(self, file_id: int) -> None:
+        """The data file is gone."""
+        self.files.pop(file_id, None)
+        self.files_gone.append(file_id)
+
+    def list_of(self, list_id: int) -> PendingList:
+        """The list, made when missing."""
+        pending = self.lists.get(list_id)
+        if pending is None:
+            pending = self.lists[list_id] = PendingList()
+        return pending
+
+    def recount(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:
+        """Count references anew from what is in the lists and in *blocks* (at start).
+
+        Returns: rows of the log that are missing, see :meth:`AckLog.restore`.
+        """
+        for use in self.files.values():
+            use.references = use.live_bytes = 0
+        shared: dict[int, int] = {}
+        places: dict[int, int] = {}
+        self.pending_messages = self.acknowledged_bytes = 0
+        for pending in self.lists.values():
+            for usage in pending.usages():
+                for file_id, (references, record_bytes) in usage.files.items():
+                    use = self.file_use(file_id)
+                    use.references += references
+                    use.live_bytes += record_bytes
+                    self.pending_messages += references
+                for sequence, location in usage.shared:
+                    self.file_use(location >> FILE_SHIFT).references += 1
+                    shared[sequence] = shared.get(sequence, 0) + (1 << HELD_SHIFT | 1)
+                    places[sequence] = location
+        missing = self.log.restore(blocks, last, released)
+        for block in self.log.blocks():
+            begin = max(0, self.log.released + 1 - block.first)
+            rows = zip(block.sequences[begin:], block.locations[begin:], strict=True)
+            for sequence, location in rows:
+                use = self.file_use(location >> FILE_SHIFT)
+                use.references += 1
+                if location & SHARED_BIT:
+                    shared[sequence] = shared.get(sequence, 0) + (1 << HELD_SHIFT)
+                    places[sequence] = location
+                else:
+                    use.live_bytes += location >> 32 & MASK_32
+                    self.acknowledged_bytes += location & MASK_32
+        for sequence, counts in shared.items():
+            location = places[sequence]
+            self.files[location >> FILE_SHIFT].live_bytes += location >> 32 & MASK_32
+            if counts & MASK_32:
+                self.pending_messages += 1
+            else:
+                self.acknowledged_bytes += location & MASK_32
+        self._shared = shared
+        self.large.keep_only(shared)
+        return missing
+
+    def held(self, sequence: int) -> int:
+        """How many references keep the message, which has at least one."""
+        counts = self._shared.get(sequence)
+        return 1 if counts is None else counts >> HELD_SHIFT
+
+    def _move_references(self, sequence: int, count: int, old: int, new: int) -> None:
+        """A message with *count* references that are still there was copied."""
+        source_id, target_id = old >> FILE_SHIFT, new >> FILE_SHIFT
+        source, target = self.file_use(source_id), self.file_use(target_id)
+        source.references -= count
+        source.live_bytes -= old >> 32 & MASK_32
+        target.references += count
+        target.live_bytes += new >> 32 & MASK_32
+        if not new & SHARED_BIT:
+            self._shared.pop(sequence, None)
+        if source_id not in target.copied_from:
+            target.copied_from |= {source_id, *source.copied_from}
+            target.speaks_of |= target.copied_from
+
+    def _leave_shared(
+        self, sequences: Sequence[int], locations: Sequence[int], *, held: int, pending: int
+    ) -> tuple[list[int], list[int]]:
+        """Count down messages with several references; returns the others, for the caller."""
+        shared = self._shared
+        single: tuple[list[int], list[int]] = ([], [])
+        for sequence, location in zip(sequences, locations, strict=True):
+            before = shared.get(sequence)
+            if before is None:
+                single[0].append(sequence)
+                single[1].append(location)
+                continue
+            after = before - (held << HELD_SHIFT | pending)
+            use = self.files[location >> FILE_SHIFT]
+            use.references -= held
+            lists_left = after & MASK_32
+            if pending and lists_left == 0:
+                self.pending_messages -= 1
+            # Bytes that only the log holds: no list does, but a row still does.
+            was_log_only = before & MASK_32 == 0
+            is_log_only = lists_left == 0 and after > 0
+            self.acknowledged_bytes += (is_log_only - was_log_only) * (location & MASK_32)
+            if after == 0:
+                use.live_bytes -= location >> 32 & MASK_32
+                del shared[sequence]
+                if self.on_freed is not None:
+                    self.on_freed((sequence,))
+                self.large.remove(sequence)
+            else:
+                shared[sequence] = after
+        return single
+
+    def _free(self, locations: Sequence[int]) -> None:
+        """References to messages in these places are gone; each message had only this one."""
+        if not locations:
+            return
+        files = self.files
+        first = min(locations) >> FILE_SHIFT
+        if first == max(locations) >> FILE_SHIFT:
+            # All in one file, so the sums of bodies and of records are below the file's length
+            # and cannot carry into each other: one sum in C gives both.
+            use = files[first]
+            use.references -= len(locations)
+            use.live_bytes -= sum(locations) >> 32 & MASK_32
+            return
+        for location in locations:
+            use = files[location >> FILE_SHIFT]
+            use.references -= 1
+            use.live_bytes -= location >> 32 & MASK_32
+
+    def _note_speaks_of(self, locations: Sequence[int]) -> None:
+        if not locations:
+            return
+        first = min(locations) >> FILE_SHIFT
+        last = max(locations) >> FILE_SHIFT
+        own = self._file_id
+        if first == last:
+            if first != own:
+                spoken = self.file_use(own).speaks_of
+                spoken.add(first)
+                origin = self.files.get(first)
+                if origin is not None and origin.copied_from:
+                    spoken |= origin.copied_from
+            return
+        spoken = {location >> FILE_SHIFT for location in locations}
+        for file_id in list(spoken):
+            origin = self.files.get(file_id)
+            if origin is not None:
+                spoken |= origin.copied_from
+        spoken.discard(own)
+        self.file_use(own).speaks_of |= spoken

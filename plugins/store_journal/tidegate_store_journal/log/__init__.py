@@ -1,0 +1,1 @@
+"""The log itself: bytes, data files, writers. Everything that is on disk goes through here."""

@@ -1,0 +1,331 @@
+"""The end of the journal: one batch after the other, encoded, written, and then taken into the index.
+
+Order of one append, all on the event loop but step 3:
+
+1. The batch is encoded; its place is known before it is written, because one batch is under way at
+   a time.
+2. When it does not fit into the current data file, the next one is taken (usually ready already).
+3. The writer thread writes it with one call and syncs it with another.
+4. Back on the loop the index takes the effects, and the caller goes on.
+
+The index therefore never holds what is not written, and a write that failed for want of room has
+changed nothing: the next batch goes to the same place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.encode import EncodedBatch
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
+from tidegate_store_journal.log.format import (
+    BATCH_BYTES_MAX,
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    END_MARK,
+    encode_batch_header,
+)
+from tidegate_store_journal.log.writer import BatchWriter, Request
+
+logger = logging.getLogger("tidegate.store.journal")
+
+#: On average, from which new files are not padded, see ``DataFiles.has_large_batches``.
+LARGE_BATCH_BYTES: Final = 256 << 10
+
+#: Encodes a batch as if its first record were at (file id, offset).
+Encode = Callable[[int, int], EncodedBatch]
+
+
+@dataclass(slots=True)
+class Tail:
+    """Where the next batch goes."""
+
+    file: DataFile | None
+    offset: int
+
+
+class Room(Protocol):
+    """The watch on the free room of the file system."""
+
+    @property
+    def is_short(self) -> bool:
+        """Batches that make the store grow must be refused."""
+        ...
+
+    async def require(self) -> None:
+        """Look again. Raises: StoreFullError while there is too little."""
+        ...
+
+    def report_full(self) -> None:
+        """The file system itself said that it is full."""
+        ...
+
+
+class _NoFileReadyError(Exception):
+    """A data file must be made ready before the batch can begin it."""
+
+    def __init__(self, *, grows: bool) -> None:
+        super().__init__()
+        self.grows = grows
+
+
+class _HeldError(Exception):
+    """The rest of the current file is for what compaction still has to copy."""
+
+
+class _Flight:
+    """The batch that is being written."""
+
+    __slots__ = ("encoded", "end", "file", "future", "is_new_file")
+
+    def __init__(
+        self,
+        encoded: EncodedBatch,
+        file: DataFile,
+        end: int,
+        future: asyncio.Future[None],
+        *,
+        is_new_file: bool,
+    ) -> None:
+        self.encoded = encoded
+        self.file = file
+        self.end = end
+        self.future = future
+        self.is_new_file = is_new_file
+
+
+class Appender:
+    """See the module. All methods are for the event loop.
+
+    Attributes:
+        tail: where the next batch goes.
+        failure: what made the journal read-only, or None.
+    """
+
+    def __init__(
+        self, index: Index, files: DataFiles, writer: BatchWriter, room: Room, tail: Tail
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._index = index
+        self._files = files
+        self._writer = writer
+        self._room = room
+        self.tail = tail
+        self.failure: BaseException | None = None
+        self._next_batch = index.batch + 1
+        self._is_busy = False  # a batch is being encoded, waits for its file, or is under way
+        self._flight: _Flight | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def append(self, encode: Encode, *, synced: bool, waits: bool = True) -> None:
+        """Write what *encode* makes, behind everything before; see MessageStore.write.
+
+        *encode* may be called several times. *waits*: see ``DataFiles.make_ready``.
+        Returns when it is written, and with *synced* when it is on stable storage.
+        Raises: StoreFullError, StoreIOError, and whatever *encode* raises: nothing was written.
+        Cancellation: the batch may or may not be written; its place is kept either way.
+        """
+        while True:
+            while self._is_busy:
+                await self._until_free()
+            if self.failure is not None:
+                raise self.failure_error()
+            try:
+                future = await self._begin(encode, synced=synced, waits=waits)
+                break
+            except _HeldError:
+                await self._files.reclaimer.until_reclaimed()
+            except _NoFileReadyError as error:
+                await self._files.make_ready(grows=error.grows, waits=waits)
+        await future
+
+    async def _begin(self, encode: Encode, *, synced: bool, waits: bool) -> asyncio.Future[None]:
+        """Submit the batch. Raises: _NoFileReadyError; StoreFullError, StoreIOError."""
+        self._is_busy = True
+        try:
+            tail = self.tail
+            file = tail.file
+            offset = tail.offset
+            encoded = encode(file.file_id if file else 0, offset + BATCH_HEADER_BYTES)
+            if self._room.is_short and encoded.grows:
+                await self._room.require()
+            size = BATCH_HEADER_BYTES + len(encoded.payload)
+            is_new_file = file is None or offset + size > file.length
+            if (
+                waits
+                and file is not None
+                and not is_new_file
+                and self._files.holds(file.length - offset - size)
+            ):
+                raise _HeldError
+            if is_new_file:
+                if size > BATCH_BYTES_MAX:
+                    raise StoreFullError(
+                        f"a batch of {size} bytes is above the limit of {BATCH_BYTES_MAX}"
+                    )
+                file = await self._files.take(size + DATA_OFFSET, grows=encoded.grows, waits=waits)
+                if file is None:
+                    raise _NoFileReadyError(grows=encoded.grows)
+                offset = DATA_OFFSET
+                try:
+                    encoded.move_to(file.file_id, offset + BATCH_HEADER_BYTES)
+                except BaseException:
+                    self._files.put_back(file)
+                    raise
+            assert file is not None
+            return self._submit(encoded, file, offset, synced=synced, is_new_file=is_new_file)
+        except BaseException:
+            self._set_free()
+            raise
+
+    def _submit(
+        self, encoded: EncodedBatch, file: DataFile, offset: int, *, synced: bool, is_new_file: bool
+    ) -> asyncio.Future[None]:
+        """Hand the batch to the writer thread; the future is done when it took effect."""
+        assert file.handle is not None
+        payload = encoded.payload
+        effects = encoded.effects
+        number = effects.batch = self._next_batch
+        header = encode_batch_header(
+            file.seed,
+            payload,
+            number,
+            self._writer.synced_batch,
+            effects.last_sequence,
+            effects.last_ack,
+            effects.last_list,
+            encoded.record_count,
+        )
+        future: asyncio.Future[None] = self._loop.create_future()
+        end = offset + BATCH_HEADER_BYTES + len(payload)
+        buffers = (header, payload)
+        if file.reused:
+            buffers = (header, payload, END_MARK[: file.length - end])
+        self._flight = _Flight(encoded, file, end, future, is_new_file=is_new_file)
+        self._writer.submit(
+            Request(
+                self._written,
+                file.handle,
+                offset,
+                buffers,
+                number,
+                sync=synced,
+                sync_first=is_new_file,
+            )
+        )
+        return future
+
+    async def sync(self) -> None:
+        """Return when everything written so far is on stable storage. Raises: StoreIOError."""
+        if self.failure is not None:
+            raise self.failure_error()
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def done(request: Request) -> None:
+            if request.error is not None:
+                self.fail(request.error)
+            if future.done():
+                return
+            if self.failure is not None:
+                future.set_exception(self.failure_error())
+            else:
+                future.set_result(None)
+
+        self._writer.submit(Request(done))
+        await future
+
+    async def until_landed(self) -> None:
+        """Wait until no batch is under way (its own future may have been cancelled)."""
+        while self._is_busy:
+            await self._until_free()
+
+    async def _until_free(self) -> None:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiting)
+        await waiting
+
+    def _set_free(self) -> None:
+        self._is_busy = False
+        if self._waiting:
+            for waiting in self._waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._waiting.clear()
+
+    # ------------------------------------------------------------------------------- landing
+
+    def _written(self, request: Request) -> None:
+        """The writer thread is done with the batch under way."""
+        flight = self._flight
+        assert flight is not None
+        self._flight = None
+        future = flight.future
+        error: StoreError | None = None
+        if request.error is not None:
+            error = self._write_error(request, request.error, flight)
+        else:
+            try:
+                self._take_effect(flight)
+            except Exception as problem:
+                # A bug of ours: the batch is on disk but not in the index, so go no further.
+                self.fail(problem)
+                error = self.failure_error()
+        self._set_free()
+        if future.done():
+            return  # the caller was cancelled
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def _take_effect(self, flight: _Flight) -> None:
+        tail = self.tail
+        file = flight.file
+        if flight.is_new_file:
+            if tail.file is not None:
+                self._files.retire(tail.file)
+            file.first_batch = self._next_batch
+            tail.file = file
+            self._files.begun()
+            self._files.refill(half_used=False)
+        elif file.first_batch == 0:
+            file.first_batch = self._next_batch
+        tail.offset = flight.end
+        self._next_batch += 1
+        self._index.apply(flight.encoded.effects)
+        if tail.offset * 2 > file.length:
+            batches = self._next_batch - file.first_batch
+            self._files.has_large_batches = tail.offset > LARGE_BATCH_BYTES * batches
+            self._files.refill(half_used=True)
+
+    def _write_error(self, request: Request, error: OSError, flight: _Flight) -> StoreError:
+        if error.errno in FULL_ERRNOS and not request.sync_failed:
+            # Nothing took effect, and the next batch goes to the same place.
+            if flight.is_new_file:
+                self._files.put_back(flight.file)
+            self._room.report_full()
+            return StoreFullError(f"the journal cannot be written: {error}")
+        self.fail(error)
+        return self.failure_error()
+
+    def fail(self, error: BaseException) -> None:
+        """The journal is read-only from here on."""
+        if self.failure is None:
+            self.failure = error
+            logger.error("the journal is read-only now error=%s", error)
+
+    def failure_error(self) -> StoreError:
+        """What callers are told after :attr:`failure`."""
+        if self.failure is None:
+            return StoreClosedError("the journal store is not open")
+        return StoreIOError(
+            f"the journal is read-only after an error: {self.failure}. Restart the gateway "
+            "once the disk works again"
+        )

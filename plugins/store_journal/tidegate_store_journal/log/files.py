@@ -1,0 +1,463 @@
+"""The data files: which there are, which comes next, and getting new ones ready ahead of need.
+
+Files are made ready in a thread while the current one fills: from the *pool* of dead files, which
+takes one small write, or else from nothing (allocated, padded, synced). One that is ready is a
+*spare*. The last spare is a reserve: only batches that do not grow the store may begin it while no
+other can be made, so that acknowledgements still work when the disk is full and make room. All
+methods are for the event loop unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
+from tidegate_store_journal.log.storage import File, Storage
+
+logger = logging.getLogger("tidegate.store.journal")
+
+#: Open data files besides the current one and the spares; far below the usual limit of 1024.
+OPEN_FILES_MAX: Final = 128
+#: errno values that mean "no room".
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True)
+class FilePolicy:
+    """How many files of which size, and what becomes of dead ones.
+
+    Attributes:
+        length: bytes of a file.
+        files_min: files to keep in all.
+        pool_files: dead files are kept for use while there are no more files than this in all;
+            -1: always.
+        archive: directory that dead files are moved to instead; "": none.
+        free_limit_bytes: room on the file system that must be left when a file is made ahead.
+    """
+
+    length: int
+    files_min: int = 2
+    pool_files: int = -1
+    archive: str = ""
+    free_limit_bytes: int = 0
+
+
+#: The reserve, and one for the batch after next.
+_SPARES_MAX: Final = 2
+
+
+class Reclaimer(Protocol):
+    """Who turns used files into dead ones."""
+
+    def reclaim(self) -> bool:
+        """Begin to, unless it is under way. Returns: False when there is nothing to reclaim."""
+        ...
+
+    def holds(self, room_left: int) -> bool:
+        """What is copied forward needs more than *room_left* bytes of the current file."""
+        ...
+
+    async def until_reclaimed(self) -> None:
+        """Wait for the end of what is under way."""
+        ...
+
+
+class _NoReclaimer:
+    def reclaim(self) -> bool:
+        return False
+
+    def holds(self, room_left: int) -> bool:
+        return False
+
+    async def until_reclaimed(self) -> None: ...
+
+
+class DataFiles:
+    """All data files of the store; see the module."""
+
+    def __init__(
+        self, storage: Storage, executor: Executor, policy: FilePolicy, *, store_id: str
+    ) -> None:
+        self._storage = storage
+        self._executor = executor
+        self._policy = policy
+        self._store_id = store_id
+        self._files: dict[int, DataFile] = {}
+        self._spares: deque[DataFile] = deque()
+        self._pool: deque[str] = deque()  # names of dead files of our length
+        self._open_old: OrderedDict[int, DataFile] = OrderedDict()
+        self._freed: list[str] = []  # on their way into the pool
+        self._next_id = 1
+        self._taken: DataFile | None = None  # its first batch is under way
+        self._preparing: asyncio.Task[None] | None = None
+        self._prepare_error: OSError | None = None
+        self._making = 0  # files on their way, and their bytes
+        self._making_bytes = 0
+        self._is_failing = False
+        self._is_half_used = False
+        self._is_waiting_for_dead = False
+        self._closed = False
+        #: Batches of the current file are large: so new files are not padded, which would double
+        #: what the disk has to write. What padding saves, the file system's own note at each sync
+        #: of a block's first use, is little beside a large batch.
+        self.has_large_batches = False
+        self.reclaimer: Reclaimer = _NoReclaimer()
+        self.on_full: Callable[[], None] = lambda: None
+
+    # --------------------------------------------------------------------------- contents
+
+    def adopt(
+        self,
+        files: Iterable[DataFile],
+        spares: Iterable[DataFile],
+        pool: Iterable[str],
+        next_id: int,
+    ) -> None:
+        """Begin with what recovery found; spares and pool of the policy's length."""
+        for file in files:
+            self._files[file.file_id] = file
+        for file in spares:
+            self._files[file.file_id] = file
+            self._spares.append(file)
+        self._pool.extend(pool)
+        self._next_id = next_id
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def spare_count(self) -> int:
+        """Files that are ready and unused."""
+        return len(self._spares)
+
+    @property
+    def pool_count(self) -> int:
+        """Dead files that wait to be used again."""
+        return len(self._pool)
+
+    @property
+    def has_room(self) -> bool:
+        """Another file can be had without the reserve, as far as we know."""
+        return len(self._spares) > 1 or bool(self._pool) or not self._is_failing
+
+    @property
+    def file_length(self) -> int:
+        """Bytes of an ordinary file."""
+        return self._policy.length
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all data files."""
+        in_use = sum(file.length for file in self._files.values())
+        free = len(self._pool) + len(self._freed)
+        return in_use + free * self._policy.length + self._making_bytes
+
+    def get(self, file_id: int) -> DataFile | None:
+        """The file with this id."""
+        return self._files.get(file_id)
+
+    def used(self) -> list[DataFile]:
+        """Files that hold batches, in the journal's order."""
+        used = [file for file in self._files.values() if file.first_batch]
+        return sorted(used, key=lambda file: file.first_batch)
+
+    # ------------------------------------------------------------------------ dead files
+
+    async def dispose(self, files: Sequence[DataFile]) -> None:
+        """Archive, keep for use, or delete dead files, in this order. Raises: OSError.
+
+        Nothing may live in them, on disk too, and nobody may read them. A file whose turn did not
+        come because of an error is still there.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            for done, file in enumerate(files):
+                assert file.readers == 0, "a page is being read from it"
+                # Anew each time: meanwhile others are made, too.
+                free_count = len(self._pool) + len(self._freed) + self._making
+                is_kept = self._is_kept(file, len(self._files) - (len(files) - done) + free_count)
+                free = _format.free_name(file.file_id) if is_kept else ""
+                await loop.run_in_executor(self._executor, self._put_away, file, free)
+                self.forget(file)
+                if free:
+                    self._freed.append(free)
+        finally:
+            await loop.run_in_executor(self._executor, self._storage.sync_directory)
+            # Not before: who takes one from the pool writes a new header into it at once, and a
+            # power cut could bring back its old name, which that header contradicts.
+            self._pool.extend(self._freed)
+            self._freed.clear()
+        logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
+
+    def _is_kept(self, file: DataFile, staying: int) -> bool:
+        policy = self._policy
+        if file.length != policy.length or policy.archive or not self._storage.durable:
+            return False  # in memory a dead file would only keep its bytes
+        if len(self._spares) + len(self._pool) + len(self._freed) < _SPARES_MAX:
+            return True  # it is needed soon, and another one would have to be padded
+        return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
+
+    def _put_away(self, file: DataFile, free: str) -> None:
+        """In the thread. The data file goes before its live list, which makes it smaller."""
+        archive = self._policy.archive
+        if free:
+            self._storage.rename(file.name, free)
+        elif archive and self._storage.durable:
+            self._storage.rename(file.name, f"{archive}/{file.name}")
+        else:
+            self._storage.unlink(file.name)
+        self._storage.unlink(_format.live_name(file.file_id))
+
+    def forget(self, file: DataFile) -> None:
+        """Close a file that is not ours any more."""
+        self._files.pop(file.file_id, None)
+        self._open_old.pop(file.file_id, None)
+        if file.handle is not None:
+            file.handle.close()
+            file.handle = None
+
+    # ------------------------------------------------------------------------ next files
+
+    async def take(self, length: int, *, grows: bool, waits: bool = True) -> DataFile | None:
+        """A file for a batch that needs *length* bytes in all.
+
+        *grows*: the batch makes the store larger, so it must leave the reserve alone.
+        One at a time: :meth:`begun` or :meth:`put_back` says what became of it.
+        Returns: None when none is ready: see :meth:`make_ready`.
+        Raises: StoreFullError; StoreIOError.
+        """
+        if length > self._policy.length:
+            self._taken = await self._prepare_special(length)
+            return self._taken
+        if self._spares and len(self._spares) > self._reserve(grows=grows, waits=waits):
+            self._taken = self._spares.popleft()
+            return self._taken
+        return None
+
+    def _reserve(self, *, grows: bool, waits: bool) -> int:
+        """Spares to leave alone. While something is got back the last one is for the reclaimer."""
+        is_kept = grows or (waits and len(self._spares) == 1 and self.reclaimer.reclaim())
+        return 1 if is_kept else 0
+
+    def holds(self, room_left: int) -> bool:
+        """A batch that leaves *room_left* bytes of the current file must wait for the reclaimer.
+
+        With no other file at hand the rest of this one belongs to the copies: if writers filled it,
+        compaction would have to make one more file.
+        """
+        return not self._spares and not self._pool and self.reclaimer.holds(room_left)
+
+    async def make_ready(self, *, grows: bool, waits: bool) -> None:
+        """Return when :meth:`take` may have a file, or another batch has taken one to begin it.
+
+        The caller must let other batches pass meanwhile, because the reclaimer may have to write.
+        *waits*: it is not the reclaimer itself that asks. Raises: StoreFullError; StoreIOError.
+        """
+        self._prepare_error = None
+        while True:
+            if self._preparing is not None:
+                # shield: when the writer that waits is cancelled, the file is still wanted.
+                await asyncio.shield(self._preparing)
+            if self._closed:
+                raise StoreClosedError("the store was closed")
+            if self._taken is not None:
+                return  # it has room for this batch too: one more would be one too many
+            if len(self._spares) > self._reserve(grows=grows, waits=waits):
+                return
+            if self._prepare_error is not None:
+                raise self._unprepared(self._prepare_error)
+            if waits and not self._pool and self.reclaimer.reclaim():
+                # What is dead or soon will be is ready sooner than a file that must be padded,
+                # and the disk does not grow.
+                await self.reclaimer.until_reclaimed()
+            elif self._preparing is None:
+                self._prepare_in_background(is_needed=True, waits=waits)
+
+    def _unprepared(self, error: OSError) -> StoreError:
+        """What a batch is told that cannot have a file."""
+        if error.errno not in FULL_ERRNOS:
+            return StoreIOError(f"cannot create a data file: {error}")
+        self.on_full()
+        return StoreFullError(
+            f"no room for another data file of {self._policy.length} bytes: {error}"
+        )
+
+    def put_back(self, file: DataFile) -> None:
+        """A taken file was not begun after all."""
+        self._taken = None
+        if file.length == self._policy.length:
+            self._spares.appendleft(file)
+        else:
+            # Made for one large batch that now does not come: it only takes room.
+            self.forget(file)
+            self._executor.submit(self._storage.unlink, file.name)
+
+    def begun(self) -> None:
+        """The taken file is the current one now."""
+        self._taken = None
+
+    def _wanted(self) -> int:
+        """Spares to have: the reserve, and one more when it is soon needed.
+
+        Every decision to make a file asks here, at the time when it is made. A taken file counts
+        as the one that is soon needed until it is begun, because until then the file before it
+        does not count as one that can be got back.
+        """
+        used = len(self._files) - len(self._spares)
+        is_soon_needed = self._is_half_used and self._taken is None
+        return max(_SPARES_MAX if is_soon_needed else 1, self._policy.files_min - used)
+
+    def refill(self, *, half_used: bool) -> None:
+        """Get as many spares ready as are wanted, in the background."""
+        self._is_half_used = half_used
+        if self._preparing is not None or self._closed:
+            return
+        if not half_used and not self._pool and len(self._spares) < _SPARES_MAX:
+            self.reclaimer.reclaim()  # a whole file ahead of need, so that it can take its time
+        if len(self._spares) >= self._wanted():
+            return
+        if self._can_wait_for_dead():
+            return
+        self._prepare_error = None
+        self._prepare_in_background(is_needed=False, waits=True)
+
+    def _can_wait_for_dead(self) -> bool:
+        """The next file would have to be padded, and one will be got back before it is needed."""
+        if self._pool:
+            return False
+        if not self._is_waiting_for_dead:
+            self._is_waiting_for_dead = self.reclaimer.reclaim()
+        return self._is_waiting_for_dead
+
+    def reclaimed(self, *, for_good: bool) -> None:
+        """The reclaimer is done (and comes back, or *for_good*): get ready what was put off."""
+        self._is_waiting_for_dead = False
+        if not for_good:
+            self.refill(half_used=self._is_half_used)
+
+    def _prepare_in_background(self, *, is_needed: bool, waits: bool) -> None:
+        self._preparing = asyncio.get_running_loop().create_task(
+            self._prepare_wanted(is_needed=is_needed, waits=waits)
+        )
+
+    async def _prepare_wanted(self, *, is_needed: bool, waits: bool) -> None:
+        """*is_needed*: the first one is, whatever is wanted.
+
+        *waits*: no new file while one can be got back. False: the first in any case.
+        """
+        try:
+            while (is_needed or len(self._spares) < self._wanted()) and not self._closed:
+                if waits and self._can_wait_for_dead():
+                    break
+                is_needed, waits = False, True
+                if self._spares and not self._pool and not await self._has_room():
+                    where = self._storage.describe("")
+                    raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {where}")
+                self._spares.append(await self._prepare(self._policy.length))
+                self._is_failing = False
+        except OSError as error:
+            self._prepare_error = error
+            if not self._is_failing:
+                self._is_failing = True  # say it once, not at every batch that is refused
+                logger.warning("cannot prepare a data file error=%s", error)
+        finally:
+            self._preparing = None
+
+    async def _has_room(self) -> bool:
+        """Another file leaves at least the configured room free."""
+        loop = asyncio.get_running_loop()
+        free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
+        return free - self._policy.length >= self._policy.free_limit_bytes
+
+    async def _prepare(self, length: int, *, pad: bool = True) -> DataFile:
+        file_id = self._next_id
+        if file_id > _format.FILE_ID_MAX:
+            raise OSError(errno.ENOSPC, "all file ids are used up")
+        self._next_id += 1
+        loop = asyncio.get_running_loop()
+        storage, store_id = self._storage, self._store_id
+        self._making += 1
+        self._making_bytes += length
+        try:
+            if length == self._policy.length and self._pool:
+                free = self._pool.popleft()
+                file = await loop.run_in_executor(
+                    self._executor, reuse, storage, store_id, file_id, length, free
+                )
+            else:
+                pad = pad and storage.durable and not self.has_large_batches
+                file = await loop.run_in_executor(
+                    self._executor, lambda: prepare(storage, store_id, file_id, length, pad=pad)
+                )
+        finally:
+            self._making -= 1
+            self._making_bytes -= length
+        self._files[file.file_id] = file
+        return file
+
+    async def _prepare_special(self, length: int) -> DataFile:
+        """A file for one large batch. Not padded: the batch fills it at once."""
+        try:
+            return await self._prepare(length, pad=False)
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                self.on_full()
+                raise StoreFullError(f"no room for a batch of {length} bytes: {error}") from error
+            raise StoreIOError(f"cannot create a data file: {error}") from error
+
+    async def close(self) -> None:
+        """Wait for a file that is being prepared, and close all. Idempotent."""
+        self._closed = True
+        if self._preparing is not None:
+            await self._preparing
+        for file in self._files.values():
+            if file.handle is not None:
+                file.handle.close()
+                file.handle = None
+
+    # --------------------------------------------------------------------------- reading
+
+    def borrow(self, file: DataFile) -> File:
+        """An open handle that stays open until :meth:`give_back`. Raises: OSError."""
+        file.readers += 1
+        handle = file.handle
+        if handle is None:
+            try:
+                handle = file.handle = self._storage.open(file.name)
+            except OSError:
+                file.readers -= 1
+                raise
+            self.retire(file)
+        elif file.file_id in self._open_old:
+            self._open_old.move_to_end(file.file_id)
+        return handle
+
+    def give_back(self, file: DataFile) -> None:
+        """The handle is not used any more."""
+        file.readers -= 1
+
+    def retire(self, file: DataFile) -> None:
+        """The file is full: from now on it is only read, and may be closed when many are open."""
+        self._open_old[file.file_id] = file
+        self.close_surplus()
+
+    def close_surplus(self) -> None:
+        """Close the files that were not read for longest, above OPEN_FILES_MAX."""
+        while len(self._open_old) > OPEN_FILES_MAX:
+            _, file = self._open_old.popitem(last=False)
+            if file.readers:
+                self._open_old[file.file_id] = file
+                return
+            if file.handle is not None:
+                file.handle.close()
+                file.handle = None

@@ -1,0 +1,90 @@
+"""Which files and which writer a journal type has, and what is used where it cannot be had."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from tidegate_store_journal.log.caio import open_ring
+from tidegate_store_journal.log.mapped import MappedStorage, map_directory
+from tidegate_store_journal.log.names import NAMINGS, NamedStorage
+from tidegate_store_journal.log.ringwriter import Ring, RingWriter
+from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage, Storage
+from tidegate_store_journal.log.writer import BACKGROUND_SYNC_SECONDS, BatchWriter, Writer
+from tidegate_store_journal.options import (
+    ALWAYS,
+    ASYNCIO,
+    MAPPED,
+    NEVER,
+    PERIODIC,
+    JournalOptions,
+)
+
+logger = logging.getLogger("tidegate.store.journal")
+
+
+@runtime_checkable
+class RingStorage(Protocol):
+    """A storage with files of its own kind that takes requests (tests, fault injection)."""
+
+    def make_ring(self, loop: AbstractEventLoop, entries: int) -> Ring:
+        """A ring for its files, with room for *entries*. Raises: OSError: there is none."""
+        ...
+
+
+class NamedMappedStorage(NamedStorage, MappedStorage):
+    """Data files under a preset's names, written through mappings."""
+
+
+def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
+    """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
+    naming = NAMINGS.get(options.preset)
+    if options.journal_type == MAPPED and isinstance(map_directory(directory), MappedStorage):
+        return NamedMappedStorage(directory, naming)
+    return NamedStorage(directory, naming)
+
+
+def make_writer(
+    options: JournalOptions,
+    storage: Storage,
+    loop: AbstractEventLoop,
+    on_failure: Callable[[OSError], None],
+) -> BatchWriter:
+    """The writer, not started. *on_failure* is told of a sync that failed behind nobody's request."""
+    background = {
+        ALWAYS: BACKGROUND_SYNC_SECONDS,
+        PERIODIC: options.journal_disk_sync_interval,
+        NEVER: None,
+    }[options.sync_strategy]
+    if options.journal_type == ASYNCIO and not isinstance(storage, MemoryStorage):
+        try:
+            ring = _make_ring(storage, loop, options.max_io)
+        except (ImportError, OSError) as error:
+            logger.warning("journal_type=ASYNCIO falls back to NIO reason=%s", error)
+        else:
+            return RingWriter(
+                loop,
+                ring,
+                max_io=options.max_io,
+                request_bytes_max=options.journal_buffer_size,
+                background_sync_seconds=background,
+                slow_sync_seconds=options.slow_sync_threshold,
+                on_failure=on_failure,
+            )
+    return Writer(
+        loop,
+        background_sync_seconds=background,
+        slow_sync_seconds=options.slow_sync_threshold,
+        on_failure=on_failure,
+    )
+
+
+def _make_ring(storage: Storage, loop: AbstractEventLoop, entries: int) -> Ring:
+    if isinstance(storage, DirectoryStorage):
+        return open_ring(loop, entries)
+    if isinstance(storage, RingStorage):
+        return storage.make_ring(loop, entries)
+    raise OSError(f"{storage.describe('')} takes no requests")

@@ -1,0 +1,153 @@
+"""Data files of ``journal_type = "MAPPED"``: batches are copied into a mapping of the file.
+
+A window of the file is mapped, and moves along with the writing, so that what was written long ago does
+not count as memory of the gateway. Reading and padding go through system calls as before; on Linux
+all of them see the same pages.
+
+*Syncs.* ``msync`` of Linux is ``fdatasync`` of a range. The real ``fdatasync`` is called instead, because
+``mmap.flush`` keeps the interpreter's lock while the disk works.
+
+*SIGBUS.* A store into a page that cannot be had kills a process. So a file is mapped only where that
+cannot come from a full disk: all its blocks are allocated, and the file system overwrites blocks in
+place (not btrfs, ZFS, or network file systems). Otherwise the write is a system call, whose error can be
+handled. What is left is a device that cannot read a page back: see docs/store-journal.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tidegate_store_journal.log.storage import (
+    DirectoryFile,
+    DirectoryStorage,
+    File,
+    MappableFile,
+    Mapping,
+)
+
+logger = logging.getLogger("tidegate.store.journal")
+
+#: Bytes of a file that are mapped at a time; a multiple of every page size.
+WINDOW_BYTES: Final = 256 << 10
+#: Longer writes (padding, large messages) are system calls: those copy without the interpreter's lock.
+COPY_BYTES_MAX: Final = 64 << 10
+#: They overwrite a block where it is.
+IN_PLACE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
+#: Names of data files, also while they are made ready; other files are small or not ours to map.
+_DATA_PREFIX: Final = "journal-"
+
+
+class MappedFile:
+    """A data file of :class:`MappedStorage`: *file*, to which short writes are copies into a mapping.
+
+    *window_bytes* are mapped at a time.
+    """
+
+    __slots__ = ("_base", "_file", "_window", "_window_bytes", "datasync", "pread", "preallocate")
+
+    def __init__(self, file: MappableFile, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self._file = file
+        self._window: Mapping | None = None
+        self._window_bytes = window_bytes
+        self._base = 0  # where in the file the window begins
+        self.pread = file.pread
+        self.datasync = file.datasync  # of Linux: also what was stored through mappings
+        self.preallocate = file.preallocate
+
+    @property
+    def is_mapped(self) -> bool:
+        """The last write was a copy into the mapping."""
+        return self._window is not None
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        """See File."""
+        length = sum(map(len, buffers))
+        window = self._window_for(offset, length) if length <= COPY_BYTES_MAX else None
+        if window is None:
+            self._file.pwritev(buffers, offset)
+            return
+        at = offset - self._base
+        for buffer in buffers:
+            end = at + len(buffer)
+            window[at:end] = buffer
+            at = end
+
+    def _window_for(self, offset: int, length: int) -> Mapping | None:
+        """The mapping, moved so that the range lies in it; None: write it with a system call."""
+        window = self._window
+        if window is not None:
+            if self._base <= offset and offset + length <= self._base + len(window):
+                return window
+            window.close()
+            self._window = None
+        base = offset - offset % mmap.ALLOCATIONGRANULARITY
+        window = self._file.map(base, self._window_bytes)
+        if window is None:
+            return None
+        if offset + length > base + len(window):
+            window.close()
+            return None  # a mapping cannot make a file longer
+        self._base = base
+        self._window = window
+        return window
+
+    @property
+    def length(self) -> int:
+        """See File."""
+        return self._file.length
+
+    def close(self) -> None:
+        """See File."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+        self._file.close()
+
+
+def with_mapping(
+    name: str, file: MappableFile, *, window_bytes: int = WINDOW_BYTES
+) -> MappedFile | MappableFile:
+    """*file*, written through mappings when its *name* is that of a data file."""
+    if not name.startswith(_DATA_PREFIX):
+        return file
+    return MappedFile(file, window_bytes=window_bytes)
+
+
+class MappedStorage(DirectoryStorage):
+    """A directory whose data files are written through mappings."""
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """See Storage."""
+        return with_mapping(name, DirectoryFile(self.open_fd(name, create=create)))
+
+
+def file_system_of(path: Path) -> str:
+    """Type of the file system that *path* is (or will be) on, ``""`` when that cannot be told."""
+    path = path.resolve()
+    best, kind = -1, ""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        where = Path(mount.split()[4].replace("\\040", " "))
+        if path.is_relative_to(where) and len(where.parts) >= best:
+            best, kind = len(where.parts), source.split()[0]
+    return kind
+
+
+def map_directory(directory: Path) -> DirectoryStorage:
+    """Storage for ``MAPPED``; where files cannot be mapped safely the ordinary one, and a log line."""
+    kind = file_system_of(directory)
+    if kind in IN_PLACE:
+        return MappedStorage(directory)
+    logger.warning(
+        "journal_type=MAPPED falls back to NIO reason=%s",
+        f"the file system {kind or '(unknown)'} may need room to overwrite a block",
+    )
+    return DirectoryStorage(directory)

@@ -1,0 +1,252 @@
+"""File names and directories of the presets, behind the journal's own flat names.
+
+The engine knows one set of names (docs/journal-format.md section 1). A :class:`NamedStorage` keeps
+those files where a preset's document has them: ``journal-0000000007.data`` is ``db-7.log`` for
+KahaDB and ``journal/activemq-data-7.amq`` for Artemis. It *reads* every naming, so a journal goes on
+under another preset, and every reader finds the files whatever made them: files keep the name they
+have, only new ones get the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidegate_store_journal.log.storage import DirectoryStorage
+
+_OURS: Final = re.compile(r"journal-(\d{10})\.(data|free|live)(.*)")
+_BINDINGS: Final = "bindings.snapshot"
+_MARKER: Final = "index-store-state"
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Where one document has its files; all paths are relative to ``[store] directory``.
+
+    Attributes:
+        folder: directory of the data files, "" for the store's own.
+        prefix, suffix: a data file is called *prefix*, its id, *suffix*.
+        digits: the id has at least this many.
+        bindings: the bindings snapshot. metadata: directory of the metadata store.
+        marker: the file that says that the metadata store may be trusted.
+    """
+
+    folder: str = ""
+    prefix: str = "journal-"
+    suffix: str = ".data"
+    digits: int = 10
+    bindings: str = _BINDINGS
+    metadata: str = "metadata"
+    marker: str = _MARKER
+
+    def path_of(self, name: str) -> str:
+        """Where the file that the engine calls *name* lies."""
+        match = _OURS.fullmatch(name)
+        if match is not None:
+            file_name = self._file_name(int(match[1]), match[2], match[3])
+            return f"{self.folder}/{file_name}" if self.folder else file_name
+        if name.startswith(_BINDINGS):
+            return self.bindings + name[len(_BINDINGS) :]
+        if name.startswith(_MARKER):
+            return self.marker + name[len(_MARKER) :]
+        return name
+
+    def base_name_of(self, name: str) -> str:
+        """The last part of :meth:`path_of`."""
+        return self.path_of(name).rpartition("/")[2]
+
+    def _file_name(self, file_id: int, kind: str, rest: str) -> str:
+        number = f"{file_id:0{self.digits}d}"
+        if self.suffix == ".data":
+            return f"{self.prefix}{number}.{kind}{rest}"
+        kept = "" if kind == "data" else f".{kind}"
+        return f"{self.prefix}{number}{self.suffix}{kept}{rest}"
+
+    def name_of(self, path: str) -> str | None:
+        """The engine's name of the file at *path*; None when the path is not of this naming."""
+        if path.startswith(self.bindings):
+            return _BINDINGS + path[len(self.bindings) :]
+        if path.startswith(self.marker):
+            return _MARKER + path[len(self.marker) :]
+        folder, _, file_name = path.rpartition("/")
+        if folder != self.folder or not file_name.startswith(self.prefix):
+            return None
+        match = self._pattern().fullmatch(file_name)
+        if match is None or file_name != self._file_name(
+            int(match[1]), match[2] or "data", match[3]
+        ):
+            return None
+        return f"journal-{int(match[1]):010d}.{match[2] or 'data'}{match[3]}"
+
+    def _pattern(self) -> re.Pattern[str]:
+        if self.suffix == ".data":
+            return re.compile(re.escape(self.prefix) + r"(\d+)\.(data|free|live)(.*)")
+        ending = re.escape(self.suffix) + r"(?:\.(free|live))?((?:\..*)?)"
+        return re.compile(re.escape(self.prefix) + r"(\d+)" + ending)
+
+    def folders(self) -> set[str]:
+        """Directories of data files and bindings, without the store's own."""
+        files = (self.bindings, self.marker)
+        return {self.folder, *(path.rpartition("/")[0] for path in files)} - {""}
+
+
+#: The journal's own names first: they are used when nothing else is asked for.
+NAMINGS: Final = {
+    "": Naming(),
+    "kahadb": Naming(prefix="db-", suffix=".log", digits=1, metadata="db.data"),
+    "amq": Naming(
+        folder="journal",
+        prefix="data-",
+        suffix="",
+        digits=1,
+        bindings="kr-store/state/bindings.snapshot",
+        metadata="kr-store/data",
+        marker="kr-store/state/index-store-state",
+    ),
+    "artemis": Naming(
+        folder="journal",
+        prefix="activemq-data-",
+        suffix=".amq",
+        digits=1,
+        bindings="bindings/activemq-bindings-1.bindings",
+    ),
+    "flatfile": Naming(),
+}
+
+
+class NamedStorage(DirectoryStorage):
+    """A directory in which the files have the names and places of *naming*."""
+
+    def __init__(self, directory: Path, naming: Naming | None = None) -> None:
+        super().__init__(directory)
+        self._root = directory
+        self._naming = naming or NAMINGS[""]
+        self._paths: dict[str, str] = {}  # where the files are that were found or made
+
+    @property
+    def metadata_directory(self) -> Path:
+        """See :class:`Storage`. One that is there under another naming goes on."""
+        own = self._root / self._naming.metadata
+        if not own.is_dir():
+            for naming in NAMINGS.values():
+                other = self._root / naming.metadata
+                if (other / "data.mdb").is_file():
+                    return other
+        return own
+
+    def lock(self, owner: str) -> None:
+        """See :class:`Storage`."""
+        super().lock(owner)
+        for folder in sorted(self._naming.folders()):
+            (self._root / folder).mkdir(parents=True, exist_ok=True)
+            if "/" in folder:
+                _sync_directory(self._root / folder.partition("/")[0])
+
+    def list(self) -> Sequence[str]:
+        """See :class:`Storage`.
+
+        Raises: OSError also when two files are the same data file under two namings.
+        """
+        names: list[str] = []
+        paths: dict[str, str] = {}
+        for path in self._walk():
+            name = next(filter(None, (item.name_of(path) for item in NAMINGS.values())), None)
+            if name is None:
+                if "/" not in path:
+                    names.append(path)
+                continue
+            other = paths.setdefault(name, path)
+            if other != path:
+                raise OSError(
+                    errno.EEXIST,
+                    f"{self._root / other} and {self._root / path} are the same file of the "
+                    "journal under two names; move the one away that does not belong here",
+                )
+            names.append(name)
+        self._paths = paths
+        return names
+
+    def _walk(self) -> Iterator[str]:
+        yield from os.listdir(self._root)
+        for folder in sorted(self._folders()):
+            for name in os.listdir(self._root / folder):
+                yield f"{folder}/{name}"
+
+    def _folders(self) -> set[str]:
+        """Directories besides our own that may hold files of the journal and are there."""
+        known = {folder for naming in NAMINGS.values() for folder in naming.folders()}
+        return {folder for folder in known if (self._root / folder).is_dir()}
+
+    def path_of(self, name: str) -> str:
+        """Where the file is that the engine calls *name*, relative to the directory."""
+        path = self._paths.get(name)
+        return self._naming.path_of(name) if path is None else path
+
+    def open_fd(self, name: str, *, create: bool = False) -> int:
+        """See DirectoryStorage."""
+        path = self.path_of(name)
+        fd = super().open_fd(path, create=create)
+        self._paths[name] = path
+        return fd
+
+    def rename(self, old: str, new: str) -> None:
+        """See :class:`Storage`."""
+        source = self.path_of(old)
+        folder, slash, name = new.rpartition("/")
+        if slash:
+            super().rename(source, f"{folder}/{self._naming.base_name_of(name)}")
+        else:
+            target = self.path_of(new)
+            os.replace(self._root / source, self._root / target)
+            self._paths[new] = target
+        self._paths.pop(old, None)
+
+    def unlink(self, name: str) -> None:
+        """See :class:`Storage`."""
+        super().unlink(self.path_of(name))
+        self._paths.pop(name, None)
+
+    def sync_directory(self) -> None:
+        """See :class:`Storage`."""
+        super().sync_directory()
+        for folder in sorted(self._folders()):
+            _sync_directory(self._root / folder)
+
+    def describe(self, name: str) -> str:
+        """See :class:`Storage`."""
+        return str(self._root / self.path_of(name)) if name else str(self._root)
+
+
+def preset_of(storage: NamedStorage) -> str:
+    """The preset that named most data files in *storage*; "" when it was none, or there are none.
+
+    Raises: OSError.
+    """
+    counts = dict.fromkeys(NAMINGS, 0)
+    for name in storage.list():
+        match = _OURS.fullmatch(name)
+        if match is not None and match[2] == "data":
+            path = storage.path_of(name)
+            counts[next(key for key, item in NAMINGS.items() if item.name_of(path))] += 1
+    return max(counts, key=lambda key: counts[key])
+
+
+def holds_journal(directory: Path) -> bool:
+    """Tell whether there are data files of any naming in *directory*."""
+    if not directory.is_dir():
+        return False
+    names = NamedStorage(directory).list()
+    return any(name.endswith(".data") and _OURS.fullmatch(name) for name in names)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,426 @@
+"""The options of ``[store] plugin = "journal"``; names and defaults follow the AMQ and Artemis documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.spi import ConfigError, Kind, format_size, names, option
+from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.presets import (
+    CHOICES,
+    NO_PRESET,
+    DefaultFloat,
+    DefaultInt,
+    DefaultList,
+    DefaultText,
+    is_default,
+    preset_values,
+)
+
+#: When written batches are forced to stable storage.
+ALWAYS: Final = "always"
+PERIODIC: Final = "periodic"
+NEVER: Final = "never"
+STRATEGIES: Final = (ALWAYS, PERIODIC, NEVER)
+
+#: How batches get to the disk.
+NIO: Final = "NIO"
+ASYNCIO: Final = "ASYNCIO"
+MAPPED: Final = "MAPPED"
+TYPES: Final = (NIO, ASYNCIO, MAPPED)
+#: ``journal_max_io`` of ASYNCIO; the others have one request under way.
+ASYNCIO_MAX_IO: Final = 500
+
+
+#: What damage in the middle of the journal leads to.
+REFUSE: Final = "refuse"
+QUARANTINE: Final = "quarantine"
+DAMAGE_POLICIES: Final = (REFUSE, QUARANTINE)
+
+#: One that fills, one that is ready, one that is compacted, and one for acknowledgements at the limit.
+_MEMORY_FILES_MIN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """Options of the journal store."""
+
+    preset: str = option(
+        NO_PRESET,
+        help="Names, sizes and layout of a store of old: 'kahadb', 'amq', 'artemis' or 'flatfile' "
+        "(docs/store-journal.md has the table). An option that is written wins over it.",
+        choices=CHOICES,
+    )
+    directory: str = option(
+        DefaultText("journal"),
+        help="Directory of the journal, below the data directory unless absolute; {gateway} in it "
+        "is the gateway's name. Put it on a "
+        "device of its own to keep other writers from delaying the syncs.",
+    )
+    create_journal_dir: bool = option(
+        True,
+        help="Make the directory when it is missing. False: refuse to start, so that a volume that "
+        "is not mounted does not look like an empty store.",
+    )
+    journal_max_file_length: int = option(
+        DefaultInt(32 << 20),
+        help="Size of a data file. Small files are freed sooner; large ones mean fewer changes "
+        "of file. A batch that is larger gets a file of its own size.",
+        kind=Kind.SIZE,
+        minimum=64 << 10,
+        maximum=4 << 30,
+    )
+    journal_file_size: int | None = option(
+        None,
+        help="The Artemis documents' name for journal_max_file_length; give one of the two.",
+        kind=Kind.SIZE,
+        minimum=64 << 10,
+        maximum=4 << 30,
+    )
+    journal_min_files: int = option(
+        DefaultInt(2),
+        help="Data files to keep in all, used or ready for use; made at the first start so that "
+        "no write waits for a new file. One more is made ahead when the current one is half full.",
+        minimum=2,
+        maximum=1000,
+    )
+    journal_pool_files: int = option(
+        DefaultInt(-1),
+        help="Data files, in use or not, up to which dead ones are kept to be used again instead "
+        "of being deleted: a file that is used again needs no padding. -1: never delete one, so "
+        "the disk keeps what the largest backlog took.",
+        minimum=-1,
+        maximum=1_000_000,
+    )
+    journal_compact_min_files: int = option(
+        DefaultInt(10),
+        help="Data files in use before less than journal_compact_percentage of live bytes begins a "
+        "compaction: the last messages of the emptiest file are copied to the end of the journal. "
+        "However few files there are, the disk is kept below 3 times the live bytes and 4 files.",
+        minimum=1,
+        maximum=1_000_000,
+        zero="never compact; one message can then keep a file for ever",
+    )
+    journal_compact_percentage: int = option(
+        DefaultInt(30),
+        help="Share of live bytes in all used data files, in percent, below which they are "
+        "compacted.",
+        minimum=1,
+        maximum=50,
+        zero="never compact",
+    )
+    archive_data_logs: bool = option(
+        False,
+        help="Move data files in which nothing lives any more to directory_archive instead of "
+        "using them again or deleting them. Nothing ever deletes them there.",
+    )
+    directory_archive: str = option(
+        DefaultText("archive"),
+        help="Where archive_data_logs moves files to, below the journal's directory unless "
+        "absolute. On another file system each file is copied.",
+    )
+    damaged_journal_policy: str = option(
+        DefaultText(REFUSE),
+        help="Damage in the middle of a data file or record file: 'refuse' to start, naming file, "
+        "offset and length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
+        "and list what was lost in damage-NNNN.report. A torn tail is repaired either way.",
+        choices=DAMAGE_POLICIES,
+    )
+    ignore_missing_journalfiles: bool = option(
+        False,
+        help="Start although data files, record files or files of single messages are missing "
+        "that held pending messages, and list those messages in damage-NNNN.report. Otherwise the start is refused and names the files.",
+    )
+    check_for_corrupt_journal_files: bool = option(
+        False,
+        help="Read and check every data file and record file at each start, not only what is newer "
+        "than the last checkpoint: the start then takes as long as reading all of them.",
+    )
+    archive_corrupted_index: bool = option(
+        False,
+        help="Keep a damaged metadata store as metadata.corrupt-N when it is rebuilt, instead of "
+        "removing it.",
+    )
+    per_destination: tuple[str, ...] = option(
+        DefaultList(),
+        help="Filters of destinations (such as 'queue://>') whose messages are kept in a directory "
+        "of their own, in a file of records that are used again one by one; the journal then holds "
+        "only references to them. A destination with a backlog does not keep the files of others.",
+    )
+    max_record_size: int = option(
+        DefaultInt(1 << 20),
+        help="Of a destination with a directory of its own: a larger message is kept in a file of "
+        "its own and not in the record file, which stays small.",
+        kind=Kind.SIZE,
+        minimum=1 << 10,
+        maximum=1 << 30,
+    )
+    filepool_limit: int = option(
+        DefaultInt(100),
+        help="Files of single messages that a destination keeps to use again, instead of deleting "
+        "them.",
+        minimum=0,
+        maximum=100_000,
+    )
+    filepool_cleanratio: int = option(
+        DefaultInt(0),
+        help="Percentage of those files that are emptied when they are not needed any more; the "
+        "others keep their contents, which saves time and takes room.",
+        minimum=0,
+        maximum=100,
+    )
+    message_cleanup: bool = option(
+        False,
+        help="Empty all of those files when the gateway stops: less room, a longer stop.",
+    )
+    journal_disk_sync_strategy: str = option(
+        DefaultText(ALWAYS),
+        help="When confirmed batches are forced to disk: 'always' before the confirmation, "
+        "'periodic' every journal_disk_sync_interval, 'never' when the system likes. All but "
+        "'always' can lose confirmed messages in a power cut (not when only the gateway dies).",
+        choices=STRATEGIES,
+    )
+    sync_on_write: bool | None = option(
+        None,
+        help="The AMQ documents' name: true is journal_disk_sync_strategy 'always', false is "
+        "'never'; give one of the two.",
+    )
+    journal_disk_sync_interval: float = option(
+        DefaultFloat(1.0),
+        help="Time between syncs with strategy 'periodic': what a power cut can cost.",
+        kind=Kind.DURATION,
+        minimum=0.001,
+        maximum=3600,
+    )
+    journal_type: str = option(
+        DefaultText(NIO),
+        help="How batches get to the disk: 'NIO' by a thread, 'ASYNCIO' by io_uring without a thread "
+        "(the extra 'asyncio' of tidegate-store-journal; falls back to NIO where it is missing), "
+        "'MAPPED' by a thread through a mapping of the file. The bytes on disk are the same.",
+        choices=TYPES,
+    )
+    journal_max_io: int | None = option(
+        None,
+        help="Requests of one batch under way at once. Not given: 500 with journal_type 'ASYNCIO'; "
+        "the others always have 1.",
+        minimum=1,
+        maximum=4096,
+    )
+    journal_buffer_size: int = option(
+        DefaultInt(490 << 10),
+        help="With journal_buffer_timeout: what has gathered is written as soon as it is so much. "
+        "With journal_type 'ASYNCIO' also the longest request; larger batches are several.",
+        kind=Kind.SIZE,
+        minimum=4 << 10,
+        maximum=64 << 20,
+    )
+    journal_buffer_timeout: float = option(
+        0.0,
+        help="Gather batches for so long, or until journal_buffer_size, and write and sync them as "
+        "one. What arrives while a batch is under way is always gathered, also with 0.",
+        kind=Kind.DURATION,
+        minimum=0.000_001,
+        maximum=10,
+        zero="write at once",
+    )
+    journal_sync_transactional: bool = option(
+        True,
+        help="Commits of transactions are confirmed when they are on disk. False: when they are "
+        "written; a power cut may cost the last 50 ms.",
+    )
+    journal_sync_non_transactional: bool = option(
+        True,
+        help="Everything else is confirmed when it is on disk. False: as above.",
+    )
+    journal_datasync: bool = option(
+        True,
+        help="Sync data files at all. False: confirmed messages survive the death of the gateway "
+        "but not of the machine; checkpoints still sync, so that they are never ahead.",
+    )
+    checkpoint_interval: float = option(
+        DefaultFloat(5.0),
+        help="Time between checkpoints into the metadata store: what a start after a crash "
+        "replays.",
+        kind=Kind.DURATION,
+        minimum=0.01,
+        maximum=3600,
+    )
+    max_checkpoint_message_add_size: int = option(
+        100_000,
+        help="Messages added and not consumed since the last checkpoint, in number, at which the "
+        "next one begins early: bounds what a start after a crash replays while a backlog builds "
+        "up.",
+        minimum=4096,
+        maximum=100_000_000,
+        zero="checkpoints by the clock only",
+    )
+    persistent_index: bool = option(
+        True,
+        help="Keep the index in the metadata store. false: keep it in memory only; every start "
+        "then reads all data files (some 20 seconds for 5 million small messages).",
+    )
+    memory_limit: int = option(
+        DefaultInt(512 << 20),
+        help="Only with broker.persistent = false: memory that the data files may take, as if it "
+        "were the disk. At the limit new messages are refused (store full); acknowledging makes "
+        "room. At least 4 files.",
+        kind=Kind.SIZE,
+        minimum=256 << 10,
+    )
+    cleanup_interval: float = option(
+        DefaultFloat(30.0),
+        help="Time between deletions of data files in which nothing lives any more.",
+        kind=Kind.DURATION,
+        minimum=0.01,
+        maximum=86400,
+    )
+    large_message_min_size: int = option(
+        DefaultInt(100 << 10),
+        help="Bodies of at least this size that a protocol can stream have a file of their own and "
+        "are never whole in memory.",
+        kind=Kind.SIZE,
+        minimum=1 << 10,
+        maximum=64 << 20,
+        zero="every new body is kept in the data files and passes through memory",
+    )
+    large_messages_directory: str = option(
+        DefaultText("large-messages"),
+        help="Directory of the files of large bodies, below the journal's directory unless "
+        "absolute. Used by this store alone: what no message refers to is removed at the start.",
+    )
+    disk_free_limit: int = option(
+        DefaultInt(50 << 20),
+        help="New messages are refused (store full) while the file system has less room, so that "
+        "acknowledgements, checkpoints and other programs still have some.",
+        kind=Kind.SIZE,
+        minimum=0,
+    )
+    slow_sync_threshold: float = option(
+        0.5,
+        help="A sync that takes longer is logged as a warning: every confirmation waits for it.",
+        kind=Kind.DURATION,
+        minimum=0.001,
+        zero="never log",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse one option under two names, already when a configuration is only checked.
+
+        Raises: ConfigError.
+        """
+        self._apply_preset()
+        # Whoever prints the options sees the same value under both names.
+        if self.journal_file_size is not None:
+            self._take_other_name(
+                "journal_file_size", "journal_max_file_length", DefaultInt(self.journal_file_size)
+            )
+        if self.sync_on_write is not None:
+            strategy = ALWAYS if self.sync_on_write else NEVER
+            self._take_other_name(
+                "sync_on_write", "journal_disk_sync_strategy", DefaultText(strategy)
+            )
+
+    def _take_other_name(self, other: str, key: str, value: object) -> None:
+        if not is_default(getattr(self, key)):
+            raise ConfigError(f"is another name of {key}; give one of the two", key=other)
+        object.__setattr__(self, key, value)
+
+    def _apply_preset(self) -> None:
+        """So that whoever prints the options sees what counts."""
+        for key, value in preset_values(self.preset).items():
+            if is_default(getattr(self, key)):
+                object.__setattr__(self, key, value)
+
+    @property
+    def file_length(self) -> int:
+        """Bytes of a data file, under whichever name they were given."""
+        return int(self.journal_max_file_length)
+
+    @property
+    def sync_strategy(self) -> str:
+        """When confirmed batches are synced, all options considered."""
+        return self.journal_disk_sync_strategy if self.journal_datasync else NEVER
+
+    @property
+    def max_io(self) -> int:
+        """Requests of one batch under way at once."""
+        if self.journal_type != ASYNCIO:
+            return 1
+        return self.journal_max_io or ASYNCIO_MAX_IO
+
+
+def check(options: JournalOptions, *, persistent: bool = True) -> None:
+    """Refuse values that cannot work together. Raises: ConfigError."""
+    if not options.directory.strip():
+        raise ConfigError("is empty; name a directory such as 'journal'", key="directory")
+    if options.journal_disk_sync_strategy not in STRATEGIES:
+        raise ConfigError(
+            f"{options.journal_disk_sync_strategy!r} is not one of {', '.join(STRATEGIES)}",
+            key="journal_disk_sync_strategy",
+        )
+    if options.damaged_journal_policy not in DAMAGE_POLICIES:
+        raise ConfigError(
+            f"{options.damaged_journal_policy!r} is not one of {', '.join(DAMAGE_POLICIES)}",
+            key="damaged_journal_policy",
+        )
+    if options.journal_type not in TYPES:
+        raise ConfigError(
+            f"{options.journal_type!r} is not one of {', '.join(TYPES)}", key="journal_type"
+        )
+    if options.journal_type != ASYNCIO:
+        if options.journal_max_io not in (None, 1):
+            raise ConfigError(
+                f"is for journal_type 'ASYNCIO'; with '{options.journal_type}' one request is under "
+                "way at a time",
+                key="journal_max_io",
+            )
+        if not options.journal_buffer_timeout and not is_default(options.journal_buffer_size):
+            raise ConfigError(
+                "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
+                key="journal_buffer_size",
+            )
+    if options.file_length < 4 * DATA_OFFSET:
+        raise ConfigError("is too small", key="journal_max_file_length")
+    if not options.large_messages_directory.strip():
+        raise ConfigError(
+            "is empty; name a directory such as 'large-messages'", key="large_messages_directory"
+        )
+    if options.archive_data_logs and not options.directory_archive.strip():
+        raise ConfigError("is empty; name a directory such as 'archive'", key="directory_archive")
+    if options.preset not in CHOICES:
+        raise ConfigError(f"{options.preset!r} is not one of {', '.join(CHOICES)}", key="preset")
+    _check_layout(options)
+    if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:
+        raise ConfigError(
+            f"{format_size(options.memory_limit)} is less than {_MEMORY_FILES_MIN} times "
+            f"journal_max_file_length ({format_size(options.file_length)}): make the files smaller, "
+            "or give more memory",
+            key="memory_limit",
+        )
+    if options.cleanup_interval < options.checkpoint_interval:
+        raise ConfigError(
+            f"{options.cleanup_interval:g} s is shorter than checkpoint_interval "
+            f"({options.checkpoint_interval:g} s); files are freed only at checkpoints",
+            key="cleanup_interval",
+        )
+
+
+def _check_layout(options: JournalOptions) -> None:
+    for item in options.per_destination:
+        kind, separator, name = item.partition("://")
+        if kind not in ("queue", "topic") or not separator or not name:
+            raise ConfigError(
+                f"{item!r} is not a filter such as 'queue://orders.>' or 'topic://>'",
+                key="per_destination",
+            )
+        try:
+            names.check_filter(name)
+        except ValueError as error:
+            raise ConfigError(f"{item!r}: {error}", key="per_destination") from error
+    if options.per_destination:
+        return
+    for key in ("max_record_size", "filepool_limit", "filepool_cleanratio", "message_cleanup"):
+        value = getattr(options, key)
+        if value is not False and not is_default(value):
+            raise ConfigError("has no meaning without per_destination", key=key)

@@ -1,0 +1,131 @@
+"""Presets: the names, sizes and layout that a seed document has, as defaults for our options.
+
+An option that is written wins over the preset. What each preset sets is the table here and nothing
+else, so ``docs/store-journal.md`` is tested against it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tidegate.spi import StoreContext, StoreIOError
+from tidegate_store_journal.log.names import holds_journal
+
+#: Every destination: what ``per_destination`` is for the flat-file layout.
+ALL_DESTINATIONS: Final = ("queue://>", "topic://>")
+
+_MIB: Final = 1 << 20
+
+#: Option → value, for each preset. Values that equal the default are there on purpose: they are the
+#: document's, and stay when ours change.
+PRESETS: Final[Mapping[str, Mapping[str, object]]] = {
+    "kahadb": {
+        "directory": "kahadb",
+        "journal_max_file_length": 32 * _MIB,
+        "checkpoint_interval": 5.0,
+        "cleanup_interval": 30.0,
+        "directory_archive": "archive",
+    },
+    "amq": {
+        "directory": "activemq-data/{gateway}",
+        "journal_max_file_length": 32 * _MIB,
+        "checkpoint_interval": 6.0,
+        "cleanup_interval": 30.0,
+        "directory_archive": "archive",
+    },
+    "artemis": {
+        "directory": "data",
+        "journal_max_file_length": 10 * _MIB,
+        "journal_min_files": 2,
+        "journal_pool_files": -1,
+        "journal_compact_min_files": 10,
+        "journal_compact_percentage": 30,
+    },
+    "flatfile": {
+        "directory": "instances/{gateway}/fs350",
+        "per_destination": ALL_DESTINATIONS,
+        "max_record_size": _MIB,
+        "filepool_limit": 100,
+        "filepool_cleanratio": 0,
+        "message_cleanup": False,
+    },
+}
+NO_PRESET: Final = "none"
+CHOICES: Final = (NO_PRESET, *PRESETS)
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class DefaultInt(int):
+    """A number that nobody wrote: so that a default can be told from the same number written."""
+
+
+class DefaultFloat(float):
+    """As :class:`DefaultInt`."""
+
+
+class DefaultText(str):
+    """As :class:`DefaultInt`."""
+
+    __slots__ = ()
+
+
+class DefaultList(tuple[str, ...]):
+    """As :class:`DefaultInt`."""
+
+    __slots__ = ()
+
+
+_DEFAULTS: Final = {int: DefaultInt, float: DefaultFloat, str: DefaultText, tuple: DefaultList}
+
+
+def is_default(value: object) -> bool:
+    """Tell whether nobody wrote *value*; True and False are never told apart."""
+    return isinstance(value, (DefaultInt, DefaultFloat, DefaultText, DefaultList))
+
+
+def preset_values(preset: str) -> dict[str, object]:
+    """The options that *preset* sets, each marked as not written by anybody."""
+    values = PRESETS.get(preset, {})
+    return {
+        key: _DEFAULTS[type(value)](value) if type(value) in _DEFAULTS else value  # type: ignore[arg-type]
+        for key, value in values.items()
+    }
+
+
+def directory_of(context: StoreContext, directory: str) -> Path:
+    """Where the store is: ``{gateway}`` is the gateway's name in letters that any disk takes."""
+    name = _UNSAFE.sub("_", context.gateway_name) or "_"
+    return context.data_directory / directory.replace("{gateway}", name)
+
+
+def require_directory(context: StoreContext, directory: str) -> None:
+    """``create_journal_dir = false``. Blocks. Raises: StoreIOError: it is not there; OSError."""
+    place = directory_of(context, directory)
+    if not place.is_dir():
+        raise StoreIOError(
+            f"{place} does not exist, and create_journal_dir = false: mount the volume that it is "
+            "on, or make the directory"
+        )
+
+
+def refuse_other_journal(context: StoreContext, directory: str) -> None:
+    """Do not begin an empty store beside one that another preset made. Blocks.
+
+    Without this, changing ``preset`` would look like losing every message.
+    Raises: StoreIOError; OSError.
+    """
+    own = directory_of(context, directory)
+    if not is_default(directory) or holds_journal(own):
+        return
+    for other in ("journal", *(str(values["directory"]) for values in PRESETS.values())):
+        place = directory_of(context, other)
+        if place != own and holds_journal(place):
+            raise StoreIOError(
+                f"{place} holds a journal, and {own}, the directory of this preset, none. Set "
+                f'directory = "{other}" to go on with it under the new preset, or move it away '
+                "to begin an empty one"
+            )

@@ -1,0 +1,1 @@
+"""Getting room back: reuse, compaction, archive."""

@@ -1,0 +1,168 @@
+"""What goes on beside the writing: checkpoints, cleanups, and the watch on free room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from concurrent.futures import Executor
+from typing import Final
+
+from tidegate.spi import StoreError, StoreFullError, format_size
+from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
+from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.options import JournalOptions
+from tidegate_store_journal.space.compact import Compactor
+from tidegate_store_journal.space.reclaim import Reclaim
+
+logger = logging.getLogger("tidegate.store.journal")
+
+#: How often the room on the file system is looked at.
+ROOM_CHECK_SECONDS: Final = 1.0
+_URGENT_PAUSE_SECONDS: Final = 0.1
+
+
+class RoomWatch:
+    """Whether the file system has less room than ``disk_free_limit``; see ``_append.Room``."""
+
+    def __init__(self, storage: Storage, executor: Executor, limit_bytes: int) -> None:
+        self._storage = storage
+        self._executor = executor
+        self._limit_bytes = limit_bytes
+        self.is_short = False
+        self.is_urgent = False  # somebody hit the end of the room
+        self.event = asyncio.Event()  # wakes the maintenance task
+
+    def report_full(self) -> None:
+        """The file system itself said that it is full."""
+        self.is_short = True
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Make room now."""
+        self.is_urgent = True
+        self.event.set()
+
+    async def require(self) -> None:
+        """Raises: StoreFullError while the file system has less room than the limit."""
+        await self.look()
+        if self.is_short:
+            raise StoreFullError(
+                f"the file system of {self._storage.describe('')} has less than disk_free_limit "
+                f"= {format_size(self._limit_bytes)} free; make room, or consume messages"
+            )
+
+    async def look(self) -> None:
+        """Ask the file system."""
+        loop = asyncio.get_running_loop()
+        try:
+            free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
+        except OSError as error:
+            logger.warning("cannot tell how much room is left error=%s", error)
+            return
+        is_short = free < self._limit_bytes
+        if is_short != self.is_short:
+            logger.warning("room is %s free_bytes=%d", "short" if is_short else "back", free)
+        self.is_short = is_short
+
+
+class Maintenance:
+    """Runs until it is closed; one instance a store. All methods are for the event loop."""
+
+    def __init__(
+        self,
+        options: JournalOptions,
+        room: RoomWatch,
+        checkpointer: Checkpointer,
+        reclaim: Reclaim,
+        executor: Executor,
+    ) -> None:
+        self._options = options
+        self._reclaim = reclaim
+        self._room = room
+        self._checkpointer = checkpointer
+        self._executor = executor
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._is_wanted = False
+
+    @property
+    def compactor(self) -> Compactor:
+        """What copies messages forward."""
+        return self._reclaim.compactor
+
+    def want_checkpoint(self) -> None:
+        """Write a checkpoint soon: so much was added that replaying it would take its time."""
+        self._is_wanted = True
+        self._room.event.set()
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop after the step that is under way. Idempotent."""
+        if self._task is not None:
+            # Not cancelled: what its thread has begun would go on, and nobody would know how far.
+            self._is_closing = True
+            self._reclaim.close()
+            self._room.event.set()
+            await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        """Each at its interval."""
+        options = self._options
+        event = self._room.event
+        reclaim = self._reclaim
+        now = asyncio.get_running_loop().time
+        checkpoint_at = now() + options.checkpoint_interval
+        cleanup_at = now() + options.cleanup_interval
+        room_at = now() + ROOM_CHECK_SECONDS
+        while not self._is_closing:
+            try:
+                async with asyncio.timeout(min(checkpoint_at, cleanup_at, room_at) - now()):
+                    await event.wait()
+            except TimeoutError:
+                pass
+            is_urgent = self._room.is_urgent
+            self._room.is_urgent = False
+            event.clear()
+            if is_urgent or now() >= room_at:
+                await self._room.look()
+                room_at = now() + ROOM_CHECK_SECONDS
+            if is_urgent or self._room.is_short or now() >= cleanup_at:
+                await self._checkpoint(cleanup=True)
+                reclaim.retry()
+                reclaim.reclaim()
+                cleanup_at = now() + options.cleanup_interval
+                checkpoint_at = now() + options.checkpoint_interval
+            elif self._is_wanted or now() >= checkpoint_at:
+                await self._checkpoint(cleanup=False)
+                checkpoint_at = now() + options.checkpoint_interval
+            if reclaim.is_wanted:
+                await self._guard(reclaim.run())
+            if is_urgent:
+                # Refused batches must not turn into a checkpoint each.
+                await asyncio.sleep(_URGENT_PAUSE_SECONDS)
+
+    async def _checkpoint(self, *, cleanup: bool) -> None:
+        self._is_wanted = False
+        await self._guard(self._checkpointer.run(cleanup=cleanup))
+        if not self._room.is_short:
+            await self._guard(self.make_reserve())
+
+    async def _guard(self, work: Coroutine[object, object, object]) -> None:
+        try:
+            await work
+        except (OSError, StoreError) as error:
+            # The journal itself is not affected: the next start replays more.
+            logger.warning("a checkpoint or cleanup failed and is tried again error=%s", error)
+        except Exception:
+            # A bug of ours. Writers may be waiting for the next round, so there must be one.
+            logger.exception("a checkpoint or cleanup failed in an unexpected way")
+
+    async def make_reserve(self) -> None:
+        """Set the checkpoint's reserve aside. Raises: OSError."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._checkpointer.make_reserve)

@@ -1,0 +1,1 @@
+"""Opening a journal: replay, its end, rebuilding, damage."""

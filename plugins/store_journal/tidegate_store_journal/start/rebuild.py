@@ -1,0 +1,221 @@
+"""The store without its metadata: everything from the data files, bindings and live lists.
+
+docs/journal-format.md sections 5 and 6. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Final
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDuplicateId,
+    Discard,
+    ForgetDuplicateIds,
+    Move,
+    RecordDelivery,
+)
+from tidegate_store_journal.checkpoint.sidefiles import (
+    BINDINGS_NAME,
+    Bindings,
+    LiveList,
+    read_bindings,
+    read_live_list,
+)
+from tidegate_store_journal.index.acklog import AckBlock
+from tidegate_store_journal.index.branches import DUPLICATES_NAME, read_duplicates
+from tidegate_store_journal.index.effects import Effects
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
+from tidegate_store_journal.start.replay import Replay
+from tidegate_store_journal.start.tail import scan
+
+#: Operations that concern messages, and duplicate ids, which do not mind being added twice; the
+#: others are in the bindings snapshot already.
+_MESSAGE_OPERATIONS: Final = (
+    Acknowledge,
+    Discard,
+    Move,
+    RecordDelivery,
+    AddDuplicateId,
+    ForgetDuplicateIds,
+)
+
+
+def rebuild(replay: Replay, store_id: str) -> int:
+    """Without metadata: everything from the data files, bindings and live lists."""
+    index = replay.index
+    bindings = _read_bindings(replay, store_id)
+    known_batch = ack_last = released = 0
+    _restore_duplicates(replay, store_id)
+    if bindings is not None:
+        index.restore_branches(bindings.branches, ())
+        index.restore_small_state(
+            dict(bindings.destinations),
+            bindings.subscriptions,
+            bindings.sessions,
+            bindings.inflight,
+            bindings.retained,
+        )
+        known_batch = index.batch = bindings.batch
+        index.last_sequence = bindings.last_sequence
+        index.last_list = bindings.last_list
+        ack_last, released = bindings.ack_last, bindings.ack_released
+    are_known_lists_applied = has_copied_rows = False
+    blocks: list[AckBlock] = []
+    index.loose_blocks = blocks
+    replayed = 0
+    total = sum(file.length for file in replay.files)
+    done = 0
+    for file in replay.files:
+        # Dead files between two that are left were deleted, and their batches with them.
+        replay.expected = max(replay.expected, file.first_batch)
+        live = _read_live_list(replay, file)
+        living: dict[int, set[int]] = {}
+        if live is not None:
+            blocks.extend(live.blocks())
+            living = {list_id: set(sequences) for list_id, sequences in live.pending}
+        for header, payload, at in replay.batches(file, DATA_OFFSET):
+            effects = replay.decode(file, header, payload, at)
+            has_copied_rows |= bool(effects.copied_rows)
+            if live is not None and header.batch <= live.batch:
+                _keep_living(effects, living)
+            if header.batch <= known_batch:
+                _keep_message_operations(effects)
+            elif bindings is not None and not are_known_lists_applied:
+                _drop_lists_not_in(replay, bindings)
+                are_known_lists_applied = True
+            index.apply(effects)
+            replayed += header.record_count
+            replay.progress("rebuilding from the journal", done + at, total)
+        replay.make_durable(file)
+        done += file.length
+        if file is not replay.files[-1]:
+            _require_end(replay, file)
+    index.loose_blocks = None
+    replay.known_batch = known_batch
+    if replay.expected <= known_batch and not replay.may_skip:
+        _refuse_early_end(replay, known_batch)
+    if bindings is not None and not are_known_lists_applied:
+        _drop_lists_not_in(replay, bindings)
+    index.settle()
+    if has_copied_rows:
+        blocks = latest_rows(blocks)
+    last = max(ack_last, index.log.last)
+    if not index.keep_acknowledged:
+        released, blocks = last, []
+    replay.count(blocks, last, released)
+    index.mark_everything_changed()
+    return replayed
+
+
+def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
+    """*blocks* with each row once: where it was copied to last. In the journal's order."""
+    seen: set[int] = set()
+    result: list[AckBlock] = []
+    for block in reversed(blocks):
+        rows = range(block.first, block.last + 1)
+        if seen.isdisjoint(rows):
+            result.append(block)
+        else:
+            result += [
+                block.part(row - block.first, row - block.first + 1)
+                for row in rows
+                if row not in seen
+            ]
+        seen.update(rows)
+    return result
+
+
+def _drop_lists_not_in(replay: Replay, bindings: Bindings) -> None:
+    """Lists that were removed before the snapshot; their removal may be in a deleted file."""
+    lists = replay.index.lists
+    for list_id in lists.keys() - set(bindings.lists):
+        del lists[list_id]
+    replay.index.forget_loose(bindings.lists)
+
+
+def _read_bindings(replay: Replay, store_id: str) -> Bindings | None:
+    try:
+        bindings = read_bindings(replay.storage)
+    except FormatError as error:
+        replay.notes.append(f"bindings.snapshot is damaged and was not used: {error}.")
+        return None
+    if bindings is not None and bindings.store_id != store_id:
+        replay.notes.append("bindings.snapshot belongs to another store and was not used.")
+        return None
+    return bindings
+
+
+def _restore_duplicates(replay: Replay, store_id: str) -> None:
+    try:
+        duplicates = read_duplicates(replay.storage)
+    except FormatError as error:
+        replay.notes.append(
+            f"{DUPLICATES_NAME} is damaged and was not used: messages that were sent long ago and "
+            f"are sent again now may not be found to be duplicates: {error}."
+        )
+        return
+    if duplicates is not None and duplicates.store_id == store_id:
+        replay.index.restore_branches((), duplicates.values())
+
+
+def _read_live_list(replay: Replay, file: DataFile) -> LiveList | None:
+    name = _format.live_name(file.file_id)
+    try:
+        live = read_live_list(replay.storage, file.file_id)
+        if live is not None:
+            live.blocks()
+        return live
+    except FormatError as error:
+        replay.notes.append(
+            f"{name} is damaged and was not used: messages of {file.name} that were "
+            f"acknowledged may be delivered again: {error}."
+        )
+        return None
+
+
+def _require_end(replay: Replay, file: DataFile) -> None:
+    """A file that is not the last one was synced whole, so nothing may follow its batches."""
+    if file is not replay.tail:
+        offset = DATA_OFFSET
+    else:
+        offset = replay.tail_offset
+    if not scan(file, offset, replay.expected).is_empty:
+        raise replay.damaged(file, offset)
+
+
+def _refuse_early_end(replay: Replay, known_batch: int) -> None:
+    """The bindings snapshot was written after batch *known_batch* was synced."""
+    if replay.tail is not None:
+        raise replay.damaged(replay.tail, replay.tail_offset)
+    raise replay.corrupt(
+        BINDINGS_NAME,
+        0,
+        f"the data files are missing that hold everything up to batch {known_batch}. Restore "
+        "them; or set ignore_missing_journalfiles = true in [store] to start without them",
+    )
+
+
+def _keep_living(effects: Effects, living: Mapping[int, Container[int]]) -> None:
+    """Leave out what the live list of its file does not name any more; *living* is per list."""
+    for list_id, entries in list(effects.adds.items()):
+        named = living.get(list_id, ())
+        kept = {sequence: place for sequence, place in entries.items() if sequence in named}
+        if kept:
+            effects.adds[list_id] = kept
+        else:
+            del effects.adds[list_id]
+    effects.copies = [
+        (sequence, place, tuple(item for item in lists if sequence in living.get(item, ())))
+        for sequence, place, lists in effects.copies
+    ]
+    # Their rows that are not released are in the live list itself.
+    effects.copied_rows = []
+
+
+def _keep_message_operations(effects: Effects) -> None:
+    """The bindings snapshot is newer than this batch: leave out what it says already."""
+    effects.others = [item for item in effects.others if isinstance(item, _MESSAGE_OPERATIONS)]

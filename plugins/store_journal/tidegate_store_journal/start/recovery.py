@@ -1,0 +1,419 @@
+"""Opening a journal: what is there, what is newer than the checkpoint, and how it ends.
+
+The rules are in docs/journal-format.md section 4. Everything here blocks and runs in a thread of
+its own while nothing else touches the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.spi import CorruptRecordError
+from tidegate_store_journal.checkpoint.marker import MARKER_NAME, forget_floor, take_marker
+from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError, NoMetadata
+from tidegate_store_journal.checkpoint.sidefiles import Bindings, read_bindings
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.losses import Lost, find_lost, missing_files
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.format import (
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    FILE_HEADER_BYTES,
+    FormatError,
+)
+from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.start.lossreport import LossReport
+from tidegate_store_journal.start.quarantine import Quarantine
+from tidegate_store_journal.start.rebuild import rebuild
+from tidegate_store_journal.start.replay import Progress, Replay
+from tidegate_store_journal.start.tail import examine_tail
+
+FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
+_LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
+_TEMPORARY_NAME: Final = re.compile(
+    r"(journal-\d{10}\.(data|live)(\.\d+\.damaged)?|(bindings|duplicates)\.snapshot|index-store-state"
+    r"|damage-\d+\.report)\.tmp"
+)
+#: Progress is told at most so often; a batch takes microseconds.
+_PROGRESS_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPolicy:
+    """What recovery may do besides reading, see the options of the same purpose."""
+
+    quarantines: bool = False
+    ignores_missing: bool = False
+    checks_files: bool = False
+    archives_index: bool = False
+
+
+STRICT: Final = RecoveryPolicy()
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What :func:`recover` found.
+
+    Attributes:
+        files: with batches, in the journal's order; spares: without; pool: names of dead files.
+        tail_file, tail_offset: where the next batch goes; None for an empty journal.
+        clean: the store had been closed properly (or did not exist).
+        rebuilt: the metadata store was not used and holds nothing.
+        replayed: operations; repaired_bytes, notes: see RecoveryReport.
+        lost: what is pending although its bytes are gone: to be dropped by the next batch.
+        report: what was lost, written already as far as it is known.
+    """
+
+    store_id: str
+    index: Index
+    files: list[DataFile]
+    spares: list[DataFile]
+    pool: list[str]
+    next_file_id: int
+    tail_file: DataFile | None
+    tail_offset: int
+    clean: bool
+    rebuilt: bool
+    replayed: int
+    repaired_bytes: int
+    notes: list[str]
+    report: LossReport
+    lost: Lost = field(default_factory=Lost)
+
+
+def recover(
+    storage: Storage,
+    metadata: Metadata,
+    *,
+    keep_acknowledged: bool,
+    progress: Progress,
+    policy: RecoveryPolicy = STRICT,
+) -> Recovered:
+    """Read a store, repair a torn tail, and do about damage what *policy* says.
+
+    Raises: CorruptRecordError (nothing was changed), OSError.
+    """
+    progress = _Seldom(progress)
+    report = LossReport(storage)
+    quarantine = Quarantine(storage, report)
+    _remove_leftovers(storage)
+
+    def attempt() -> Recovered:
+        replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
+        replay.may_skip = policy.ignores_missing or bool(quarantine.gone)
+        try:
+            return _recover(replay, metadata, policy, quarantine, report)
+        except BaseException:
+            replay.close()
+            raise
+
+    if policy.checks_files:
+        damages = quarantine.look(_known_batch(storage, metadata))
+        if damages and not policy.quarantines:
+            raise CorruptRecordError(
+                "damaged: "
+                + "; ".join(f"{d.file.name}, {d.length} bytes at offset {d.begin}" for d in damages)
+                + f". Nothing was changed. {_ADVICE}",
+                location=storage.describe(""),
+            )
+        if damages:
+            quarantine.run(_known_batch(storage, metadata))
+    try:
+        return attempt()
+    except CorruptRecordError:
+        if not policy.quarantines or not quarantine.run(_known_batch(storage, metadata)):
+            raise
+    return attempt()
+
+
+class _Seldom:
+    """Progress that is told a few times a second, however often it is made."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._next = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_SECONDS
+            self._progress(what, done, total)
+
+
+def _remove_leftovers(storage: Storage) -> None:
+    """Of work that a crash cut off. Raises: OSError."""
+    names = storage.list()
+    for name in names:
+        if _TEMPORARY_NAME.fullmatch(name):
+            storage.unlink(name)
+        elif (match := _LIVE_NAME.fullmatch(name)) and f"{match[1]}.data" not in names:
+            storage.unlink(name)  # its data file was deleted just before a crash
+
+
+def _known_batch(storage: Storage, metadata: Metadata) -> int:
+    """The highest batch that is known to have been synced; 0 when nothing says so."""
+    known = 0
+    with contextlib.suppress(FormatError):
+        bindings = read_bindings(storage)
+        known = bindings.batch if bindings is not None else 0
+    with contextlib.suppress(MetadataError):
+        loaded = metadata.load(lambda _what, _done, _total: None)
+        known = max(known, loaded.state.batch if loaded is not None else 0)
+    return known
+
+
+def _recover(
+    replay: Replay,
+    metadata: Metadata,
+    policy: RecoveryPolicy,
+    quarantine: Quarantine,
+    report: LossReport,
+) -> Recovered:
+    names = replay.storage.list()
+    store_id = open_files(replay, names)
+    loaded = _load_metadata(replay, metadata, store_id, policy)
+    lost = Lost()
+    if loaded is not None:
+        store_id = store_id or loaded.state.store_id
+        missing = _missing_files(replay, loaded, policy, quarantine.gone)
+        restore(replay, loaded)
+        replayed = replay.replay()
+        replay.index.settle()
+        _release_what_was_released(replay, store_id)
+        lost = find_lost(replay.index, missing, quarantine.damages)
+        clean = loaded.state.clean and replayed == 0 and not lost
+    else:
+        clean = not replay.files and not replay.spares
+        replayed = rebuild(replay, store_id)
+    repaired = examine_tail(replay, trusted=clean)
+    replay.go_on_behind_the_missing()
+    pool = sorted(filter(FREE_NAME.fullmatch, names))
+    known = [file.file_id for file in (*replay.files, *replay.spares)]
+    known += [_format.file_id_of(name) for name in pool]
+    known += quarantine.gone
+    return Recovered(
+        store_id=store_id or uuid.uuid4().hex,
+        index=replay.index,
+        files=replay.files,
+        spares=replay.spares,
+        pool=pool,
+        next_file_id=max([0, *known, *replay.index.files]) + 1,
+        tail_file=replay.tail,
+        tail_offset=replay.tail_offset,
+        clean=clean and repaired == 0,
+        rebuilt=loaded is None,
+        replayed=replayed,
+        repaired_bytes=repaired,
+        notes=replay.notes,
+        report=report,
+        lost=lost,
+    )
+
+
+#: What an operator can do about damage, for every error that names some.
+_ADVICE: Final = (
+    "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
+    "a copy of the damaged part, take it out, and serve the rest"
+)
+
+
+def open_files(replay: Replay, names: Sequence[str]) -> str:
+    """Read all headers; returns the store id they share, "" when there is no file."""
+    store_id = ""
+    for name in sorted(filter(_format.DATA_NAME.fullmatch, names)):
+        handle = replay.storage.open(name)
+        try:
+            header = _format.decode_file_header(handle.pread(FILE_HEADER_BYTES, 0))
+        except FormatError as error:
+            handle.close()
+            raise replay.corrupt(
+                name,
+                0,
+                f"{error}. {_ADVICE}",
+            ) from error
+        file = DataFile(header.file_id, header.length, header.seed, handle, reused=header.reused)
+        first = _format.decode_batch_header(
+            header.seed, handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
+        )
+        file.first_batch = first.batch if first else 0
+        (replay.files if first else replay.spares).append(file)
+        store_id = store_id or header.store_id
+        if file.name != name or header.store_id != store_id:
+            raise replay.corrupt(
+                name,
+                0,
+                f"it is file {header.file_id} of store {header.store_id} and does not belong "
+                "here; move it away",
+            )
+    replay.files.sort(key=lambda file: file.first_batch)
+    return store_id
+
+
+def _load_metadata(
+    replay: Replay, metadata: Metadata, store_id: str, policy: RecoveryPolicy
+) -> Loaded | None:
+    storage = replay.storage
+    directory = storage.metadata_directory
+    is_told = False
+    floor = None
+    try:
+        if directory is not None:
+            floor = take_marker(storage, directory)
+            is_told = floor is None
+            if is_told:
+                replay.notes.append(
+                    f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from "
+                    "the data files."
+                )
+                metadata.reset()
+        loaded = metadata.load(replay.progress)
+        if loaded is not None:
+            _check_owner(loaded, store_id)
+            if floor is not None and floor.is_above(loaded.state):
+                raise MetadataError(
+                    "it is older than the last clean-up, which put away data files that it names"
+                )
+            _check_small_state(storage, loaded)
+            return loaded
+    except MetadataError as error:
+        replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
+        if policy.archives_index and directory is not None and directory.exists():
+            metadata.close()
+            number = 1
+            while (target := directory.with_name(f"{directory.name}.corrupt-{number}")).exists():
+                number += 1
+            directory.rename(target)
+            replay.notes.append(f"The damaged one is kept in {target}.")
+    else:
+        is_kept = not isinstance(metadata, NoMetadata)
+        if replay.files and directory is not None and is_kept and not is_told:
+            replay.notes.append("The metadata store was missing; it was rebuilt.")
+    metadata.reset()
+    if directory is not None:
+        forget_floor(storage)
+    return None
+
+
+def _check_owner(loaded: Loaded, store_id: str) -> None:
+    if store_id and loaded.state.store_id != store_id:
+        raise MetadataError(f"it belongs to another store ({loaded.state.store_id})")
+
+
+def _check_small_state(storage: Storage, loaded: Loaded) -> None:
+    """The checkpoint and the bindings snapshot, which has a CRC, say the same twice.
+
+    LMDB would not notice a wrong bit in a value. A snapshot that is newer than the checkpoint (a
+    crash came between the two) cannot be compared; a damaged one neither.
+    """
+    try:
+        bindings = read_bindings(storage)
+    except FormatError:
+        return
+    if bindings is None or bindings.batch > loaded.state.batch:
+        return
+
+    def by_key(state: Loaded | Bindings) -> tuple[object, ...]:
+        return (
+            dict(state.destinations),
+            {item.pending_list: item for item in state.subscriptions},
+            {item.client_id: item for item in state.sessions},
+            {(item.client_id, item.direction, item.packet_id): item for item in state.inflight},
+            {item.destination: item for item in state.retained},
+        )
+
+    if by_key(loaded) != by_key(bindings):
+        raise MetadataError("it does not agree with bindings.snapshot")
+
+
+def _release_what_was_released(replay: Replay, store_id: str) -> None:
+    """Rows that sinks gave back before a checkpoint later than the one that was loaded.
+
+    That one was cut off behind its bindings snapshot, or it was complete and is lost. Then large
+    bodies and records of these rows may be gone already.
+    """
+    with contextlib.suppress(FormatError):
+        bindings = read_bindings(replay.storage)
+        if bindings is not None and bindings.store_id == store_id:
+            replay.index.release(bindings.ack_released)
+
+
+def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
+    """Refuse a checkpoint that does not belong to these data files.
+
+    Raises: MetadataError, CorruptRecordError.
+    """
+    _check_owner(loaded, store_id)
+    _missing_files(replay, loaded, STRICT, set())
+
+
+def _missing_files(
+    replay: Replay, loaded: Loaded, policy: RecoveryPolicy, gone: set[int]
+) -> set[int]:
+    """Data files that the checkpoint names and that are not there.
+
+    Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
+    """
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    missing = missing_files(loaded, there)
+    refused = sorted(missing.keys() - gone)
+    if refused and not policy.ignores_missing:
+        held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
+        raise replay.corrupt(
+            _format.file_name(refused[0]),
+            0,
+            f"{len(refused)} data {'files are' if len(refused) > 1 else 'file is'} missing: {held}. "
+            "Restore them; or set ignore_missing_journalfiles = true in [store] to start without "
+            "what was in them",
+        )
+    return set(missing)
+
+
+def restore(replay: Replay, loaded: Loaded) -> None:
+    """Fill the index with the checkpoint."""
+    index, state = replay.index, loaded.state
+    for list_id, pieces in loaded.lists.items():
+        pending = index.list_of(list_id)
+        for piece in pieces:
+            pending.restore_piece(piece)
+    for (list_id, sequence), count in loaded.deliveries.items():
+        index.list_of(list_id).deliveries[sequence] = count
+    index.restore_small_state(
+        loaded.destinations,
+        loaded.subscriptions,
+        loaded.sessions,
+        loaded.inflight,
+        loaded.retained,
+    )
+    index.restore_branches(loaded.branches, loaded.duplicate_ids)
+    index.large.restore(loaded.large)
+    for file_id, spoken in loaded.speaks_of.items():
+        use = index.file_use(file_id)
+        use.speaks_of.update(spoken)
+        use.speaks_of_stored = len(use.speaks_of)
+        # Which of them are origins of copies is not stored; all of them is on the safe side.
+        use.copied_from.update(spoken)
+    for block in loaded.acknowledged:
+        block.stored = True
+    replay.count(loaded.acknowledged, state.ack_last, state.ack_released)
+    index.batch = state.batch
+    index.last_sequence = index.watermark = state.last_sequence
+    index.last_list = state.last_list
+    replay.expected = state.batch + 1
+    replay.tail_offset = state.offset
+    replay.tail = next((file for file in replay.files if file.file_id == state.file_id), None)
+    for file in replay.spares:
+        use = index.files.get(file.file_id)
+        if (use is not None and use.references) or (state.batch and state.file_id == file.file_id):
+            raise replay.corrupt(
+                file.name,
+                DATA_OFFSET,
+                "the header of the first batch is damaged. Restore the file from a copy",
+            )

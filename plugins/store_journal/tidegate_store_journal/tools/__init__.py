@@ -1,0 +1,1 @@
+"""Looking into a journal, checking it, and what is done to one offline."""

@@ -1,0 +1,389 @@
+"""``tidegate journal``: looking into a journal, checking it, and what is done to one offline.
+
+Entry point ``journal`` of the group ``tidegate.commands``. Each command parses its arguments, calls
+one function and prints; the work is elsewhere. Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidegate.spi import CommandHost, ConfigError, StoreLockedError
+from tidegate_store_journal.tools.located import (
+    directory_around,
+    directory_of,
+    find_directory,
+    find_store,
+    large_directory_of,
+    require_journal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from tidegate.spi import ConfiguredStore
+    from tidegate_store_journal.tools.inspect import JournalReport
+
+    _T = TypeVar("_T")
+
+#: `verify` found damage.
+EXIT_DAMAGED: Final = 1
+#: Percent: files less alive than this are emptied by `compact`.
+COMPACT_BELOW: Final = 50
+
+app: Final = typer.Typer(
+    rich_markup_mode=None,
+    help="Look into a journal, check it, and work on it while no gateway runs.",
+    epilog="inspect, verify and why change nothing and work beside a running gateway; the others "
+    "need it stopped.",
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option("--directory", "-d", metavar="DIR", help="The journal itself, instead."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.command(name="inspect")
+def inspect_command(
+    context: typer.Context,
+    config: ConfigOption = None,
+    directory: DirectoryOption = None,
+    records: Annotated[
+        bool, typer.Option(help="Count records by type; reads every used data file whole.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Show files, records and pending lists.
+
+    Works beside a running gateway and says how things stood at one moment.
+    """
+    from tidegate_store_journal.tools.inspect import report
+
+    host: CommandHost = context.obj
+    found = report(find_directory(host, config, directory), host.progress(), records=records)
+    if as_json:
+        host.print_json(_inspect_json(found))
+    else:
+        _print_inspect(host, found)
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    config: ConfigOption = None,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every record and name what is damaged.
+
+    Checks checksums, that everything pending can be read, and the metadata against the data files.
+    Works beside a running gateway. Exit code 0: whole; 1: damaged.
+    """
+    from tidegate_store_journal.tools import verify as _verify
+
+    host: CommandHost = context.obj
+    store = find_store(host, config, directory)
+    where = directory_of(store)
+    require_journal(where)
+    found = _verify.verify(where, host.progress(), large=large_directory_of(store))
+    if as_json:
+        host.print_json(
+            {"directory": str(where), "damaged": bool(found.damages), **dataclasses.asdict(found)}
+        )
+    else:
+        typer.echo(
+            f"{where}: {found.files} data files, {found.batches} batches, {found.records} records "
+            f"({found.read_bytes / 1e6:.1f} MB) read; {found.references} references followed"
+            + (f", {found.bodies} of them to other files" if found.bodies else "")
+        )
+        for note in found.notes:
+            typer.echo(f"note: {note}")
+        if found.damages:
+            rows = [(item.file, item.offset, item.problem) for item in found.damages]
+            host.print_table(("file", "offset", "damage"), rows)
+        else:
+            typer.echo("no damage found")
+    if found.damages:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command()
+def why(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A data file, by name or path.")],
+    config: ConfigOption = None,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what keeps a data file.
+
+    Names destination, pending list and messages. Works beside a running gateway. Without --config and --directory a path to FILE is enough.
+    """
+    from tidegate_store_journal.tools import why as _why
+
+    host: CommandHost = context.obj
+    if directory is None and config is None and Path(file).parent != Path():
+        directory = directory_around(Path(file))
+    found = _why.why(find_directory(host, config, directory), file)
+    if as_json:
+        host.print_json(dataclasses.asdict(found) | {"live_share": found.live_share})
+    else:
+        typer.echo(_why.describe(found))
+
+
+@app.command()
+def compact(
+    context: typer.Context,
+    config: ConfigOption = None,
+    directory: DirectoryOption = None,
+    below: Annotated[
+        int | None,
+        typer.Option(
+            "--below",
+            min=1,
+            max=100,
+            metavar="PERCENT",
+            help=f"Only files less alive than this ({COMPACT_BELOW}).",
+        ),
+    ] = None,
+    delete_free: Annotated[
+        bool, typer.Option("--delete-free", help="Delete dead files that wait to be used again.")
+    ] = False,
+    destination: Annotated[
+        str,
+        typer.Option(
+            "--destination",
+            metavar="NAME",
+            help="Only the directory of one destination, as in queue://orders.",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Empty sparse data files now.
+
+    Whatever the options say. The gateway must not run. A dead file is kept to be used again as journal_pool_files says;
+    --delete-free gives its room back. --destination writes the record file of one destination anew
+    instead (per_destination, preset flatfile) and leaves the data files alone.
+    """
+    host: CommandHost = context.obj
+    store = find_store(host, config, directory)
+    require_journal(directory_of(store))
+    if destination:
+        if delete_free or below is not None:
+            raise ConfigError("--destination goes with neither --below nor --delete-free")
+        _compact_destination(host, store, destination, as_json)
+        return
+    from tidegate_store_journal.space import offline as _offline
+
+    before, after = _offline_only(
+        store,
+        lambda: _offline.compact(
+            store, host.progress(), percentage=below or COMPACT_BELOW, delete_free=delete_free
+        ),
+    )
+    if as_json:
+        host.print_json({"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)})
+        return
+    rows = [
+        (name, space.files, space.disk_bytes, space.live_bytes)
+        for name, space in (("before", before), ("after", after))
+    ]
+    host.print_table(("", "data files", "bytes", "live bytes"), rows)
+
+
+@app.command(name="rebuild-index")
+def rebuild_index(
+    context: typer.Context,
+    config: ConfigOption = None,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop the metadata store and rebuild it.
+
+    Everything comes from the data files. The gateway must not run. When the files
+    are damaged the old one stays.
+    """
+    from tidegate_store_journal.space import offline as _offline
+
+    host: CommandHost = context.obj
+    store = find_store(host, config, directory)
+    require_journal(directory_of(store))
+    found = _offline_only(store, lambda: _offline.rebuild_index(store, host.progress()))
+    if as_json:
+        host.print_json(dataclasses.asdict(found))
+        return
+    typer.echo(
+        f"rebuilt from {found.replayed} operations: {found.pending_messages} pending messages, "
+        f"{found.destinations} destinations, {found.subscriptions} subscriptions"
+    )
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+
+
+@app.command(name="export")
+def export_command(
+    context: typer.Context,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new directory.")],
+    config: ConfigOption = None,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write everything to Parquet files.
+
+    As `tidegate store export`: any store can import it. The gateway must not run.
+    """
+    host: CommandHost = context.obj
+    store = find_store(host, config, directory)
+    require_journal(directory_of(store))
+    counts = _offline_only(store, lambda: host.export_store(store, target))
+    _print_counts(host, dict(counts), as_json, target)
+
+
+@app.command(name="import")
+def import_command(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="What an export wrote.")],
+    config: ConfigOption = None,
+    directory: DirectoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fill an empty journal from an export.
+
+    As `tidegate store import`. The gateway must not run.
+    """
+    host: CommandHost = context.obj
+    store = find_store(host, config, directory)
+    counts = _offline_only(store, lambda: host.import_store(store, source))
+    _print_counts(host, dict(counts), as_json, source)
+
+
+# ---------------------------------------------------------------------------------- printing
+
+
+def _print_inspect(host: CommandHost, found: JournalReport) -> None:
+    typer.echo(f"{found.directory}: store {found.store_id}")
+    rows = max(0, found.acknowledged_last - found.acknowledged_first + 1)
+    typer.echo(
+        f"last batch {found.batch}, last sequence {found.last_sequence}, {rows} rows in the "
+        f"acknowledged log, {found.sessions} sessions, {found.retained} retained messages"
+    )
+    counters = found.counters
+    if counters is None:
+        typer.echo("the metadata store cannot be read\n")
+    else:
+        typer.echo(
+            f"metadata store: {counters.checkpoints} checkpoints; {counters.pending_put} references "
+            f"to pending messages came in, {counters.pending_deleted} went\n"
+        )
+    files = [
+        (
+            file.name,
+            file.file_id,
+            file.state,
+            file.length,
+            file.live_bytes,
+            f"{100 * file.live_share:.1f}",
+            file.references,
+        )
+        for file in found.files
+    ]
+    host.print_table(("data file", "id", "state", "bytes", "live", "live %", "held"), files)
+    typer.echo()
+    if found.records:
+        records = [
+            (
+                name,
+                "{}-{}".format(*found.batches[name]),
+                ", ".join(f"{count} {kind}" for kind, count in types.items()),
+            )
+            for name, types in found.records.items()
+        ]
+        host.print_table(("data file", "batches", "records"), records)
+        typer.echo()
+    if not found.lists:
+        typer.echo("no pending lists")
+        return
+    lists = [
+        (
+            item.pending_list,
+            item.kind,
+            item.destination,
+            item.client_id,
+            item.subscription,
+            item.messages,
+            item.body_bytes,
+            item.first_sequence or "",
+            item.delivered,
+        )
+        for item in found.lists
+    ]
+    host.print_table(
+        (
+            "list",
+            "kind",
+            "destination",
+            "client",
+            "name",
+            "messages",
+            "body bytes",
+            "oldest",
+            "delivered",
+        ),
+        lists,
+    )
+
+
+def _inspect_json(found: JournalReport) -> dict[str, Any]:
+    value: dict[str, Any] = dataclasses.asdict(found)
+    records, batches = value.pop("records"), value.pop("batches")
+    for item, file in zip(value["files"], found.files, strict=True):
+        del item["holders"]  # `why` names them
+        item["live_share"] = file.live_share
+        if found.records:
+            item["records"] = records.get(file.name, {})
+            item["batches"] = batches.get(file.name)
+    return value
+
+
+def _compact_destination(
+    host: CommandHost, store: ConfiguredStore, destination: str, as_json: bool
+) -> None:
+    from tidegate_store_journal.split import splitcompact as _splitcompact
+
+    place = directory_of(store)
+    done = _offline_only(store, lambda: _splitcompact.compact(place, destination))
+    if as_json:
+        host.print_json(dataclasses.asdict(done))
+        return
+    row = (done.destination, done.messages, done.bytes_before, done.bytes_after)
+    host.print_table(("destination", "messages", "bytes before", "bytes after"), [row])
+
+
+def _print_counts(host: CommandHost, counts: dict[str, int], as_json: bool, where: Path) -> None:
+    if as_json:
+        host.print_json({"directory": str(where), **counts})
+    else:
+        host.print_table(("what", "carried"), list(counts.items()))
+
+
+def _offline_only(store: ConfiguredStore, work: Callable[[], _T]) -> _T:
+    """*work*, with the error that says what to do when a gateway has the journal."""
+    try:
+        return work()
+    except StoreLockedError as error:
+        raise StoreLockedError(
+            f"{directory_of(store)} is in use by a running gateway ({error.owner}): stop it first; "
+            "inspect, verify and why work beside it",
+            owner=error.owner,
+        ) from error

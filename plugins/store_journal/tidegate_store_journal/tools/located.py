@@ -1,0 +1,131 @@
+"""Finding the journal that a command is about, and saying what is wrong with a place that is none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from tidegate.spi import CommandHost, ConfigError, ConfiguredStore, StoreContext
+from tidegate_store_journal import presets as _presets
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.format import FILE_HEADER_BYTES, FILE_MAGIC
+from tidegate_store_journal.log.names import NamedStorage, preset_of
+from tidegate_store_journal.options import JournalOptions
+
+PLUGIN: Final = "journal"
+_DATA_NAME: Final = re.compile(r"journal-\d{10}\.data")
+
+
+def data_names(storage: NamedStorage) -> list[str]:
+    """The engine's names of the data files in *storage*, in order of their ids.
+
+    Whatever they are called on the disk: ``storage.describe`` tells. Raises: ConfigError.
+    """
+    directory = storage.describe("")
+    try:
+        names = storage.list()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no directory {directory}: name the gateway's configuration with --config, "
+            "or the journal itself with --directory"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{directory}: {error.strerror or error}") from error
+    return sorted(filter(_DATA_NAME.fullmatch, names))
+
+
+def find_store(host: CommandHost, config: Path | None, directory: Path | None) -> ConfiguredStore:
+    """The journal store that *config* or *directory* means; one of the two at most.
+
+    Raises: ConfigError when both are given, or the store of the configuration is another one.
+    """
+    if directory is not None:
+        if config is not None:
+            raise ConfigError("give --config or --directory, not both")
+        return _store_in(directory.absolute())
+    store = host.store(config)
+    if store.plugin != PLUGIN:
+        where = str(config) if config else "the default configuration"
+        raise ConfigError(
+            f"{where} has a store of the plugin {store.plugin!r}; `tidegate journal` is about the "
+            "journal (for export and import of any store: `tidegate store`)",
+            key="store.plugin",
+        )
+    return store
+
+
+def find_directory(host: CommandHost, config: Path | None, directory: Path | None) -> Path:
+    """As :func:`find_store`, and there must be a journal. Raises: ConfigError."""
+    found = directory_of(find_store(host, config, directory))
+    require_journal(found)
+    return found
+
+
+def directory_of(store: ConfiguredStore) -> Path:
+    """Where the journal of *store* is, or would be."""
+    options = store.options
+    assert isinstance(options, JournalOptions)
+    context = StoreContext(store.data_directory, store.gateway_name)
+    return _presets.directory_of(context, options.directory)
+
+
+def large_directory_of(store: ConfiguredStore) -> Path:
+    """Where the large bodies of *store* are, or would be."""
+    options = store.options
+    assert isinstance(options, JournalOptions)
+    return directory_of(store) / options.large_messages_directory
+
+
+def require_journal(directory: Path) -> None:
+    """Raises: ConfigError for a place that holds no journal, or one of a newer program."""
+    storage = NamedStorage(directory)
+    names = data_names(storage)
+    if not names:
+        inner = [path for path in (directory / "journal", directory.parent) if _is_journal(path)]
+        hint = f"; there is one in {inner[0]}" if inner else ""
+        raise ConfigError(f"{directory} is not a journal: it has no data files{hint}")
+    for name in names:
+        path = storage.describe(name)
+        with Path(path).open("rb") as file:
+            head = file.read(FILE_HEADER_BYTES)
+        version = int.from_bytes(head[8:10], "little")
+        if head[:8] == FILE_MAGIC and version > _format.FORMAT_VERSION:
+            raise ConfigError(
+                f"{path} has version {version} of the journal's format, and this "
+                f"program reads up to {_format.FORMAT_VERSION}: use the tidegate that wrote it, or "
+                "a newer one"
+            )
+
+
+def _is_journal(directory: Path) -> bool:
+    return directory.is_dir() and bool(data_names(NamedStorage(directory)))
+
+
+def directory_around(file: Path) -> Path:
+    """The directory of the journal that has the data file *file*: where it lies, or one above.
+
+    Two presets keep data files in a directory of their own, ``journal``.
+    """
+    inner = file.parent
+    return inner.parent if not _is_journal(inner) and _is_journal(inner.parent) else inner
+
+
+def _store_in(directory: Path) -> ConfiguredStore:
+    """The journal in *directory*, with the size that its data files have, and their names."""
+    from tidegate_store_journal.plugin import JournalStoreFactory
+
+    storage = NamedStorage(directory)
+    names = data_names(storage) if directory.is_dir() else []
+    lengths = [Path(storage.describe(name)).stat().st_size for name in names]
+    options = JournalOptions(directory=str(directory))
+    if lengths:
+        usual = max(set(lengths), key=lengths.count)
+        options = JournalOptions(
+            directory=str(directory),
+            preset=preset_of(storage) or _presets.NO_PRESET,
+            journal_max_file_length=usual,
+        )
+    return ConfiguredStore(
+        PLUGIN, JournalStoreFactory(), options, directory.parent, "tidegate journal"
+    )

@@ -1,0 +1,149 @@
+"""Reading a journal that another process may be writing: no lock, no repair, not a byte written.
+
+The gateway goes on meanwhile. A data file is only ever put away after a newer checkpoint, so what
+was read is whole when every file that was opened is still there under its name at the end. When it
+is not, everything is read again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidegate.spi import CorruptRecordError, StoreIOError
+from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.names import NamedStorage
+from tidegate_store_journal.log.storage import DirectoryFile
+from tidegate_store_journal.start.rebuild import rebuild
+from tidegate_store_journal.start.recovery import FREE_NAME, check, open_files, restore
+from tidegate_store_journal.start.replay import Replay
+
+#: How often a journal that changes under our eyes is read again.
+_ATTEMPTS: Final = 5
+
+
+class _ReadOnlyFile(DirectoryFile):
+    """Refuses to change anything."""
+
+    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
+        """See :class:`File`."""
+        raise PermissionError("the journal is only looked at")
+
+    def datasync(self) -> None:
+        """See :class:`File`. Nothing of ours needs it, and the gateway's is its own business."""
+
+    def preallocate(self, length: int) -> None:
+        """See :class:`File`."""
+        raise PermissionError("the journal is only looked at")
+
+
+class ReadOnlyStorage(NamedStorage):
+    """A directory in which nothing can be changed."""
+
+    def open(self, name: str, *, create: bool = False) -> DirectoryFile:
+        """See :class:`Storage`."""
+        if create:
+            raise PermissionError("the journal is only looked at")
+        return _ReadOnlyFile(
+            os.open(self._directory / self.path_of(name), os.O_RDONLY | os.O_CLOEXEC)
+        )
+
+    def rename(self, old: str, new: str) -> None:
+        """See :class:`Storage`."""
+        raise PermissionError("the journal is only looked at")
+
+    def unlink(self, name: str) -> None:
+        """See :class:`Storage`."""
+        raise PermissionError("the journal is only looked at")
+
+
+@dataclass(slots=True)
+class Look:
+    """A journal as it was at one moment.
+
+    Attributes: replay: with the index and the open files; free: names and lengths of dead files;
+        store_id: identity of the contents.
+    """
+
+    replay: Replay
+    free: list[tuple[str, int]]
+    store_id: str
+
+
+@contextmanager
+def look(directory: Path, *, rebuilt: bool = False) -> Generator[Look]:
+    """Read the journal in *directory*; its files are open while the context lasts.
+
+    *rebuilt*: leave the metadata alone and read what the data files themselves say.
+    Raises: StoreIOError when there is none or it changes too fast; CorruptRecordError.
+    """
+    seen = _look(directory, rebuilt=rebuilt)
+    try:
+        yield seen
+    finally:
+        seen.replay.close()
+
+
+def _look(directory: Path, *, rebuilt: bool) -> Look:
+    storage = ReadOnlyStorage(directory)
+    problem: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        replay = Replay(storage, lambda _what, _done, _total: None, keep_acknowledged=True)
+        try:
+            store_id, free = _read(replay, storage, rebuilt=rebuilt)
+            if _is_still_there(storage, [*replay.files, *replay.spares]):
+                return Look(replay, free, store_id)
+        except (FileNotFoundError, CorruptRecordError) as error:
+            # A gateway that begins files and puts them away meanwhile looks like this, too.
+            problem = error
+        except BaseException:
+            replay.close()
+            raise
+        replay.close()
+    if isinstance(problem, CorruptRecordError):
+        raise problem
+    reason = problem or "it changes faster than it can be read; try again"
+    raise StoreIOError(f"cannot read the journal in {directory}: {reason}")
+
+
+def _read(
+    replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool
+) -> tuple[str, list[tuple[str, int]]]:
+    directory = storage.describe("")
+    try:
+        names = replay.storage.list()
+    except OSError as error:
+        raise StoreIOError(f"cannot read the journal in {directory}: {error}") from error
+    store_id = open_files(replay, names)
+    if not store_id:
+        raise StoreIOError(f"there is no journal in {directory}")
+    metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
+    try:
+        loaded = None if rebuilt else metadata.load(replay.progress)
+    except MetadataError:
+        loaded = None  # the data files say it all
+    finally:
+        metadata.close()
+    if loaded is None:
+        rebuild(replay, store_id)
+    else:
+        check(replay, loaded, store_id)
+        restore(replay, loaded)
+        replay.replay()
+        replay.index.settle()
+    free: list[tuple[str, int]] = []
+    for name in sorted(filter(FREE_NAME.fullmatch, names)):
+        file = replay.storage.open(name)
+        free.append((name, file.length))
+        file.close()
+    return store_id, free
+
+
+def _is_still_there(storage: ReadOnlyStorage, files: Sequence[DataFile]) -> bool:
+    """Nothing that was opened was put away meanwhile. Raises: OSError."""
+    return {file.name for file in files} <= set(storage.list())
