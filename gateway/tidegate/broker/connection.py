@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tidegate.broker import _in_doubt
 from tidegate.broker.lists.browser import Browser
 from tidegate.broker.lists.consumer import AUTOMATIC_TURN_COUNT, Consumer, InFlight
 from tidegate.broker.route.detours import check_detours, take_detour
 from tidegate.broker.route.selector import compile_selector
+from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.succession import Succession
 from tidegate.broker.sessions.wills import Will
 from tidegate.broker.transactions.transactions import Outcome, Published, Settled, Transaction
@@ -329,7 +329,7 @@ class Connection:
         self._resumed = True
         if self.session is not None and self.session.in_doubt:
             for consumer in list(self._consumers.values()):
-                _in_doubt.hand_back(self._core, self.session, consumer)
+                in_doubt.hand_back(self._core, self.session, consumer)
         self._set_writable()
 
     def writable(self, value: bool) -> None:
@@ -945,7 +945,7 @@ class Connection:
         if session is not None and session_expiry is not None:
             core.sessions.set_expiry(session, session_expiry)
         if unanswered:
-            _in_doubt.set_aside(core, session, self._consumers, unanswered)
+            in_doubt.set_aside(core, session, self._consumers, unanswered)
         for consumer in list(self._consumers.values()):
             self._drop_consumer(consumer)
         core.temporary.remove_of(self)

@@ -19,7 +19,7 @@ from broker_harness import (
     run,
 )
 
-from tidegate.broker import _core
+from tidegate.broker import core
 from tidegate.broker.connection import AUTHORIZATIONS_MAX
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
@@ -306,7 +306,7 @@ def test_an_authorizer_that_crashes_refuses(logged_errors: list[str]) -> None:
 def test_queues_are_limited_and_rejected_messages_are_then_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_core, "DESTINATIONS_MAX", 1)
+    monkeypatch.setattr(core, "DESTINATIONS_MAX", 1)
 
     async def main() -> None:
         async with Broker(DestinationPolicy(match=">", max_deliveries=1)) as broker:

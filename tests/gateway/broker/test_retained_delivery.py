@@ -10,7 +10,7 @@ from broker_harness import START_US, Broker, Client, message, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.broker import _retained_delivery
+from tidegate.broker.route import retained_delivery
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AddMessage, Durability, RetainHandling, StoredMessage, StoreIOError
 
@@ -20,7 +20,7 @@ SEND = RetainHandling.SEND
 @pytest.fixture
 def chunks_of_three() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_retained_delivery, "CHUNK_COUNT_MAX", 3)
+        patch.setattr(retained_delivery, "CHUNK_COUNT_MAX", 3)
         yield
 
 
@@ -260,7 +260,7 @@ def test_each_topic_arrives_in_the_order_in_which_it_was_published(
             check_nothing_is_under_way(broker)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_retained_delivery, "CHUNK_COUNT_MAX", 3)
+        patch.setattr(retained_delivery, "CHUNK_COUNT_MAX", 3)
         run(main())
 
 
@@ -338,7 +338,7 @@ def test_what_is_to_come_again_goes_out_before_what_is_published_now_too() -> No
             check_nothing_is_under_way(broker)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_retained_delivery, "RETRY_S", 5.0)
+        patch.setattr(retained_delivery, "RETRY_S", 5.0)
         run(main())
 
 
@@ -520,7 +520,7 @@ def test_a_long_row_of_expired_ones_is_passed_over_in_several_turns() -> None:
             check_nothing_is_under_way(broker)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_retained_delivery, "CHUNK_LOOKED_AT_MAX", 7)
+        patch.setattr(retained_delivery, "CHUNK_LOOKED_AT_MAX", 7)
         run(main())
 
 
@@ -580,7 +580,7 @@ def test_a_delivery_waits_while_its_subscription_is_at_its_limit() -> None:
             assert kinds(client) == all_of(12)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_retained_delivery, "CHUNK_COUNT_MAX", 3)
+        patch.setattr(retained_delivery, "CHUNK_COUNT_MAX", 3)
         run(main())
 
 

@@ -11,7 +11,7 @@ from broker_harness import Broker, Client, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.broker import _subscription_limit
+from tidegate.broker.limits import subscription_limit
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     MESSAGE_OVERHEAD_BYTES,
@@ -281,7 +281,7 @@ def test_when_the_store_is_slow_to_drop_new_messages_are_dropped_instead() -> No
             assert pending_list.cursor.size <= 5 + 10
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_subscription_limit, "MARGIN", 10)
+        patch.setattr(subscription_limit, "MARGIN", 10)
         run(main())
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tidegate.broker import _in_doubt
+from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.wills import Will
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
@@ -53,7 +53,7 @@ class SessionState:
         self.lists: dict[str, PendingList] = {}
         self.inflight: dict[tuple[InflightDirection, int], InflightRecord] = {}
         self.connection: Connection | None = None
-        self.in_doubt: _in_doubt.InDoubt = {}
+        self.in_doubt: in_doubt.InDoubt = {}
 
     @property
     def client_id(self) -> str:
@@ -101,7 +101,7 @@ class Sessions:
 
     async def recover_in_doubt(self) -> None:
         """Destinations and subscriptions are there, clients are not. Raises: StoreError."""
-        await _in_doubt.recover(
+        await in_doubt.recover(
             self._core, [item for item in self._by_key.values() if item.stored.attached]
         )
 
@@ -171,7 +171,7 @@ class Sessions:
         if session.stored.expiry_interval == 0:
             self.remove(session)
         elif session.stored.attached:
-            _in_doubt.settle_ids(self._core, session)
+            in_doubt.settle_ids(self._core, session)
 
     def set_expiry(self, session: SessionState, interval_s: int) -> None:
         """Replace its expiry interval; stored with the end of the connection."""
@@ -200,7 +200,7 @@ class Sessions:
         for pending_list in list(session.lists.values()):
             self._core.remove_subscription(pending_list)
         for subscription in session.stored.attached:
-            _in_doubt.discard(self._core, session, subscription)
+            in_doubt.discard(self._core, session, subscription)
             self._remove_member(session, subscription)
         self._core.add_operation(RemoveSession(session.client_id))
 
@@ -259,7 +259,7 @@ class Sessions:
         """It does so no more."""
         for subscription in session.stored.attached:
             if subscription.name == name:
-                _in_doubt.discard(self._core, session, subscription)
+                in_doubt.discard(self._core, session, subscription)
                 rest = tuple(i for i in session.stored.attached if i is not subscription)
                 session.stored = msgspec.structs.replace(session.stored, attached=rest)
                 self._core.add_operation(PutSession(session.stored))
