@@ -195,10 +195,6 @@ class BrokerCore:
     def large_bodies(self) -> LargeBodies | None:
         return self.store.capabilities.large_bodies
 
-    @property
-    def unsized_bodies(self) -> bool:
-        return self.store.capabilities.unsized_bodies
-
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:
@@ -293,8 +289,11 @@ class BrokerCore:
             self._restore_subscription(subscription, count.messages if count else 0)
         self.retained = RetainedMessages(state.retained, limit_bytes=self.config.retained_limit)
         self.retained_deliveries.recover()
-        self.duplicates.recover(state.duplicate_ids)
-        self.branches.recover(state)
+        ids, branches = self.store.capabilities.duplicate_ids, self.store.capabilities.branches
+        self.duplicates.recover(() if ids is None else await ids.recovered_duplicate_ids())
+        self.branches.recover(
+            () if branches is None else await branches.recovered_branches(), state
+        )
         await self.sessions.recover_in_doubt()
         self.sessions.end_recovery(self.now())
         self.checks_publish = bool(self._authorizers or self._interceptors)

@@ -397,11 +397,6 @@ class Broker(Protocol):
         """
         ...
 
-    @property
-    def unsized_bodies(self) -> bool:
-        """:meth:`large_bodies` takes bodies whose size is not known before they end (1.3)."""
-        ...
-
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:

@@ -86,10 +86,10 @@ async def check(store: JournalStore, state: RecoveredState, version: int, how: s
 
 
 async def check_version_3(store: JournalStore, state: RecoveredState, large: StoredMessage) -> None:
-    assert [(item.destination, item.duplicate_id) for item in state.duplicate_ids] == [
-        ("queue://orders", "dup-1")
-    ]
-    (branch,) = state.branches
+    assert [
+        (item.destination, item.duplicate_id) for item in await store.recovered_duplicate_ids()
+    ] == [("queue://orders", "dup-1")]
+    (branch,) = await store.recovered_branches()
     assert branch.branch_id == BranchId(1, b"one", b"\xff")
     assert [item.sequence for item in await page(store, branch.pending_list)] == [50]
     split = await page(store, 4)
@@ -120,7 +120,7 @@ def test_what_the_program_of_every_format_version_wrote_is_read_and_continued(
         assert len(state.report.notes) == (not is_known)
         told = "rebuilt from the data files" if version < 3 else "has version 2"
         assert all(told in note for note in state.report.notes)
-        assert (state.report.replayed > 0) == (how == "killed" or not is_known)
+        assert (state.report.counts["replayed"] > 0) == (how == "killed" or not is_known)
         await check(store, state, version, how)
         await store.write(WriteBatch([AddMessage(99, Message("queue://orders", b"99"), (1,))]))
         await store.close()

@@ -61,7 +61,6 @@ class Connection:
 class Broker:
     name, store_id, version = "gateway", "st0re", "9.9"
     large_bodies = None
-    unsized_bodies = False
 
     def __init__(self):
         self.queues = collections.defaultdict(list)

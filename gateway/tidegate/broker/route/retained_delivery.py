@@ -39,7 +39,6 @@ from tidegate.spi import (
     PutSubscription,
     StoredMessage,
     StoreError,
-    StoreFullError,
     Token,
     names,
 )
@@ -115,11 +114,11 @@ class RetainedDelivery:
         if self._list.is_stored:
             try:
                 self._core.writer.check_writable()
-            except StoreFullError:
-                self._retry_later(RETRY_S)
-                return
             except StoreError as error:
-                self._give_up(error)
+                if error.retryable:
+                    self._retry_later(RETRY_S)
+                else:
+                    self._give_up(error)
                 return
         chunk = _Chunk(is_next=True)
         room = min(CHUNK_COUNT_MAX, self._room())
@@ -179,7 +178,7 @@ class RetainedDelivery:
         self._unconfirmed -= 1
         if token.is_next:
             self._is_waiting = False
-        if not isinstance(error, StoreFullError):
+        if not error.retryable:
             self._give_up(error)
             return
         self._again.update((number, None) for number in token.stored)

@@ -110,12 +110,12 @@ class Branches:
         found = [item.stored for item in self._by_id.values() if item.is_durable]
         return [item for item in found if principal is None or item.principal == principal]
 
-    def recover(self, state: RecoveredState) -> None:
+    def recover(self, branches: Sequence[Branch], state: RecoveredState) -> None:
         """Take up what the store knows; every list is there, and nobody is served yet."""
         core = self._core
         known = [*core.queues.values(), *core.durable.values(), *core.shared.values()]
         by_id = {item.id: item for item in known}
-        for stored in sorted(state.branches, key=lambda item: item.prepared_at):
+        for stored in sorted(branches, key=lambda item: item.prepared_at):
             lists = [by_id.get(item.pending_list) for item in stored.locked]
             branch = self._by_id[stored.branch_id] = _Prepared(stored, lists)
             branch.is_claimed = True
@@ -137,7 +137,7 @@ class Branches:
 
     def check_new(self, branch_id: BranchId, transaction: Transaction) -> None:
         """Check that *transaction* could be prepared. Raises: RequestError, FlowControlError."""
-        if not self._core.store.capabilities.branches:
+        if self._core.store.capabilities.branches is None:
             raise RequestError("the message store cannot keep prepared transactions")
         try:
             check_branch_id(branch_id)

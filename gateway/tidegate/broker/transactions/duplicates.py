@@ -74,7 +74,9 @@ class DuplicateIds:
         self.is_on = self._size > 0
         self.discarded = 0
         self._persists = (
-            self.is_on and core.config.persist_id_cache and core.store.capabilities.duplicate_ids
+            self.is_on
+            and core.config.persist_id_cache
+            and core.store.capabilities.duplicate_ids is not None
         )
         # By destination, the one used last at the end: sequence by id, in ascending order.
         self._rings: dict[str, dict[str, int]] = {}

@@ -5,7 +5,7 @@ The heart of the gateway (design, section 2). Everything that arrives in one tur
 :class:`WriteBatch`; while the store makes it durable the next turn fills. When the store answers,
 confirmations leave and messages go to their lists, in that order, once for the whole turn.
 
-What happens when there is no room (StoreFullError, nothing was written):
+What happens when there is no room for now (an error that is retryable: nothing was written):
 
 1. Every unit that adds a message is taken out of the turn and its client is told.
 2. The rest is written again until it succeeds, in two batches: delivery counts and
@@ -36,7 +36,6 @@ from tidegate.spi import (
     MessageStore,
     Move,
     Operation,
-    Origin,
     PutBranch,
     RecordDelivery,
     SetRetained,
@@ -44,6 +43,8 @@ from tidegate.spi import (
     StoreError,
     StoreFullError,
     StoreIOError,
+    StoreUnavailableError,
+    SyncedFor,
     Token,
     WriteBatch,
 )
@@ -132,8 +133,8 @@ class Turn:
         if not self.commits:
             durability = Durability.SYNCED if self.synced else Durability.WRITTEN
             return WriteBatch(self.operations, durability)
-        origin = Origin.TRANSACTION | Origin.PLAIN if self.synced else Origin.TRANSACTION
-        return WriteBatch(self.operations, Durability.SYNCED, origin)
+        plain = SyncedFor.SINGLE if self.synced else SyncedFor(0)
+        return WriteBatch(self.operations, Durability.SYNCED, plain | SyncedFor.TRANSACTION)
 
     def take_front(self, now: int) -> list[Operation]:
         """Remove delivery counts and acknowledgements and return them as operations.
@@ -264,7 +265,7 @@ class TurnWriter:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
         if self.full_until:
             if self._loop.time() < self.full_until:
-                raise StoreFullError("the message store is full; free disk space, then send again")
+                raise self._told
             self.full_until = 0.0
 
     async def drained(self) -> None:
@@ -342,18 +343,24 @@ class TurnWriter:
     async def _make_durable(self, turn: Turn, batch: WriteBatch) -> None:
         try:
             await self._store.write(batch)
-        except StoreFullError as error:
+        except StoreError as error:
+            if not error.retryable:
+                raise
             full = error
         else:
             self._has_unsynced = batch.durability is not Durability.SYNCED
             return
         await self._write_without_additions(turn, full)
 
-    async def _write_without_additions(self, turn: Turn, error: StoreFullError) -> None:
-        _log.error("store=full error=%r publishes_refused_for_s=%g", str(error), FULL_BACK_OFF_S)
+    async def _write_without_additions(self, turn: Turn, error: StoreError) -> None:
+        _log.error("store=short error=%r publishes_refused_for_s=%g", str(error), FULL_BACK_OFF_S)
         self.full_until = self._loop.time() + FULL_BACK_OFF_S
         dropped, front, rest = turn.drop_additions()
-        told = StoreFullError(f"the message store is full, send again later ({error})")
+        if isinstance(error, StoreFullError):
+            told = StoreFullError(f"the message store is full, send again later ({error})")
+        else:
+            told = StoreUnavailableError(f"the message store cannot write for now: {error}")
+        self._told = told
         self._tell_failed(dropped, told)
         while front or rest:
             front += self.turn.take_front(self._clock())
@@ -364,8 +371,8 @@ class TurnWriter:
                 if rest:
                     await self._store.write(WriteBatch(rest))
                     rest = []
-            except StoreFullError:
-                if self._gives_up.is_set():
+            except StoreError as still:
+                if not still.retryable or self._gives_up.is_set():
                     raise
                 self.full_until = self._loop.time() + FULL_BACK_OFF_S
                 with contextlib.suppress(TimeoutError):
