@@ -259,10 +259,10 @@ def test_what_replaces_a_lost_write_is_durable_with_its_own_sync() -> None:
 
 
 def after_a_failed_sync(seed: int) -> tuple[FaultyDisk, FaultyStorage]:
-    """File "a" was durable with "old old"; "new" over its begin can be read, its sync failed."""
+    """File "a" was durable with "... old"; "new" over its begin can be read, its sync failed."""
     disk = FaultyDisk(seed)
     storage = disk.start(Faults(errors={(Call.SYNC, 2): errno.EIO}))
-    file = created(storage, "a", b"old old")
+    file = created(storage, "a", b"... old")
     file.pwritev([b"new"], 0)
     with pytest.raises(OSError, match="Input/output"):
         file.datasync()
@@ -282,7 +282,7 @@ def test_a_program_started_after_a_failed_sync_reads_what_the_disk_never_got() -
         storage.sync_directory()
         disk.cut_power()
         found.add(content_of(disk.start(), "a"))
-    assert {b"old old", b"new old"} <= found
+    assert {b"... old", b"new old"} <= found
 
 
 def test_what_is_written_once_more_is_durable_with_its_own_sync_and_nothing_else() -> None:
@@ -296,7 +296,7 @@ def test_what_is_written_once_more_is_durable_with_its_own_sync_and_nothing_else
         content = content_of(disk.start(), "a")
         assert (content[:2], content[3:]) == (b"ne", b" old")
         found.add(content)
-    assert {b"ned old", b"new old"} <= found, "the byte that was not written again"
+    assert {b"ne. old", b"new old"} <= found, "the byte that was not written again"
 
 
 def test_caches_that_are_dropped_show_what_the_disk_has() -> None:
@@ -312,7 +312,7 @@ def test_caches_that_are_dropped_show_what_the_disk_has() -> None:
         disk.cut_power()
         assert content_of(disk.start(), "a") == content, "it was decided when it was dropped"
         found.add(content)
-    assert {b"old ol!", b"new ol!"} <= found
+    assert {b"... ol!", b"new ol!"} <= found
 
 
 def test_a_full_disk_refuses_growth_and_takes_it_again_when_there_is_room() -> None:
