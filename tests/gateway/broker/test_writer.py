@@ -13,6 +13,7 @@ from tidegate.spi import (
     AddDestination,
     AddMessage,
     Durability,
+    GatewayError,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -24,6 +25,7 @@ from tidegate.spi import (
     SetRetained,
     StoreFullError,
     StoreIOError,
+    Token,
     WriteBatch,
 )
 
@@ -315,11 +317,15 @@ def test_one_that_fails_to_be_told_does_not_keep_the_others_from_it(
 ) -> None:
     logged_errors += ["confirming a durable", "telling a failure", "taking back a dropped"]
 
-    def bug(*_: object) -> None:
+    def bug() -> None:
         raise RuntimeError("a bug")
 
     class Bad:
-        confirmed = failed = bug
+        def confirmed(self, tokens: list[Token]) -> None:
+            bug()
+
+        def failed(self, token: Token, error: GatewayError) -> None:
+            bug()
 
     async def main() -> None:
         async with Broker() as broker:
