@@ -68,7 +68,10 @@ async def told(store: JournalStore, state: RecoveredState) -> tuple[Any, ...]:
         sorted(state.retained, key=lambda item: item.destination),
         dict(state.pending),
         sorted(await store.recovered_branches(), key=lambda item: str(item.branch_id)),
-        await store.recovered_duplicate_ids(),
+        sorted(
+            (i.destination, i.sequence, i.duplicate_id)
+            for i in await store.recovered_duplicate_ids()
+        ),
     )
 
 
