@@ -231,6 +231,7 @@ class TurnWriter:
         self.turn = Turn()
         self.scheduled = False
         self.error: StoreError | None = None
+        self._short: StoreError = StoreFullError("the message store is full")
         self.full_until = 0.0
         self.batches = 0  # turns that are durable
         self.turns = 0  # turns that have begun to be written: the number of the filling one
@@ -265,7 +266,7 @@ class TurnWriter:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
         if self.full_until:
             if self._loop.time() < self.full_until:
-                raise self._told
+                raise self._short
             self.full_until = 0.0
 
     async def drained(self) -> None:
@@ -360,7 +361,7 @@ class TurnWriter:
             told = StoreFullError(f"the message store is full, send again later ({error})")
         else:
             told = StoreUnavailableError(f"the message store cannot write for now: {error}")
-        self._told = told
+        self._short = told
         self._tell_failed(dropped, told)
         # With nothing left an empty batch syncs what was only WRITTEN: whoever still waits in this
         # turn waits for that.
