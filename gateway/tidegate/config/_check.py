@@ -33,6 +33,12 @@ class _NoBroker:
     version = ""
     large_bodies = None
 
+    def socket_opened(self) -> bool:
+        _refuse()
+
+    def socket_closed(self) -> None:
+        _refuse()
+
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:

@@ -289,6 +289,12 @@ class FakeBroker:
     version = "0"
     large_bodies = None
 
+    def socket_opened(self) -> bool:
+        return True
+
+    def socket_closed(self) -> None:
+        pass
+
     def __init__(self) -> None:
         self.connection = FakeConnection()
         self.requests: list[Any] = []

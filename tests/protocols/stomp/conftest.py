@@ -163,6 +163,12 @@ class FakeBroker:
     name, store_id, version = "gateway", "st0re", "9.9"
     large_bodies = None
 
+    def socket_opened(self) -> bool:
+        return True
+
+    def socket_closed(self) -> None:
+        pass
+
     def __init__(self):
         self.connection: Any = FakeConnection()
         self.requests: list[Any] = []

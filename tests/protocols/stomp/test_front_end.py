@@ -62,6 +62,12 @@ class Broker:
     name, store_id, version = "gateway", "st0re", "9.9"
     large_bodies = None
 
+    def socket_opened(self) -> bool:
+        return True
+
+    def socket_closed(self) -> None:
+        pass
+
     def __init__(self):
         self.queues = collections.defaultdict(list)
         self.sequence, self.acknowledged, self.connections, self.writable = 0, [], [], []
