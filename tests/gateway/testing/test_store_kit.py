@@ -213,7 +213,7 @@ def test_the_model_catches_a_store_that_differs_from_the_reference(
     capabilities = StoreBox(factory, None, tmp_path).make().capabilities  # type: ignore[arg-type]
     settings = hypothesis.settings(
         STORE_MACHINE_SETTINGS,
-        max_examples=300,
+        max_examples=2000,
         phases=[hypothesis.Phase.generate],
         report_multiple_bugs=False,
         derandomize=True,
