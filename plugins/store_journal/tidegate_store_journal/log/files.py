@@ -240,8 +240,14 @@ class DataFiles:
             self._taken = await self._prepare_special(length)
             return self._taken
         if self._spares and len(self._spares) > self._reserve(grows=grows, waits=waits):
+            file = self._spares[0]
+            if file.handle is None:
+                try:
+                    file.handle = self._open(file)
+                except OSError as error:
+                    raise StoreIOError(f"cannot open a data file: {error}") from error
             self._taken = self._spares.popleft()
-            return self._taken
+            return file
         return None
 
     def _reserve(self, *, grows: bool, waits: bool) -> int:
@@ -433,7 +439,7 @@ class DataFiles:
         handle = file.handle
         if handle is None:
             try:
-                handle = file.handle = self._storage.open(file.name)
+                handle = file.handle = self._open(file)
             except OSError:
                 file.readers -= 1
                 raise
@@ -451,13 +457,24 @@ class DataFiles:
         self._open_old[file.file_id] = file
         self.close_surplus()
 
-    def close_surplus(self) -> None:
-        """Close the files that were not read for longest, above OPEN_FILES_MAX."""
-        while len(self._open_old) > OPEN_FILES_MAX:
-            _, file = self._open_old.popitem(last=False)
-            if file.readers:
-                self._open_old[file.file_id] = file
+    def close_surplus(self, limit: int | None = None) -> None:
+        """Close the files that were not read for longest, above *limit* (OPEN_FILES_MAX)."""
+        limit = OPEN_FILES_MAX if limit is None else limit
+        for file in list(self._open_old.values()):
+            if len(self._open_old) <= limit:
                 return
-            if file.handle is not None:
-                file.handle.close()
-                file.handle = None
+            if not file.readers:
+                del self._open_old[file.file_id]
+                if file.handle is not None:
+                    file.handle.close()
+                    file.handle = None
+
+    def _open(self, file: DataFile) -> File:
+        """Raises: OSError."""
+        try:
+            return self._storage.open(file.name)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self.close_surplus(0)  # clients can take all descriptors; ours are needed elsewhere
+            return self._storage.open(file.name)
