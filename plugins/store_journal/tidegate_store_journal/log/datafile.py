@@ -181,5 +181,6 @@ def _abandon(storage: Storage, file_id: int, file: File | None) -> None:
         file.close()
     try:
         storage.unlink(_temporary(file_id))
+        storage.unlink(_format.file_name(file_id))  # its name may not be durable
     except OSError:
         logger.info("could not remove an unfinished data file file_id=%d", file_id)

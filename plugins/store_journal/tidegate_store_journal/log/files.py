@@ -28,6 +28,9 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Open data files besides the current one and the spares; far below the usual limit of 1024.
 OPEN_FILES_MAX: Final = 128
+_OPEN_FILES_MIN: Final = 4
+#: errno values that mean "no descriptor left", in this process or in the system.
+NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 #: errno values that mean "no room".
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -95,6 +98,7 @@ class DataFiles:
         self._files: dict[int, DataFile] = {}
         self._spares: deque[DataFile] = deque()
         self._pool: deque[str] = deque()  # names of dead files of our length
+        self._open_max = OPEN_FILES_MAX
         self._open_old: OrderedDict[int, DataFile] = OrderedDict()
         self._freed: list[str] = []  # on their way into the pool
         self._next_id = 1
@@ -386,6 +390,14 @@ class DataFiles:
         return free - self._policy.length >= self._policy.free_limit_bytes
 
     async def _prepare(self, length: int, *, pad: bool = True) -> DataFile:
+        while True:
+            try:
+                return await self._make(length, pad=pad)
+            except OSError as error:
+                if not self.gives_up_handles(error):
+                    raise
+
+    async def _make(self, length: int, *, pad: bool) -> DataFile:
         file_id = self._next_id
         if file_id > _format.FILE_ID_MAX:
             raise OSError(errno.ENOSPC, "all file ids are used up")
@@ -457,11 +469,10 @@ class DataFiles:
         self._open_old[file.file_id] = file
         self.close_surplus()
 
-    def close_surplus(self, limit: int | None = None) -> None:
-        """Close the files that were not read for longest, above *limit* (OPEN_FILES_MAX)."""
-        limit = OPEN_FILES_MAX if limit is None else limit
+    def close_surplus(self) -> None:
+        """Close the files that were not read for longest, above a limit."""
         for file in list(self._open_old.values()):
-            if len(self._open_old) <= limit:
+            if len(self._open_old) <= self._open_max:
                 return
             if not file.readers:
                 del self._open_old[file.file_id]
@@ -469,12 +480,23 @@ class DataFiles:
                     file.handle.close()
                     file.handle = None
 
+    def gives_up_handles(self, error: OSError) -> bool:
+        """For want of descriptors: close files that are only read, and keep fewer from now on.
+
+        Clients can take all descriptors there are. Returns: it is worth trying again.
+        """
+        if error.errno not in NO_HANDLE_ERRNOS or not self._open_old:
+            return False
+        self._open_max = max(_OPEN_FILES_MIN, len(self._open_old) // 2)
+        before = len(self._open_old)
+        self.close_surplus()
+        return len(self._open_old) < before
+
     def _open(self, file: DataFile) -> File:
         """Raises: OSError."""
-        try:
-            return self._storage.open(file.name)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            self.close_surplus(0)  # clients can take all descriptors; ours are needed elsewhere
-            return self._storage.open(file.name)
+        while True:
+            try:
+                return self._storage.open(file.name)
+            except OSError as error:
+                if not self.gives_up_handles(error):
+                    raise
