@@ -155,10 +155,12 @@ class Replay:
 
     def damaged(self, file: DataFile, offset: int) -> CorruptRecordError:
         """The error for a batch that was on stable storage once."""
+        gap = next(walk(file, offset, number=self.expected), None)
+        length = f" of {gap.end - gap.begin} bytes" if gap is not None else ""
         return self.corrupt(
             file.name,
             offset,
-            "a batch is damaged that was on disk whole once: later batches say so. Nothing was "
+            f"a batch{length} is damaged that was on disk whole once: later batches say so. Nothing was "
             "changed. Restore the file from a copy; or set damaged_journal_policy = 'quarantine' "
             "in [store] to keep a copy of the damaged part, take it out, and serve the rest",
         )
