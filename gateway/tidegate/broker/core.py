@@ -174,6 +174,7 @@ class BrokerCore:
         self._closing = False
         self._stopped = False
         self._store_id = ""
+        self._loop = asyncio.get_running_loop()
         self.writer: TurnWriter
         self.acknowledged_log: AcknowledgedLog
 
@@ -287,7 +288,7 @@ class BrokerCore:
                 self._make_queue(
                     found.destination, found.pending_list, count.messages if count else 0
                 )
-        self.sessions.recover(state, self.now())
+        self.sessions.recover(state)
         for subscription in state.subscriptions:
             count = state.pending.get(subscription.pending_list)
             self._restore_subscription(subscription, count.messages if count else 0)
@@ -296,7 +297,7 @@ class BrokerCore:
         self.duplicates.recover(state.duplicate_ids)
         self.branches.recover(state)
         await self.sessions.recover_in_doubt()
-        self.sessions.end_recovery(self.now())
+        self.sessions.end_recovery()
         self.checks_publish = bool(self._authorizers or self._interceptors)
         self.spawn(self._maintain(), "maintenance")
         if self.config.system_topics_interval:
@@ -336,13 +337,13 @@ class BrokerCore:
     async def _maintain(self) -> None:
         while not self._closing:
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
-            now = self.now()
-            self.wills.publish_due(now)
-            self.sessions.expire(now)
+            now, elapsed = self.now(), self.elapsed()
+            self.wills.publish_due(elapsed)
+            self.sessions.expire(elapsed)
             for operation in self.retained.expire(now):
                 self.add_operation(operation, synced=False)
             try:
-                await self.acknowledged_log.enforce_limits(now, lambda: self._closing)
+                await self.acknowledged_log.enforce_limits(now, elapsed, lambda: self._closing)
             except StoreError as error:
                 _log.error("acknowledged_log=unknown error=%r", str(error))
             self.checks_publish = bool(
@@ -365,8 +366,12 @@ class BrokerCore:
     # --- the turn --------------------------------------------------------------------------
 
     def now(self) -> int:
-        """Microseconds since the Unix epoch."""
+        """Microseconds since the Unix epoch; may jump when the operator sets the clock."""
         return time.time_ns() // 1000
+
+    def elapsed(self) -> int:
+        """Microseconds of a clock that nobody sets: how long something lasts."""
+        return int(self._loop.time() * 1_000_000)
 
     def schedule(self) -> None:
         if not self.writer.scheduled:

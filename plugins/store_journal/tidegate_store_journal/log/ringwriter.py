@@ -8,7 +8,7 @@ in which order, is the same as in ``_writer``:
   synced, is one request that writes and syncs (``O_DSYNC``). Everything else is written in requests of
   ``journal_buffer_size``, at most ``journal_max_io`` of them under way, and then synced.
 - A file is begun when the one before it is synced.
-- After a sync that failed nothing is written any more.
+- After a sync that failed, or an error that nobody thought of, nothing is written any more.
 
 All methods are for the event loop.
 """
@@ -23,7 +23,7 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tidegate_store_journal.log.files import FULL_ERRNOS
 from tidegate_store_journal.log.storage import File
@@ -75,7 +75,7 @@ class RingWriter:
         request_bytes_max: int,
         background_sync_seconds: float | None,
         slow_sync_seconds: float,
-        on_failure: Callable[[OSError], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = loop
         self._ring = ring
@@ -91,6 +91,7 @@ class RingWriter:
         self._timer: TimerHandle | None = None
         self._written_batch = 0
         self._sync_is_broken = False
+        self._is_lost = False  # nobody knows what is under way: see _guarded
         self._is_closed = False
         # The transfer that is under way:
         self._pieces: deque[tuple[int, bytes]] = deque()
@@ -134,12 +135,30 @@ class RingWriter:
             request.sync_failed = True
             error = OSError("an earlier sync failed; what is on disk is unknown")
             self._loop.call_soon(self._finish, error)
-        elif request.file is None:
+        else:
+            self._guarded(self._begin, request)
+
+    def _begin(self, request: Request) -> None:
+        if request.file is None:
             self._sync_dirty(self._finish)
         elif request.sync_first and self._dirty:
             self._sync_dirty(self._write)
         else:
             self._write(None)
+
+    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Take a step of the request under way; after an error that nobody thought of it is over."""
+        if self._is_lost:
+            return  # the end of something that was under way then
+        try:
+            step(*arguments)
+        except Exception as error:  # no memory, or a bug: whoever waits must learn of it
+            self._is_lost = self._sync_is_broken = True
+            if self._current is None:
+                self._on_failure(error)
+            else:
+                self._current.sync_failed = True
+                self._loop.call_soon(self._finish, error)
 
     def _write(self, error: OSError | None) -> None:
         if error is not None:
@@ -201,7 +220,7 @@ class RingWriter:
 
         self._transfer(cut([zeros], request.offset, self._request_bytes_max), wiped)
 
-    def _finish(self, error: OSError | None) -> None:
+    def _finish(self, error: Exception | None) -> None:
         request = self._current
         assert request is not None
         self._current = None
@@ -232,7 +251,7 @@ class RingWriter:
         """Sync what was written but not synced, one file after the other."""
         if not self._dirty:
             self.synced_batch = self._written_batch
-            self._loop.call_soon(then, None)
+            self._loop.call_soon(self._guarded, then, None)
             return
         begin = self._loop.time()
 
@@ -253,7 +272,7 @@ class RingWriter:
                 then(None)
 
         self._note_request(1)
-        self._ring.datasync(self._dirty[0], synced)
+        self._ring.datasync(self._dirty[0], partial(self._guarded, synced))
 
     def _count_sync(self, taken: float) -> None:
         self.syncs += 1
@@ -278,7 +297,7 @@ class RingWriter:
         while pieces and self._in_flight < self._max_io:
             offset, data = pieces.popleft()
             self._in_flight += 1
-            done = partial(self._transferred, offset, data, then, synced)
+            done = partial(self._guarded, self._transferred, offset, data, then, synced)
             self._ring.write(request.file, data, offset, done, synced=synced)
         self._note_request(self._in_flight)
 

@@ -45,8 +45,8 @@ class Request:
         sync: sync after writing.
         sync_first: files that must be synced before anything is written to *file*.
         done: called on the loop with this request.
-        error: what went wrong; synced: the error came from a sync, so that it is unknown what is
-            on disk.
+        error: what went wrong; sync_failed: in a sync, or in a way that nobody thought of, so that it
+            is unknown what is on disk.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Request:
         self.batch = batch
         self.sync = sync
         self.sync_first = sync_first
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.sync_failed = False
         self.started: threading.Lock | None = None
 
@@ -117,7 +117,7 @@ class Writer:
         *,
         background_sync_seconds: float | None,
         slow_sync_seconds: float,
-        on_failure: Callable[[OSError], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = loop
         self._background = background_sync_seconds
@@ -185,6 +185,9 @@ class Writer:
                 self._carry_out(request)
             except OSError as error:
                 request.error = error
+            except Exception as error:  # no memory, or a bug: whoever waits must learn of it
+                self._sync_is_broken = request.sync_failed = True
+                request.error = error
             self._idle = True
             try:
                 self._loop.call_soon_threadsafe(request.done, request)
@@ -250,7 +253,8 @@ class Writer:
             return
         try:
             self._sync(None)
-        except OSError as error:
+        except Exception as error:
+            self._sync_is_broken = True
             try:
                 self._loop.call_soon_threadsafe(self._on_failure, error)
             except RuntimeError:
