@@ -59,7 +59,7 @@ class LargeEvent(Protocol):
 
 
 EventT = TypeVar("EventT")
-LargeT = TypeVar("LargeT", bound=LargeEvent)
+StreamedT = TypeVar("StreamedT", bound=LargeEvent)
 HeadT = TypeVar("HeadT")
 
 
@@ -83,7 +83,7 @@ class _Body(Generic[HeadT]):
         return self.result is not None or (self.is_complete and self.writer is None)
 
 
-class LargeIn(abc.ABC, Generic[EventT, LargeT, HeadT]):
+class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
     """See the module. Types: what the decoder gives out, when a large body follows, and what is
     kept of that until the body is here.
 
@@ -130,11 +130,11 @@ class LargeIn(abc.ABC, Generic[EventT, LargeT, HeadT]):
         """The next event of the decoder, when all of it is here. Raises: PeerProtocolError."""
 
     @abc.abstractmethod
-    def _as_large(self, event: EventT) -> LargeT | None:
+    def _as_large(self, event: EventT) -> StreamedT | None:
         """*event*, when a large body follows that may be taken before the others are published."""
 
     @abc.abstractmethod
-    def _admit(self, event: LargeT) -> HeadT:
+    def _admit(self, event: StreamedT) -> HeadT:
         """Look at a head. Raises: GatewayError, when the connection has to end for it."""
 
     @abc.abstractmethod
@@ -164,7 +164,7 @@ class LargeIn(abc.ABC, Generic[EventT, LargeT, HeadT]):
         """The socket is not to be read."""
         return self._is_full or self.held is not None or self._error is not None
 
-    def begin(self, event: LargeT) -> None:
+    def begin(self, event: StreamedT) -> None:
         """A large body follows. Raises: GatewayError, when the connection has to end for it."""
         head = self._admit(event)
         body = _Body(head)
