@@ -365,10 +365,14 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
                     self._drop_from(queue[0])
                 self._error = error, body.head
         if self._error is not None and not queue:
-            error, self._error = self._error, None
-            self._is_over = True
-            self.held = None
-            self._failed(*error)
+            self._end(*self._error)
+
+    def _end(self, error: GatewayError, blamed: object) -> None:
+        # Apart from where it was caught: an error that its own frames hold is only collected one
+        # day, and with it what they hold, a body and its file.
+        self.held = self._error = None
+        self._is_over = True
+        self._failed(error, blamed)
 
     def _adjust_reading(self) -> None:
         self._is_full = self._waiting_bytes > (LOW_BYTES if self._is_full else HIGH_BYTES)
