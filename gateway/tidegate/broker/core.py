@@ -22,6 +22,7 @@ from tidegate.broker.connection import (
     subscription_of,
 )
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.large import check_large
 from tidegate.broker.lists.pending_list import NoCursor, PendingList
@@ -135,6 +136,7 @@ class BrokerCore:
         # Whoever wants to see publishes just now; see _detours.
         self.detours: set[object] = set()
         self.connections: set[Connection] = set()
+        self.sockets = Sockets(config.connections_max)
         self.sessions = Sessions(self)
         self.wills = Wills(self)
         self.duplicates = DuplicateIds(self)
@@ -199,6 +201,12 @@ class BrokerCore:
     @property
     def unsized_bodies(self) -> bool:
         return self.store.capabilities.unsized_bodies
+
+    def socket_opened(self) -> bool:
+        return self.sockets.opened()
+
+    def socket_closed(self) -> None:
+        self.sockets.closed()
 
     def begin_authentication(
         self, method: str, request: ConnectRequest

@@ -256,7 +256,10 @@ class TurnWriter:
     def schedule(self) -> None:
         """See to it that the filling turn ends; call when ``scheduled`` is False."""
         self.scheduled = True
-        self._loop.call_soon(self._end)
+        if self._in_flight is None:
+            self._wake.set()  # the task ends the turn itself: one step of the loop less
+        else:
+            self._loop.call_soon(self._end)
 
     def check_writable(self) -> None:
         """Raises: StoreError when a publish cannot become durable now."""
@@ -299,6 +302,11 @@ class TurnWriter:
         wake = self._wake
         while True:
             await wake.wait()
+            if self.scheduled:
+                try:
+                    self._end()
+                except Exception:  # as below
+                    _log.exception("handing out messages at the end of a turn failed")
             wake.clear()
             while not self.turn.is_empty():
                 turn = self._in_flight = self.turn

@@ -19,7 +19,7 @@ import asyncio
 import errno
 import logging
 import os
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 from tidegate_store_journal.log.files import FULL_ERRNOS
 from tidegate_store_journal.log.storage import File
-from tidegate_store_journal.log.writer import Request, log_slow_sync
+from tidegate_store_journal.log.writer import BackgroundSyncs, Request
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -57,12 +57,10 @@ class Ring(Protocol):
         ...
 
 
-class RingWriter:
+class RingWriter(BackgroundSyncs):
     """See the module; the interface is that of ``_writer.Writer``.
 
     Attributes:
-        synced_batch: every batch up to this one is on stable storage.
-        syncs: how many syncs were made, those that were part of a write among them.
         requests_max: most requests that were under way at once.
     """
 
@@ -77,28 +75,23 @@ class RingWriter:
         slow_sync_seconds: float,
         on_failure: Callable[[Exception], None],
     ) -> None:
-        self._loop = loop
+        super().__init__(
+            loop,
+            background_sync_seconds=background_sync_seconds,
+            slow_sync_seconds=slow_sync_seconds,
+            on_failure=on_failure,
+        )
         self._ring = ring
         self._max_io = max_io
         self._request_bytes_max = request_bytes_max
-        self._background = background_sync_seconds
-        self._slow = slow_sync_seconds
-        self._on_failure = on_failure
         self._queue: deque[Request] = deque()
         self._current: Request | None = None
-        self._dirty: list[File] = []
-        self._dirty_since = 0.0
-        self._timer: TimerHandle | None = None
-        self._written_batch = 0
-        self._sync_is_broken = False
         self._is_lost = False  # nobody knows what is under way: see _guarded
         self._is_closed = False
         # The transfer that is under way:
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._in_flight = 0
         self._error: OSError | None = None
-        self.synced_batch = 0
-        self.syncs = 0
         self.requests_max = 0
 
     def start(self, synced_batch: int) -> None:
@@ -190,15 +183,10 @@ class RingWriter:
     def _written(self, error: OSError | None) -> None:
         request = self._current
         assert request is not None
-        assert request.file is not None
         if error is not None:
             self._wipe(error)
             return
-        self._written_batch = request.batch
-        if request.file not in self._dirty:
-            if not self._dirty:
-                self._dirty_since = self._loop.time()
-            self._dirty.append(request.file)
+        self._note_written(request)
         if request.sync:
             self._sync_dirty(self._finish)
         else:
@@ -226,26 +214,11 @@ class RingWriter:
         self._current = None
         request.error = error
         request.done(request)
-        if self._dirty and self._timer is None and self._background is not None:
-            self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
+        self._watch_dirty()
         if self._queue and self._current is None:
             self._next()
 
     # ------------------------------------------------------------------------------- syncs
-
-    def _is_time(self) -> None:
-        """What was only written has waited long enough."""
-        self._timer = None
-        if not self._dirty or self._sync_is_broken or self._background is None:
-            return
-        if self._loop.time() < self._dirty_since + self._background:
-            self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
-        else:
-            self.submit(Request(self._synced_in_background))
-
-    def _synced_in_background(self, request: Request) -> None:
-        if request.error is not None:
-            self._on_failure(request.error)
 
     def _sync_dirty(self, then: _Then) -> None:
         """Sync what was written but not synced, one file after the other."""
@@ -273,11 +246,6 @@ class RingWriter:
 
         self._note_request(1)
         self._ring.datasync(self._dirty[0], partial(self._guarded, synced))
-
-    def _count_sync(self, taken: float) -> None:
-        self.syncs += 1
-        if self._slow and taken > self._slow:
-            log_slow_sync(taken, self._slow, self._written_batch)
 
     # ---------------------------------------------------------------------------- transfers
 
