@@ -78,7 +78,7 @@ def _outside_room(name: str, folder: str, package: str) -> Room:
 
 
 _HOST = ROOT / "gateway" / "tidegate"
-_HOST_THIRD_PARTY = declared(ROOT / "pyproject.toml", "clients", "portable")
+_HOST_THIRD_PARTY = declared(ROOT / "pyproject.toml", "portable")
 
 ROOMS = (
     Room("spi", _HOST / "spi", "tidegate.spi", ("tidegate.spi",), frozenset({"msgspec", "pluggy"})),
@@ -95,7 +95,7 @@ ROOMS = (
         _HOST / "broker",
         "tidegate.broker",
         own=("tidegate",),
-        third_party=_HOST_THIRD_PARTY - {"paho", "pyarrow", "rich", "stomp", "typer"},
+        third_party=_HOST_THIRD_PARTY - {"pyarrow", "rich", "typer"},
         denied=("tidegate.cli", "tidegate.testing"),
     ),
     Room("host", _HOST, "tidegate", ("tidegate",), _HOST_THIRD_PARTY, ("tidegate.testing",)),

@@ -42,8 +42,8 @@ class OpenGroup(TyperGroup):
                     )
                 self.commands[name] = command
                 self._origins[name] = origin
-            if not self.help:
-                self.help = offered.help
+            self.help = self.help or offered.help
+            self.epilog = self.epilog or offered.epilog
         except PluginError as error:
             self.problems.append(error)
 
