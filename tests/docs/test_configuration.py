@@ -64,8 +64,8 @@ COMMANDS = {
 }
 #: Those that come with `tidegate-protocols`.
 OURS: dict[str, Any] = {
-    "mqtt": typer.main.get_command(mqtt.app),
-    "stomp": typer.main.get_command(stomp.app),
+    "mqtt": typer.main.get_group(mqtt.app),
+    "stomp": typer.main.get_group(stomp.app),
 }
 COMMANDS |= OURS
 

@@ -22,6 +22,7 @@ from tidegate.spi.store import MessageStore, MessageStoreFactory, StoreContext
 
 COMMANDS_GROUP: Final = "tidegate.commands"
 
+
 class ClientError(GatewayError):
     """A client command could not do its work: the broker it speaks to, or what it needs itself.
 

@@ -16,8 +16,8 @@ from typing import Annotated, Final
 
 import typer
 
-from tidegate_protocols.commands import mqtt_values as values
 from tidegate.spi import ClientError
+from tidegate_protocols.commands import mqtt_values as values
 from tidegate_protocols.commands.mqtt_link import Wanted, connected
 from tidegate_protocols.commands.mqtt_values import (
     DEFAULT_URL,

@@ -23,8 +23,7 @@ from typing import Annotated, Any, Final, final
 
 import typer
 
-from tidegate.spi import ClientError
-from tidegate.spi import parse_duration
+from tidegate.spi import ClientError, parse_duration
 
 #: Where the password comes from; never from an argument, which every user of the machine can read.
 PASSWORD_VARIABLE: Final = "TIDEGATE_STOMP_PASSWORD"

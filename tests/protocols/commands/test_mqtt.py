@@ -230,10 +230,15 @@ def test_a_reader_that_goes_away_ends_the_command_well(call, at, gateway) -> Non
         assert running.stderr.read() == b""
 
 
+def test_without_a_command_the_help_is_shown(call) -> None:
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: tidegate mqtt [OPTIONS] COMMAND")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((), "Missing command"),
         (("pub", "-m", "x"), "Missing option '--topic'"),
         (("sub",), "Missing option '--topic'"),
         (("pub", "-t", "a", "-m", "x", "--lines"), "one of --message, --file and --lines"),

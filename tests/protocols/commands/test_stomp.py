@@ -223,10 +223,15 @@ def test_a_password_is_asked_for_on_a_terminal(call, monkeypatch) -> None:
     assert stomp._password(None) is None
 
 
+def test_without_a_command_the_help_is_shown(call) -> None:
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: tidegate stomp [OPTIONS] COMMAND")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((), "Missing command"),
         (("send",), "Missing argument 'DESTINATION'"),
         (("send", "/queue/a", "x", "--file", "y"), "BODY or --file, not both"),
         (("send", "/queue/a", "--file", "/nowhere/x"), "No such file"),
@@ -266,7 +271,8 @@ def test_without_stomp_py_the_line_says_what_to_install(call, monkeypatch) -> No
     code, _, err = call("send", "/queue/a", "x")
     assert code == 8
     assert (
-        err == "tidegate: error: `tidegate stomp` needs stomp.py: pip install 'tidegate-protocols[clients]'\n"
+        err
+        == "tidegate: error: `tidegate stomp` needs stomp.py: pip install 'tidegate-protocols[clients]'\n"
     )
 
 
