@@ -189,7 +189,8 @@ class LogStatistics:
 
     Attributes:
         first, last: it holds ack sequences first..last (first = last + 1 when it is empty).
-        held_bytes: what is held only for the log: at least the bodies that no list needs any more.
+        held_bytes: what is held only for the log: bodies that no list needs any more, and what its
+            rows and headers take where that is known.
         oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
     """
 

@@ -52,6 +52,7 @@ from tidegate_store_journal.checkpoint.metadata import (
     MetadataCounters,
     NoMetadata,
 )
+from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.losses import Losses
 from tidegate_store_journal.index.reader import Reader
@@ -293,6 +294,7 @@ class JournalStore:
             # Rows of WRITTEN batches exist but could still be lost, and their numbers given to
             # others: nobody may see them before they are on disk.
             await self._appender.sync()
+        await self._checkpointer.rows.at(after + 1)
         if after < log.released:
             raise RequestError(
                 f"acknowledged rows up to {log.released} were released; asked for those behind "
@@ -321,15 +323,20 @@ class JournalStore:
         """See AcknowledgedLog. Becomes durable with the next checkpoint."""
         self._require_open()
         # Rows that are not synced were never read, so nobody can be done with them.
-        self._index.release(min(through, self._index.log.last))
+        log = self._index.log
+        through = min(through, log.last)
+        while log.released < through:
+            await self._checkpointer.rows.at(log.released + 1)
+            self._index.release(min(through, log.released + PAGE_ROWS))
+            if log.released < through:
+                await asyncio.sleep(0)
 
     def log_statistics(self) -> LogStatistics:
         """See AcknowledgedLog."""
         self._require_open()
         log = self._index.log
-        return LogStatistics(
-            log.released + 1, log.last, self._index.acknowledged_bytes, log.oldest_at
-        )
+        held = self._index.acknowledged_bytes + (log.last - log.released) * ROW_BYTES
+        return LogStatistics(log.released + 1, log.last, held, log.oldest_at)
 
     def statistics(self) -> StoreStatistics:
         """See MessageStore."""
@@ -506,6 +513,8 @@ class JournalStore:
         await room.look()
         if not room.is_short:
             await self._maintenance.make_reserve()
+        self._index.log.pins -= 1
+        await self._checkpointer.rows.page_out()
         self._maintenance.start()
         files.reclaimer = reclaim
         await layout.lost.drop(self._index, self.write)
