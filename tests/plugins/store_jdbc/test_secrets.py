@@ -193,7 +193,7 @@ def test_masked_values_are_read_with_the_key_and_are_not_warned_of(
     options = JdbcOptions(
         user=mask("masked-user", key), password=mask("masked-pass", key), mask_key_file="key"
     )
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "tidegate"):
         found = credentials(options, NO_URL, tmp_path, {})
     assert found == Credentials("masked-user", "masked-pass")
     assert caplog.records == []
