@@ -8,7 +8,7 @@ from typing import Final
 
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import DATA_OFFSET, END_MARK
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import File, Folder
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -25,12 +25,32 @@ class DataFile:
         reused: it had an earlier life, see ``FileHeader``.
         handle: open, or None.
         readers: page reads under way; a handle with readers is not closed.
+        home: where it lies. folder: the name of that directory; "" for the journal's own.
     """
 
-    __slots__ = ("file_id", "first_batch", "handle", "length", "name", "readers", "reused", "seed")
+    __slots__ = (
+        "file_id",
+        "first_batch",
+        "folder",
+        "handle",
+        "home",
+        "length",
+        "name",
+        "readers",
+        "reused",
+        "seed",
+    )
 
     def __init__(
-        self, file_id: int, length: int, seed: int, handle: File | None, *, reused: bool = False
+        self,
+        file_id: int,
+        length: int,
+        seed: int,
+        handle: File | None,
+        *,
+        home: Folder,
+        folder: str = "",
+        reused: bool = False,
     ) -> None:
         self.file_id = file_id
         self.name = _format.file_name(file_id)
@@ -38,12 +58,14 @@ class DataFile:
         self.seed = seed
         self.first_batch = 0
         self.handle = handle
+        self.home = home
+        self.folder = folder
         self.reused = reused
         self.readers = 0
 
 
 def prepare(
-    storage: Storage, store_id: str, file_id: int, length: int, *, pad: bool = True
+    storage: Folder, store_id: str, file_id: int, length: int, *, pad: bool = True
 ) -> DataFile:
     """Make a data file that is ready for its first batch. Blocks; any thread. Raises: OSError.
 
@@ -65,7 +87,7 @@ def prepare(
         raise
 
 
-def reuse(storage: Storage, store_id: str, file_id: int, length: int, free: str) -> DataFile:
+def reuse(storage: Folder, store_id: str, file_id: int, length: int, free: str) -> DataFile:
     """Make a data file of the dead one called *free*, which has the same length, without padding.
 
     Its new header gives it a new seed, so no batch of its earlier life is valid any more; and the
@@ -91,7 +113,7 @@ def _temporary(file_id: int) -> str:
 
 
 def _finish(
-    storage: Storage, store_id: str, file_id: int, length: int, file: File, *, reused: bool
+    storage: Folder, store_id: str, file_id: int, length: int, file: File, *, reused: bool
 ) -> DataFile:
     """Header, sync, name, sync: in this order."""
     header = _format.encode_file_header(
@@ -102,10 +124,10 @@ def _finish(
     storage.rename(_temporary(file_id), _format.file_name(file_id))
     storage.sync_directory()
     seed = _format.decode_file_header(header).seed
-    return DataFile(file_id, length, seed, file, reused=reused)
+    return DataFile(file_id, length, seed, file, home=storage, reused=reused)
 
 
-def _abandon(storage: Storage, file_id: int, file: File | None) -> None:
+def _abandon(storage: Folder, file_id: int, file: File | None) -> None:
     """It could not be made: leave nothing that takes room."""
     if file is not None:
         file.close()

@@ -109,7 +109,12 @@ class Quarantine:
                     )
                 header = _format.decode_file_header(mended)
             file = DataFile(
-                header.file_id, header.length, header.seed, handle, reused=header.reused
+                header.file_id,
+                header.length,
+                header.seed,
+                handle,
+                home=self._storage,
+                reused=header.reused,
             )
             files.append(file)
         return files, was_damaged

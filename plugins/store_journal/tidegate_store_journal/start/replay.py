@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
+from tidegate_store_journal.bodies.folders import Found
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
@@ -37,6 +38,9 @@ class Replay:
         expected: number of the batch that must come next.
         tail, tail_offset: where it must be; None for an empty journal.
         notes: one sentence for everything unusual.
+        elsewhere: what is in the directories of destinations.
+        unsynced: (sequence, location) of replayed messages there that were not synced before the
+            batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
     """
 
@@ -46,6 +50,8 @@ class Replay:
         self.index = Index(keep_acknowledged=keep_acknowledged)
         self.files: list[DataFile] = []
         self.spares: list[DataFile] = []
+        self.elsewhere = Found()
+        self.unsynced: list[tuple[int, int]] = []
         self.notes: list[str] = []
         self.may_skip = False
         self.known_batch = 0  # the journal must not go on with a smaller number
@@ -82,6 +88,7 @@ class Replay:
                 effects = self.decode(file, header, payload, at)
                 self._close_gap_in_log(effects)
                 self.index.apply(effects)
+                self.unsynced += effects.unsynced
                 replayed += header.record_count
                 self.progress("replaying the journal", done + at, total)
             if replayed != before:

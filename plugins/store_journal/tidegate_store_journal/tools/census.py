@@ -23,7 +23,7 @@ from tidegate_store_journal.log.format import (
     FormatError,
     Record,
 )
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import File, Folder
 
 _READ_BYTES: Final = 4 << 20
 #: The bit above them says where the body of a message is, not what the record is.
@@ -50,6 +50,8 @@ RECORD_NAMES: Final = {
     _format.REMOVE_INFLIGHT: "remove in-flight",
     _format.COPY: "copy",
     _format.COPIED_ROWS: "copied rows",
+    _format.REFERENCE: "reference",
+    _format.COPY_REFERENCE: "copy reference",
     _format.PUT_BRANCH: "put branch",
     _format.REMOVE_BRANCH: "remove branch",
     _format.ADD_DUPLICATE_ID: "add duplicate id",
@@ -78,7 +80,7 @@ class Census:
     problems: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
 
-def open_file(storage: Storage, name: str) -> DataFile:
+def open_file(storage: Folder, name: str) -> DataFile:
     """The data file *name*, open. Raises: FormatError (its header), OSError."""
     handle = storage.open(name)
     try:
@@ -86,7 +88,9 @@ def open_file(storage: Storage, name: str) -> DataFile:
     except BaseException:
         handle.close()
         raise
-    return DataFile(header.file_id, header.length, header.seed, handle, reused=header.reused)
+    return DataFile(
+        header.file_id, header.length, header.seed, handle, home=storage, reused=header.reused
+    )
 
 
 def batches(file: DataFile) -> Iterator[tuple[BatchHeader, bytes, int]]:
@@ -152,6 +156,8 @@ def _problem(payload: bytes, record: Record) -> str:
             _format.decode_acknowledge(record)
         elif record.type == _format.COPIED_ROWS:
             decode_block(record.payload)
+        elif record.type in (_format.REFERENCE, _format.COPY_REFERENCE):
+            _format.decode_reference(record)
         elif record.type != _format.VOID:
             _format.decode_operation(record)
     except FormatError as error:
