@@ -268,6 +268,7 @@ text = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20
 )
 topics = text.filter(lambda name: "+" not in name and "#" not in name)
+filters = st.one_of(topics, st.sampled_from(["#", "+", "a/#", "+/a/+", "/#", "$share/g/+"]))
 bodies = st.binary(max_size=300)
 qos = st.integers(0, 2)
 
@@ -309,7 +310,7 @@ def reasons(kind: PacketType) -> st.SearchStrategy[int]:
 
 
 requests_v5 = st.builds(
-    TopicRequest, text, qos, st.booleans(), st.booleans(), st.integers(0, 2)
+    TopicRequest, filters, qos, st.booleans(), st.booleans(), st.integers(0, 2)
 ).filter(lambda request: not (request.no_local and request.topic_filter.startswith("$share/")))
 acknowledgements = {
     Puback: PacketType.PUBACK,
@@ -349,7 +350,7 @@ def packets(level: int) -> st.SearchStrategy[Packet]:
         ),
         st.sampled_from([Pingreq(), Pingresp(), Disconnect()]),
         st.builds(
-            Unsubscribe, packet_ids, st.lists(text, min_size=1).map(tuple), props(P.UNSUBSCRIBE)
+            Unsubscribe, packet_ids, st.lists(filters, min_size=1).map(tuple), props(P.UNSUBSCRIBE)
         ),
     ]  # fmt: skip
     if not is_new:
@@ -360,7 +361,7 @@ def packets(level: int) -> st.SearchStrategy[Packet]:
             st.builds(
                 Subscribe,
                 packet_ids,
-                st.lists(st.builds(TopicRequest, text, qos), min_size=1).map(tuple),
+                st.lists(st.builds(TopicRequest, filters, qos), min_size=1).map(tuple),
             ),
             st.builds(Suback, packet_ids, st.lists(st.sampled_from((0, 1, 2, 128))).map(tuple)),
         )

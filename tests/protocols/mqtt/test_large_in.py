@@ -709,7 +709,7 @@ def packets_of(level):
     if level == 5:
         properties = st.builds(
             Properties,
-            payload_format_indicator=st.sampled_from([None, 1]),
+            payload_format_indicator=st.sampled_from([None, 0, 1]),
             topic_alias=st.sampled_from([None, None, 1, 2, 17]),
             user_properties=st.sampled_from([(), (("k", "v" * 150),)]),
         )
