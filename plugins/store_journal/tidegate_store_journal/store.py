@@ -340,6 +340,7 @@ class JournalStore:
         self._is_open = False
         if self._buffer is not None:
             await self._buffer.close()
+        await self._series.until_idle()
         await self._maintenance.close()
         await self._appender.until_landed()
         if self._appender.failure is None:
@@ -567,6 +568,7 @@ class JournalStore:
             store_id=found.store_id,
             require_room=require_room,
             checkpoint=lambda: self._checkpointer.run(cleanup=True),
+            report_full=room.report_full,
             fail=self._appender.fail,
         )
         series.mark_unsynced({place >> FILE_SHIFT for _, place in found.unsynced})

@@ -107,10 +107,11 @@ class Series:
         store_id: str,
         require_room: Callable[[], Awaitable[None]],
         checkpoint: Callable[[], Awaitable[object]],
+        report_full: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """*require_room*: raises StoreFullError. *checkpoint*: a cleanup, too. *fail*: the disk is
-        broken."""
+        """*require_room*: raises StoreFullError. *checkpoint*: a cleanup, too. *report_full*: the
+        disk is full. *fail*: it is broken."""
         self.policy = policy
         self.lock = asyncio.Lock()  # one batch at a time is between its records and its references
         self.directories: dict[str, Directory] = {}
@@ -123,6 +124,7 @@ class Series:
         self._store_id = store_id
         self._require_room = require_room
         self._checkpoint = checkpoint
+        self._report_full = report_full
         self._fail = fail
         self._pool = ThreadPoolExecutor(_THREADS, "tidegate-journal-directories")
         self._folders = folders_of(storage)
@@ -249,6 +251,8 @@ class Series:
                 await self._carry_out(jobs[begin : begin + _JOBS_MAX], synced=synced)
         except OSError as error:
             if error.errno in _RETRYABLE:
+                if error.errno in FULL_ERRNOS:
+                    self._report_full()
                 raise StoreFullError(f"no room for the messages of a batch: {error}") from error
             self._fail(error)
             raise StoreIOError(f"the messages of a batch cannot be written: {error}") from error
@@ -451,21 +455,32 @@ class Series:
         """Bytes of all files in all directories."""
         return sum(directory.disk_bytes for directory in self.directories.values())
 
-    async def close(self) -> None:
-        """See Elsewhere. What is under way goes on to its end."""
+    async def until_idle(self) -> None:
+        """Wait until no batch is under way (who wrote it may have been cancelled)."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """See Elsewhere. What is under way goes on to its end."""
+        await self.until_idle()
         for file in self._by_id.values():
             if file.handle is not None:
                 file.handle.close()
                 file.handle = None
         if self.policy.cleans_up:
-            for directory in self.directories.values():
-                for name, length in directory.pool:
-                    if length:
-                        directory.home.open(name, create=True).close()
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._pool, self._empty_pools)
+            except OSError as error:
+                logger.warning("dead files cannot be emptied error=%s", error)
         self._pool.shutdown()
+
+    def _empty_pools(self) -> None:
+        """In a thread."""
+        for directory in self.directories.values():
+            for name, length in directory.pool:
+                if length:
+                    directory.home.open(name, create=True).close()
 
 
 def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
