@@ -425,8 +425,6 @@ class JournalStore:
         files.adopt(found.files, spares, pool, found.next_file_id)
         self._resources.push_async_callback(files.close)
         files.on_full = room.hurry
-        for file in found.files[:-1]:
-            files.retire(file)
         self._reader = Reader(files, self._readers)
         if not context.keep_acknowledged:
             self._index.release(self._index.log.last)

@@ -93,7 +93,7 @@ class Job:
         directory."""
         self._source = source
         self._make = make
-        self._buffers.append(header.ljust(DATA_OFFSET, b"\0"))
+        self._buffers.append(_format.header_page(header))
 
     def put(self, items: Sequence[Item]) -> None:
         """Encode the batch."""

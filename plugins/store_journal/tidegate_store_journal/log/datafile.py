@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.format import DATA_OFFSET, END_MARK
+from tidegate_store_journal.log.format import (
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    END_MARK,
+)
 from tidegate_store_journal.log.storage import File, Folder
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -20,12 +26,14 @@ class DataFile:
     """One data file.
 
     Attributes:
-        file_id, name, length, seed: from its header.
+        file_id, name, length, seed, store_id: from its header.
         first_batch: number of its first batch; 0 for a spare.
         reused: it had an earlier life, see ``FileHeader``.
         handle: open, or None.
+        home: where it lies.
         readers: page reads under way; a handle with readers is not closed.
-        home: where it lies. folder: the name of that directory; "" for the journal's own.
+        folder: of the directory that is; "" for the journal's own.
+        mended_page: what its first page should be when one copy of the header is damaged, or b"".
     """
 
     __slots__ = (
@@ -35,10 +43,12 @@ class DataFile:
         "handle",
         "home",
         "length",
+        "mended_page",
         "name",
         "readers",
         "reused",
         "seed",
+        "store_id",
     )
 
     def __init__(
@@ -46,22 +56,64 @@ class DataFile:
         file_id: int,
         length: int,
         seed: int,
-        handle: File | None,
+        handle: File | None = None,
         *,
         home: Folder,
         folder: str = "",
         reused: bool = False,
+        store_id: str = "",
     ) -> None:
         self.file_id = file_id
         self.name = _format.file_name(file_id)
         self.length = length
         self.seed = seed
+        self.store_id = store_id
+        self.home = home
+        self.mended_page = b""
         self.first_batch = 0
         self.handle = handle
-        self.home = home
         self.folder = folder
         self.reused = reused
         self.readers = 0
+
+
+@contextmanager
+def using(file: DataFile) -> Generator[File]:
+    """The file's handle, or one for the time being: there can be more files than descriptors.
+
+    Raises: OSError.
+    """
+    handle = file.handle or file.home.open(file.name)
+    try:
+        yield handle
+    finally:
+        if handle is not file.handle:
+            handle.close()
+
+
+def read_data_file(storage: Folder, name: str) -> DataFile:
+    """The data file *name* with its number of the first batch, not open.
+
+    Raises: FormatError: its header; OSError.
+    """
+    handle = storage.open(name)
+    try:
+        header, mended_page = _format.decode_header_page(handle.pread(DATA_OFFSET, 0))
+        head = handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
+    finally:
+        handle.close()
+    file = DataFile(
+        header.file_id,
+        header.length,
+        header.seed,
+        home=storage,
+        reused=header.reused,
+        store_id=header.store_id,
+    )
+    file.mended_page = mended_page
+    first = _format.decode_batch_header(file.seed, head)
+    file.first_batch = first.batch if first else 0
+    return file
 
 
 def prepare(
@@ -119,7 +171,7 @@ def _finish(
     header = _format.encode_file_header(
         store_id, file_id, secrets.randbits(64), length, reused=reused
     )
-    file.pwritev([header.ljust(DATA_OFFSET, b"\0")], 0)
+    file.pwritev([_format.header_page(header)], 0)
     file.datasync()
     storage.rename(_temporary(file_id), _format.file_name(file_id))
     storage.sync_directory()
@@ -133,5 +185,6 @@ def _abandon(storage: Folder, file_id: int, file: File | None) -> None:
         file.close()
     try:
         storage.unlink(_temporary(file_id))
+        storage.unlink(_format.file_name(file_id))  # its name may not be durable
     except OSError:
         logger.info("could not remove an unfinished data file file_id=%d", file_id)
