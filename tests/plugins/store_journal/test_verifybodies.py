@@ -84,9 +84,11 @@ def test_a_damaged_file_of_a_single_message_is_named(split: Path) -> None:
 def test_a_damaged_header_is_named(split: Path) -> None:
     path = files_of(split)[0]
     flip(path, 20)
+    assert checked(split).damages == []  # it is there twice
+    flip(path, path.read_bytes().rindex(b"TGJOURNL", 0, 4096) + 20)
     (damage,) = checked(split).damages
     assert (damage.file, damage.offset) == (f"message/queue#q/{path.name}", 0)
-    assert "the CRC of its file header does not match" in damage.problem
+    assert "header" in damage.problem
 
 
 def test_a_missing_directory_is_named_with_its_messages(split: Path) -> None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, END_MARK
 from tidegate_store_journal.log.storage import Folder
+
+#: A file grows by so much at once at most, and only when that is room for some more batches: with
+#: large ones it would only be written twice.
+_PAD_BYTES_MAX: Final = 1 << 20
+_PAD_BATCHES_MIN: Final = 4
+_ZEROS: Final = bytes(_PAD_BYTES_MAX)
 
 #: A message as it lies in a directory: sequence, record, bytes of its body.
 Item = tuple[int, bytes, int]
@@ -54,8 +61,8 @@ class Directory:
 class Job:
     """One batch for one data file: planned on the loop, carried out in a thread.
 
-    Attributes: places: locations by sequence; spot: where the next one goes then; error: what
-        became of it.
+    Attributes: places: locations by sequence; spot: where the next one goes then; end: of what is
+        written, padding included; error: what became of it.
     """
 
     __slots__ = (
@@ -64,6 +71,7 @@ class Job:
         "_offset",
         "_source",
         "directory",
+        "end",
         "error",
         "file",
         "key",
@@ -76,6 +84,7 @@ class Job:
         self.key = key
         self.file = file
         self.spot = spot
+        self.end = spot.end
         self.places: dict[int, int] = {}
         self.error: OSError | None = None
         self._buffers: list[bytes] = []
@@ -95,8 +104,12 @@ class Job:
         self._make = make
         self._buffers.append(_format.header_page(header))
 
-    def put(self, items: Sequence[Item]) -> None:
-        """Encode the batch."""
+    def put(self, items: Sequence[Item], *, growth_max: int) -> None:
+        """Encode the batch. *growth_max*: the file may grow by so much beyond it.
+
+        A sync of a file that did not grow writes data only, so a file grows by half its length at a
+        time, in zeros that later batches write over.
+        """
         file, spot = self.file, self.spot
         at = spot.end + BATCH_HEADER_BYTES
         for sequence, record, body in items:
@@ -110,6 +123,11 @@ class Job:
         if file.reused:
             self._buffers.append(END_MARK)
         self.spot = Spot(file, at, number)
+        self.end = at
+        pad = min(at // 2, growth_max, _PAD_BYTES_MAX)
+        if at > file.length and pad >= _PAD_BATCHES_MIN * (len(payload) + BATCH_HEADER_BYTES):
+            self._buffers.append(_ZEROS[:pad])
+            self.end += pad
 
     def write(self) -> None:
         """In a thread; what is new gets its name only in :meth:`finish`. Raises: OSError."""

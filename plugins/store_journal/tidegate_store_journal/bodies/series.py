@@ -280,7 +280,8 @@ class Series:
                 length=max(length if key else 0, size + DATA_OFFSET),
                 make=lambda: self._folders.make(name),
             )
-        job.put(items)
+        room = length if self.keep_bound is None else length // 2 - self.grown_bytes
+        job.put(items, growth_max=max(0, min(room, length - job.spot.end)) if key else 0)
         return job
 
     async def _get_back(self) -> None:
@@ -333,7 +334,7 @@ class Series:
             self._unsynced[file.file_id] = file
         if job.key:
             directory.spots[job.key] = job.spot
-        grown = job.spot.end - file.length
+        grown = job.end - file.length
         if grown > 0:
             file.length += grown
             self.grown_bytes += grown
