@@ -75,6 +75,7 @@ class Tidy:
             files,
             reader,
             appender,
+            checkpointer.rows,
             is_urgent=lambda: True,
             is_stopped=self._closing.is_set,
             place=self._place,
