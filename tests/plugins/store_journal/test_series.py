@@ -59,6 +59,7 @@ from tidegate_store_journal.bodies.directory import Job, carry_out
 from tidegate_store_journal.bodies.folders import folder_name
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.acklog import ROW_BYTES
+from tidegate_store_journal.log.format import RECORD_HEADER_BYTES, encode
 
 QUEUES = ("queue://a", "queue://b")
 
@@ -84,7 +85,8 @@ def test_counts_and_pages_go_by_the_real_bodies(tmp_path: Path) -> None:
         await write(store, *(add(sequence, size=1000) for sequence in range(1, 11)))
         assert len(await store.page_in(1, 0, 100, 3500)) == 3
         await write(store, ack(1, 2))
-        assert store.statistics().acknowledged_bytes == 2 * (1000 + ROW_BYTES)
+        size = len(encode(message(1, 1000))) + RECORD_HEADER_BYTES
+        assert store.statistics().acknowledged_bytes == 2 * (size + ROW_BYTES)
         await store.close()
         _, state = await opened(tmp_path, keep=True, per_destination=ALL)
         assert state.pending == {1: PendingCount(8, 8000)}
