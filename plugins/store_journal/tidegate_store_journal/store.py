@@ -84,6 +84,8 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Threads that read pages: reads are short; two keep one slow read from blocking all lists.
 _READER_THREADS: Final = 2
+#: Between two parts of what a dropped list held.
+_DROP_PAUSE_SECONDS: Final = 0.001
 #: Threads that prepare files and write checkpoints: one must not wait for the other.
 _WORKER_THREADS: Final = 2
 
@@ -485,6 +487,7 @@ class JournalStore:
                 # What has gathered must not need a file of its own size.
                 bytes_max=min(options.journal_buffer_size, options.file_length // 4),
             )
+        self._index.on_dropped = self._give_up_dropped
         self._is_open = True
         if self._warning:
             logger.warning(self._warning)
@@ -506,6 +509,11 @@ class JournalStore:
         await layout.lost.drop(self._index, self.write)
         layout.tidy.start(options.cleanup_interval)
         return recovered_state(found)
+
+    def _give_up_dropped(self) -> None:
+        """A part of what dropped lists held, with pauses in which the loop does other things."""
+        if self._is_open and self._index.give_up_dropped():
+            self._loop.call_later(_DROP_PAUSE_SECONDS, self._give_up_dropped)
 
     def _seal(self) -> None:
         directory = self._storage.metadata_directory

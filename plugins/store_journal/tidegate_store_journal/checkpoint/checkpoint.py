@@ -246,6 +246,8 @@ class Checkpointer:
         """Files in which nothing lives, without the one that replay would begin with."""
         used = self._files.used()
         files = self._index.files
+        if self._index.is_dropping:
+            return []  # who speaks of which file is not complete
         dead: list[DataFile] = []
         for file in used[:-1]:
             use = files.get(file.file_id)
@@ -259,7 +261,7 @@ class Checkpointer:
         living = self._living_spoken(dead)
         if not living:
             return []
-        rows = split_blocks(index.log.blocks(), index.log.released, frozenset(living))
+        rows = split_blocks(index.log.blocks_of(living), index.log.released, frozenset(living))
         return [
             LiveList(
                 self._store_id,
