@@ -49,6 +49,7 @@ from tidegate_store_journal.checkpoint.metadata import (
     MetadataCounters,
     NoMetadata,
 )
+from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.losses import Losses
 from tidegate_store_journal.index.reader import Reader
@@ -281,6 +282,7 @@ class JournalStore:
             # Rows of WRITTEN batches exist but could still be lost, and their numbers given to
             # others: nobody may see them before they are on disk.
             await self._appender.sync()
+        await self._checkpointer.rows.at(after + 1)
         if after < log.released:
             raise RequestError(
                 f"acknowledged rows up to {log.released} were released; asked for those behind "
@@ -309,7 +311,13 @@ class JournalStore:
         """See MessageStore. Becomes durable with the next checkpoint."""
         self._require_open()
         # Rows that are not synced were never read, so nobody can be done with them.
-        self._index.release(min(through, self._index.log.last))
+        log = self._index.log
+        through = min(through, log.last)
+        while log.released < through:
+            await self._checkpointer.rows.at(log.released + 1)
+            self._index.release(min(through, log.released + PAGE_ROWS))
+            if log.released < through:
+                await asyncio.sleep(0)
 
     def statistics(self) -> StoreStatistics:
         """See MessageStore."""
@@ -320,7 +328,8 @@ class JournalStore:
             disk_bytes=self._disk_bytes(),
             acknowledged_first=index.log.released + 1,
             acknowledged_last=index.log.last,
-            acknowledged_bytes=index.acknowledged_bytes,
+            acknowledged_bytes=index.acknowledged_bytes
+            + (index.log.last - index.log.released) * ROW_BYTES,
             acknowledged_oldest_at=index.log.oldest_at,
             writable=self._appender.failure is None,
         )
@@ -490,6 +499,8 @@ class JournalStore:
         await room.look()
         if not room.is_short:
             await self._maintenance.make_reserve()
+        self._index.log.pins -= 1
+        await self._checkpointer.rows.page_out()
         self._maintenance.start()
         files.reclaimer = reclaim
         await layout.lost.drop(self._index, self.write)
