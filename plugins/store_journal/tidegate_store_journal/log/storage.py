@@ -13,6 +13,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -31,6 +32,8 @@ _STAT_BLOCK_BYTES: Final = 512
 _COPY_BYTES: Final = 4 << 20
 #: The current data file and the next, a page being read, and what a checkpoint writes.
 _RESERVED_DESCRIPTORS: Final = 16
+#: Where there are very few, at most one in so many.
+_RESERVED_SHARE: Final = 16
 
 T = TypeVar("T")
 
@@ -285,7 +288,8 @@ class _Descriptors:
         """Set them aside, as far as there are any."""
         self._is_open = True
         try:
-            while len(self._kept) < _RESERVED_DESCRIPTORS:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _RESERVED_SHARE
+            while len(self._kept) < min(_RESERVED_DESCRIPTORS, limit):
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         except OSError:
             pass  # the next time
