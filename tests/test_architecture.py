@@ -324,7 +324,7 @@ def test_the_checker_lets_a_permitted_arrow_pass(name: str, source: str) -> None
     "source", ["import time", "from asyncio import Queue", "import ssl as tls"]
 )
 def test_the_checker_catches_an_impure_codec(source: str) -> None:
-    assert impurities(source, "tidegate_protocols.stomp._codec")
+    assert impurities(source, "tidegate_protocols.stomp.codec.frames")
 
 
 def test_relative_imports_resolve_against_the_package_that_holds_them() -> None:
