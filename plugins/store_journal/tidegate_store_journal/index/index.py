@@ -21,6 +21,7 @@ from tidegate_store_journal.index.pending import CHUNK_ENTRIES, SEAL_ENTRIES, Pe
 from tidegate_store_journal.index.pieces import Piece
 from tidegate_store_journal.index.references import HELD_SHIFT, References, held_bytes
 from tidegate_store_journal.index.smallstate import SmallState
+from tidegate_store_journal.log.format import FILE_SHIFT
 
 _NEVER: Final = 1 << 62
 
@@ -78,6 +79,11 @@ class Index(References, SmallState, Branches):
             use = self.file_use(effects.file_id)
             use.references += effects.references
             use.live_bytes += effects.message_bytes
+            for file_id, (references, record_bytes) in effects.placed.items():
+                use = self.file_use(file_id)
+                use.references += references
+                use.live_bytes += record_bytes
+                self._speak_of(file_id)
             self.pending_messages += effects.messages
         for sequence, body in effects.large:
             self.large.add(sequence, body)
@@ -174,8 +180,6 @@ class Index(References, SmallState, Branches):
             sequences, locations = self._leave_shared(sequences, locations, held=1, pending=1)
         self.pending_messages -= len(sequences)
         self._free(locations)
-        if self.on_freed is not None:
-            self.on_freed(sequences)
 
     # ---------------------------------------------------------------------------- copies
 
@@ -183,6 +187,9 @@ class Index(References, SmallState, Branches):
         """Compaction copied messages: every reference that is still there goes to the copy."""
         self.file_use(effects.file_id)
         places = {sequence: place for sequence, place, _ in effects.copies}
+        for target_id in {place >> FILE_SHIFT for place in places.values()} - {effects.file_id}:
+            self.file_use(target_id)
+            self._speak_of(target_id)
         counts: dict[int, int] = {}
         olds: dict[int, int] = {}
         for rows in effects.copied_rows:
@@ -211,9 +218,16 @@ class Index(References, SmallState, Branches):
         if old is None:
             assert not self._is_settled, "compaction copies only what is there"
             loose = self._loose.setdefault(list_id, {})
+            old = loose.get(sequence, 0)
             loose[sequence] = place
-            return 0
         return old
+
+    def restore_loose(self, list_id: int, places: dict[int, int]) -> None:
+        """Before replaying: messages whose first mention is in a file that is gone."""
+        self.list_of(list_id)
+        self._loose.setdefault(list_id, {}).update(places)
+        for place in places.values():
+            self.file_use(place >> FILE_SHIFT)
 
     def forget_loose(self, known: Sequence[int]) -> None:
         """As :meth:`drop_list` for lists besides the *known* ones, while replaying."""
@@ -304,8 +318,6 @@ class Index(References, SmallState, Branches):
                 sequences, locations = self._leave_shared(sequences, locations, held=1, pending=0)
             self.acknowledged_bytes -= sum(map(held_bytes, locations))
             self._free(locations)
-            if self.on_freed is not None:
-                self.on_freed(sequences)
 
     def _discard(self, operation: Discard) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))
