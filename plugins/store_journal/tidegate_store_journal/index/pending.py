@@ -443,9 +443,10 @@ class PendingList:
     def pack(self) -> None:
         """The metadata store has all that :meth:`take_changes` gave: keep it packed, but for the end."""
         for chunk, piece in self._saved.values():
-            is_whole = piece.count >= CHUNK_ENTRIES or chunk is not self._chunks[-1]
-            if piece.packed and not chunk.changed and chunk.live and is_whole:
-                chunk.take(piece)
+            if chunk.live and piece.packed and not chunk.changed:
+                # One at the end that is not full is added to soon.
+                if piece.count >= CHUNK_ENTRIES or chunk is not self._chunks[-1]:
+                    chunk.take(piece)
         self._saved.clear()
         for chunk in self._chunks[:-1]:
             chunk.forget_arrays()
