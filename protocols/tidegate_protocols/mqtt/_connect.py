@@ -12,6 +12,7 @@ from typing import Final
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     AccessError,
+    ClientRules,
     ConnectRequest,
     Message,
     RequestError,
@@ -30,6 +31,10 @@ from tidegate_protocols.mqtt._validate_v5 import payload_matches_format
 #: A client that states no Receive Maximum takes this many (MQTT 5.0 section 3.1.2.11.3); there are
 #: no more packet ids anyway.
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+
+#: What the broker is to know of MQTT: a SUBSCRIBE replaces the one before (section 3.8.4), QoS 0 is
+#: not acknowledged, and overlapping subscriptions deliver once [MQTT-3.3.4-2].
+RULES: Final = ClientRules(replaces=True, acknowledges_unstored=False, delivers_once=True)
 
 _REDIRECTS: Final = {
     "use_another": ReasonCode.USE_ANOTHER_SERVER,
@@ -103,6 +108,7 @@ def read_connect(
     terms = _terms(packet, options, origin, packet_bytes_max)
     will, properties = packet.will, packet.properties
     request = ConnectRequest(
+        rules=RULES,
         protocol="mqtt",
         version=VERSION_NAMES[packet.level],
         client_id=terms.client_id,

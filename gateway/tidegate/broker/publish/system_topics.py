@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
+from tidegate.broker.destinations import Destinations
+from tidegate.broker.publish.retained_delivery import RetainedDeliveries
+from tidegate.broker.turn.flow import Flow
 from tidegate.spi import Message, names
-
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
 
 #: Topics at and below this are published to by the gateway only.
 _FIRST_LEVEL: Final = names.topic("$SYS")
@@ -37,13 +38,27 @@ def is_system(destination: str) -> bool:
 
 
 class SystemTopics:
-    """Publishes the state of *core* every *interval* seconds."""
+    """Publishes the state of the gateway every *interval* seconds.
 
-    def __init__(self, core: BrokerCore, interval: float) -> None:
-        self._core = core
+    Args: clients: what is known of clients and of what they did, by topic.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        destinations: Destinations,
+        deliveries: RetainedDeliveries,
+        interval: float,
+        clients: Callable[[], Mapping[str, int | str]],
+    ) -> None:
+        self._flow = flow
+        self._writer = flow.writer
+        self._destinations = destinations
+        self._deliveries = deliveries
+        self._clients = clients
         self._interval = interval
-        self._started_at = core.elapsed()
-        self._first_sequence = core.next_sequence
+        self._started_at = self._writer.elapsed()
+        self._first_sequence = self._writer.next_sequence
         self._published: dict[str, str] = {}
         self._totals: dict[str, int] = {}
         self._loads: dict[str, list[float]] = {}
@@ -52,12 +67,12 @@ class SystemTopics:
     async def run(self) -> None:
         """Publish now and every interval until cancelled."""
         while True:
-            self.publish(self._core.elapsed())
+            self.publish(self._writer.elapsed())
             await asyncio.sleep(self._interval)
 
     def publish(self, elapsed: int) -> None:
         """Publish what has changed; *elapsed*: :meth:`BrokerCore.elapsed`."""
-        core = self._core
+        retained, deliveries = self._deliveries.retained, self._deliveries
         for name, value in self._values(elapsed).items():
             if self._published.get(name) == value:
                 continue
@@ -66,48 +81,40 @@ class SystemTopics:
             message = Message(
                 destination,
                 value.encode(),
-                received_at=core.now(),
+                received_at=self._writer.now(),
                 qos=0,
                 retain=True,
                 content_type="text/plain",
                 payload_format=1,
             )
-            if core.retained_deliveries.active:
-                core.retained_deliveries.before_publish(destination)
-            core.retained.set_volatile(message)
-            route = core.route_once(destination).without_storing()
+            if deliveries.active:
+                deliveries.before_publish(destination)
+            retained.set_volatile(message)
+            route = self._destinations.route_once(destination).without_storing()
             if route.is_picky:
                 route = route.narrowed(message, "")
             if route.direct:
-                core.own_sequences += 1
-                core.add_message(message, route)
-                core.schedule()
+                self._writer.own_sequences += 1
+                self._writer.add_message(message, route)
+                self._writer.schedule()
 
     def _values(self, elapsed: int) -> dict[str, str]:
-        core = self._core
-        connected = len(core.connections)
-        disconnected = core.sessions.count_disconnected()
-        retained = len(core.retained)
-        statistics = core.store.statistics()
+        writer, flow = self._writer, self._flow
+        retained = len(self._deliveries.retained)
+        statistics = flow.store.statistics()
         totals = {
-            "received": core.next_sequence - self._first_sequence - core.own_sequences,
-            "sent": core.sent,
-            "dropped": core.dropped,
+            "received": writer.next_sequence - self._first_sequence - writer.own_sequences,
+            "sent": flow.sent,
+            "dropped": flow.dropped,
         }
+        shared = self._destinations.shared.values()
         values: dict[str, int | str] = {
-            "version": f"tidegate version {core.version}",
+            **self._clients(),
             "uptime": f"{(elapsed - self._started_at) // _US} seconds",
-            "clients.connected": connected,
-            "clients.disconnected": disconnected,
-            "clients.total": connected + disconnected,
-            "clients.maximum": core.clients_maximum,
-            "clients.expired": core.sessions.expired,
             "retained messages.count": retained,
             "store.messages.count": statistics.pending_messages + retained,
             "store.writable": int(statistics.writable),
-            "publish.messages.duplicates": core.duplicates.discarded,
-            "subscriptions.count": _subscriptions(core),
-            "shared_subscriptions.count": sum(len(i.consumers) for i in core.shared.values()),
+            "shared_subscriptions.count": sum(len(item.consumers) for item in shared),
         }
         for what, total in totals.items():
             values[f"publish.messages.{what}"] = total
@@ -132,9 +139,3 @@ class SystemTopics:
                 found[f"load.publish.{what}.{name}"] = f"{loads[index]:.2f}"
         self._totals = totals
         return found
-
-
-def _subscriptions(core: BrokerCore) -> int:
-    """Subscriptions of connected clients, and durable ones whose client is away."""
-    served = sum(connection.subscription_count for connection in core.connections)
-    return served + sum(not item.consumers for item in core.durable.values())

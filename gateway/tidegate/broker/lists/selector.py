@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from tidegate.broker.route.selector_grammar import Tree, parse
+from tidegate.broker.lists.selector_grammar import Tree, parse
 from tidegate.spi import Message, RequestError
 
 #: Tells whether a message is selected.

@@ -28,11 +28,16 @@ import asyncio
 import logging
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
+from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
+from tidegate.broker.turn.flow import Flow
 from tidegate.spi import (
     GatewayError,
     Message,
@@ -40,13 +45,8 @@ from tidegate.spi import (
     StoredMessage,
     StoreError,
     StoreFullError,
-    Token,
     names,
 )
-
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.lists.pending_list import PendingList
 
 _log = logging.getLogger("tidegate.broker.retained")
 
@@ -93,7 +93,9 @@ class RetainedDelivery:
         self, deliveries: RetainedDeliveries, pending_list: PendingList, numbers: array[int]
     ) -> None:
         self._deliveries = deliveries
-        self._core = deliveries.core
+        self._flow = deliveries.flow
+        self._writer = deliveries.flow.writer
+        self._retained = deliveries.retained
         self._list = pending_list
         self._numbers = numbers
         self._position = 0
@@ -114,7 +116,7 @@ class RetainedDelivery:
             return
         if self._list.is_stored:
             try:
-                self._core.writer.check_writable()
+                self._writer.check_writable()
             except StoreFullError:
                 self._retry_later(RETRY_S)
                 return
@@ -135,10 +137,10 @@ class RetainedDelivery:
             del self._again[number]
         else:
             return
-        message = self._core.retained.at(number)
-        if message is not None and self._is_wanted(message, self._core.now()):
+        message = self._retained.at(number)
+        if message is not None and self._is_wanted(message, self._writer.now()):
             chunk = _Chunk(is_next=False)
-            first = len(self._core.writer.turn.operations)
+            first = len(self._writer.turn.operations)
             self._add(chunk, number, message)
             self._close(chunk, first)
 
@@ -149,22 +151,19 @@ class RetainedDelivery:
             self._left_out.add(number)
         self._again.pop(number, None)
 
-    def confirmed(self, tokens: list[Token]) -> None:
-        """From the writer: chunks are durable; what is not stored can be handed out.
+    def _confirmed(self, chunk: _Chunk) -> None:
+        """It is durable: what is not stored can be handed out.
 
-        The writer confirms before it hands out what was published in the same turn.
+        Whoever waits is told before what was published in the same turn is handed out.
         """
-        for chunk in tokens:
-            assert isinstance(chunk, _Chunk)
-            self._unconfirmed -= 1
-            if chunk.is_next:
-                self._is_waiting = False
-            if chunk.direct and self._lends:
-                self._lend([message for _, message in chunk.direct])
-            elif chunk.direct and not self._is_over:
-                room = self._direct_room()
-                if room is None:
-                    continue  # the client is gone: at most once was all that was asked
+        self._unconfirmed -= 1
+        if chunk.is_next:
+            self._is_waiting = False
+        if chunk.direct and self._lends:
+            self._lend([message for _, message in chunk.direct])
+        elif chunk.direct and not self._is_over:
+            room = self._direct_room()
+            if room is not None:  # else the client is gone: at most once was all that was asked
                 if room:
                     self._list.offer_direct([message for _, message in chunk.direct[:room]])
                 self._again.update((number, None) for number, _ in chunk.direct[room:])
@@ -173,17 +172,16 @@ class RetainedDelivery:
             self._retry_later(0)  # when this turn is in the list
         # otherwise the dispatch that follows takes the next step, if the client takes this one
 
-    def failed(self, token: Token, error: GatewayError) -> None:
-        """From the writer: there was no room for a chunk, or the store is broken."""
-        assert isinstance(token, _Chunk)
+    def _failed(self, chunk: _Chunk, error: GatewayError) -> None:
+        """There was no room for it, or the store is broken."""
         self._unconfirmed -= 1
-        if token.is_next:
+        if chunk.is_next:
             self._is_waiting = False
         if not isinstance(error, StoreFullError):
             self._give_up(error)
             return
-        self._again.update((number, None) for number in token.stored)
-        self._again.update((number, None) for number, _ in token.direct)
+        self._again.update((number, None) for number in chunk.stored)
+        self._again.update((number, None) for number, _ in chunk.direct)
         self._retry_later(RETRY_S)
 
     def end(self) -> None:
@@ -202,7 +200,7 @@ class RetainedDelivery:
             limit = pending_list.limit
             return CHUNK_COUNT_MAX if limit is None else limit.count_max - cursor.size
         consumers = pending_list.consumers
-        has_room = not cursor.size and consumers and consumers[0].connection.is_writable
+        has_room = not cursor.size and consumers and consumers[0].client.is_writable
         return CHUNK_COUNT_MAX if has_room else 0
 
     def _can_lend(self) -> bool:
@@ -218,9 +216,9 @@ class RetainedDelivery:
             and bool(pending_list.consumers)
             and not pending_list.consumers[0].acknowledges_all  # else it may send them back
             and not pending_list.cursor.size
-            and not self._core.writer.unwritten_bytes
+            and not self._writer.unwritten_bytes
             # What a client acknowledges is a row of the sinks' log, and needs a place in the store.
-            and not self._core.acknowledged_log.is_read
+            and not self._deliveries.log.is_read
         )
 
     def _direct_room(self) -> int | None:
@@ -232,7 +230,7 @@ class RetainedDelivery:
         consumer = consumers[0]
         if self._lends and consumer.acknowledge:
             return max(0, consumer.room())
-        if not consumer.connection.is_writable:
+        if not consumer.client.is_writable:
             return 0
         return max(0, consumer.room()) if consumer.acknowledges_all else CHUNK_COUNT_MAX
 
@@ -252,9 +250,8 @@ class RetainedDelivery:
 
         Returns: True when there was nothing to add in what it looked at.
         """
-        core = self._core
-        retained, now = core.retained, core.now()
-        first = len(core.writer.turn.operations)
+        retained, now = self._retained, self._writer.now()
+        first = len(self._writer.turn.operations)
         room = self._direct_room()
         count = size = 0
         is_held_up = False
@@ -310,28 +307,29 @@ class RetainedDelivery:
         return pending_list.is_stored and (message.qos == 0 or pending_list.qos == 0)
 
     def _add(self, chunk: _Chunk, number: int, message: Message, *, lends: bool = False) -> None:
-        core = self._core
-        core.own_sequences += 1
+        writer = self._writer
+        writer.own_sequences += 1
         copy = msgspec.structs.replace(message, retained=True)
         if lends or self._is_direct(message):
-            chunk.direct.append((number, StoredMessage(core.next_sequence, copy)))
-            core.next_sequence += 1
+            chunk.direct.append((number, StoredMessage(writer.take_sequence(), copy)))
         elif self._list.is_stored:
             chunk.stored.append(number)
-            core.add_message(copy, self._stored_route)
+            writer.add_message(copy, self._stored_route)
         else:
             chunk.unstored += 1
-            core.add_message(copy, self._direct_route)
+            writer.add_message(copy, self._direct_route)
 
     def _close(self, chunk: _Chunk, first: int) -> None:
         """End the chunk: a unit of the turn, which confirms it or tells that it was dropped."""
-        core = self._core
-        turn = core.writer.turn
         if chunk.stored or chunk.direct or chunk.unstored:
-            turn.units.append((first, len(turn.operations) - first, self, chunk, None))
+            self._writer.turn.when_durable(
+                lambda: self._confirmed(chunk),
+                lambda error: self._failed(chunk, error),
+                first=first,
+            )
             self._unconfirmed += 1
             self._is_waiting = self._is_waiting or chunk.is_next
-        core.schedule()
+        self._writer.schedule()
 
     def _lend(self, messages: list[StoredMessage]) -> None:
         """Hand out what is not in the list, all of it: what is published to its topics from now on
@@ -342,17 +340,16 @@ class RetainedDelivery:
         consumers = self._list.consumers
         if self._is_over or self._list.is_removed or not consumers:
             return
-        core = self._core
         consumer = consumers[0]
         if consumer.acknowledge:
-            now = core.now()
-            in_flight, nowhere = consumer.in_flight, core.nowhere
+            now = self._writer.now()
+            in_flight, nowhere = consumer.in_flight, self._flow.nowhere
             for stored in messages:
                 if stored.message.qos:  # the client acknowledges no others
                     in_flight[stored.sequence] = (stored, nowhere, now)
                     consumer.in_flight_bytes += len(stored.message.body)
-        core.sent += len(messages)
-        consumer.connection.deliver(consumer, messages)
+        self._flow.sent += len(messages)
+        consumer.client.deliver(consumer, messages)
 
     # --- ending --------------------------------------------------------------------------------
 
@@ -382,8 +379,18 @@ class RetainedDeliveries:
         active: by subscription's list.
     """
 
-    def __init__(self, core: BrokerCore) -> None:
-        self.core = core
+    def __init__(
+        self,
+        flow: Flow,
+        retained: RetainedMessages,
+        log: AcknowledgedLog,
+        detours: set[object],
+    ) -> None:
+        """*detours*: see :class:`tidegate.broker.publish.publisher.Publisher`."""
+        self.flow = flow
+        self.retained = retained
+        self.log = log
+        self._detours = detours
         self.active: dict[PendingList, RetainedDelivery] = {}
 
     def begin(self, pending_list: PendingList) -> None:
@@ -392,23 +399,23 @@ class RetainedDeliveries:
         One that is under way already begins anew (MQTT 5.0 [MQTT-3.8.4-4]).
         """
         self.end(pending_list)
-        retained = self.core.retained
+        retained = self.retained
         numbers = retained.numbers_matching(names.name_of(pending_list.destination))
         if not numbers:
             return
         delivery = RetainedDelivery(self, pending_list, numbers)
         self.active[pending_list] = delivery
         pending_list.retained = delivery
-        self.core.detours.add(self)
+        self._detours.add(self)
         retained.on_new_number = self._leave_out
         delivery.step()
         subscription = pending_list.subscription
         if subscription is not None and subscription.durable and delivery.has_more():
             self._note(pending_list, is_complete=False)
 
-    def recover(self) -> None:
+    def recover(self, durable: Iterable[PendingList]) -> None:
         """After a start: begin again what the gateway had not finished when it was killed."""
-        for pending_list in list(self.core.durable.values()):
+        for pending_list in list(durable):
             subscription = pending_list.subscription
             if subscription is not None and _NOTE in subscription.options:
                 self._note(pending_list, is_complete=True)
@@ -424,12 +431,12 @@ class RetainedDeliveries:
         if not pending_list.is_removed:
             self._note(pending_list, is_complete=True)
         if not self.active:
-            self.core.detours.discard(self)
-            self.core.retained.on_new_number = None
+            self._detours.discard(self)
+            self.retained.on_new_number = None
 
     def before_publish(self, destination: str) -> None:
         """Call before a message is published to topic *destination*, and before it is retained."""
-        number = self.core.retained.number_of(destination)
+        number = self.retained.number_of(destination)
         if number is not None:
             for delivery in list(self.active.values()):
                 delivery.publish_early(number)
@@ -444,7 +451,7 @@ class RetainedDeliveries:
             options[_NOTE] = "on their way"
         noted = msgspec.structs.replace(subscription, options=options)
         pending_list.subscription = noted
-        self.core.add_operation(PutSubscription(noted))
+        self.flow.add_operation(PutSubscription(noted))
 
     def _leave_out(self, number: int) -> None:
         for delivery in self.active.values():

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from broker_harness import Broker, message, run
 
-from tidegate.broker.route.detours import check_detours, take_detour
 from tidegate.config import DestinationPolicy
 from tidegate.spi import FlowControlError, RequestError, RetainHandling
 
@@ -31,7 +30,7 @@ def test_nobody_takes_a_detour_when_nothing_is_special() -> None:
             client.subscribe("topic://t", retain_handling=RetainHandling.SEND, durable_name="s")
             client.send("topic://t", "1", retain=True)
             await broker.settle()
-            assert broker.core.detours == set()
+            assert not broker.core.publisher.has_detours
 
     run(main())
 
@@ -41,10 +40,10 @@ def test_a_route_that_nobody_limits_stays_what_it_is() -> None:
         async with Broker(LIMITED) as broker:
             await fill(broker)
             core = broker.core
-            route = core.resolve("topic://u")
-            assert take_detour(core, message("topic://u", "x"), route) is route
+            route = core.publisher.resolve("topic://u")
+            assert core.publisher.route(message("topic://u", "x"), "") is route
             with pytest.raises(FlowControlError):
-                take_detour(core, message("topic://t", "x"), core.resolve("topic://t"))
+                core.publisher.route(message("topic://t", "x"), "")
 
     run(main())
 
@@ -55,12 +54,12 @@ def test_checking_counts_what_goes_to_the_same_subscription_together() -> None:
             await fill(broker)
             core = broker.core
             two = [message("topic://t", "x")] * 2
-            check_detours(core, "", two)
-            check_detours(core, "", two)  # nothing was counted
+            core.publisher.check_together("", two)
+            core.publisher.check_together("", two)  # nothing was counted
             elsewhere = [message("topic://u", "x"), message("topic://t", "x", qos=0)]
-            check_detours(core, "", [*two, *elsewhere])
+            core.publisher.check_together("", [*two, *elsewhere])
             with pytest.raises(FlowControlError):
-                check_detours(core, "", [*two, message("topic://t", "x")])
+                core.publisher.check_together("", [*two, message("topic://t", "x")])
 
     run(main())
 
@@ -70,12 +69,12 @@ def test_a_client_is_not_limited_by_a_subscription_that_does_not_want_its_messag
         async with Broker(LIMITED) as broker:
             await fill(broker, no_local=True)
             core = broker.core
-            check_detours(core, "away", [message("topic://t", "x")] * 9)
+            core.publisher.check_together("away", [message("topic://t", "x")] * 9)
             client = await broker.client("mqtt", "away", session_expiry=1000, clean_start=False)
             client.connection.writable(False)
             client.send("topic://t", "own")
             with pytest.raises(FlowControlError):
-                check_detours(core, "other", [message("topic://t", "x")] * 9)
+                core.publisher.check_together("other", [message("topic://t", "x")] * 9)
 
     run(main())
 
@@ -84,6 +83,6 @@ def test_a_destination_that_is_gone_is_found_out() -> None:
     async def main() -> None:
         async with Broker() as broker:
             with pytest.raises(RequestError):
-                check_detours(broker.core, "", [message("queue://$temporary.gone", "x")])
+                broker.core.publisher.check_together("", [message("queue://$temporary.gone", "x")])
 
     run(main())

@@ -7,13 +7,24 @@ guess it, no wildcard covers it, and only its owner may subscribe. The store nev
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from tidegate.spi import AccessError, RequestError, SubscribeRequest, names
 
-if TYPE_CHECKING:
-    from tidegate.broker.connection import Connection
-    from tidegate.broker.core import BrokerCore
+
+class Owner(Protocol):
+    """A connection, as far as its temporary destinations need it."""
+
+    @property
+    def principal(self) -> str: ...
+
+
+class Lists(Protocol):
+    """Where their pending lists are."""
+
+    def add_temporary_queue(self, destination: str) -> object: ...
+    def remove_temporary(self, destination: str) -> None: ...
+
 
 #: Of one connection. A client needs one, or one for each kind of request; each is a list in memory.
 TEMPORARY_MAX: Final = 1000
@@ -25,13 +36,13 @@ _TOKEN_BYTES: Final = 16
 class TemporaryDestinations:
     """Those of all connections. See the module's docstring."""
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
-        self._owners: dict[str, Connection] = {}
+    def __init__(self, lists: Lists) -> None:
+        self._lists = lists
+        self._owners: dict[str, Owner] = {}
         #: By owner: its token, and what it owns.
-        self._owned: dict[Connection, tuple[str, list[str]]] = {}
+        self._owned: dict[Owner, tuple[str, list[str]]] = {}
 
-    def make(self, connection: Connection, destination: str) -> str:
+    def make(self, connection: Owner, destination: str) -> str:
         """See :meth:`tidegate.spi.BrokerConnection.make_temporary`."""
         if not (names.is_queue(destination) or names.is_topic(destination)):
             raise RequestError(f"{destination!r} is neither a queue nor a topic")
@@ -50,7 +61,7 @@ class TemporaryDestinations:
                 f"this connection has {TEMPORARY_MAX} temporary destinations; that is the limit"
             )
         if names.is_queue(made):
-            self._core.add_temporary_queue(made)
+            self._lists.add_temporary_queue(made)
         owned.append(made)
         self._owned[connection] = (token, owned)
         self._owners[made] = connection
@@ -64,7 +75,7 @@ class TemporaryDestinations:
                 " owned it has ended"
             )
 
-    def check_subscribe(self, connection: Connection, request: SubscribeRequest) -> None:
+    def check_subscribe(self, connection: Owner, request: SubscribeRequest) -> None:
         """Raises: AccessError unless *connection* owns it; RequestError when it is to be kept."""
         if self._owners.get(request.destination) is not connection:
             raise AccessError(
@@ -75,9 +86,9 @@ class TemporaryDestinations:
         if request.durable_name or request.share_group:
             raise RequestError("a subscription to a temporary destination ends with its connection")
 
-    def remove_of(self, connection: Connection) -> None:
+    def remove_of(self, connection: Owner) -> None:
         """The connection ended: what it owned is gone, with everything in it."""
         _, owned = self._owned.pop(connection, ("", ()))
         for destination in owned:
             del self._owners[destination]
-            self._core.remove_temporary(destination)
+            self._lists.remove_temporary(destination)
