@@ -443,10 +443,11 @@ class PendingList:
     def pack(self) -> None:
         """The metadata store has all that :meth:`take_changes` gave: keep it packed, but for the end."""
         for chunk, piece in self._saved.values():
-            if chunk.live and piece.packed and not chunk.changed:
-                # One at the end that is not full is added to soon.
-                if piece.count >= CHUNK_ENTRIES or chunk is not self._chunks[-1]:
-                    chunk.take(piece)
+            # One at the end that is not full is added to soon.
+            if (chunk.live and piece.packed and not chunk.changed) and (
+                piece.count >= CHUNK_ENTRIES or chunk is not self._chunks[-1]
+            ):
+                chunk.take(piece)
         self._saved.clear()
         for chunk in self._chunks[:-1]:
             chunk.forget_arrays()
