@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
+from tidegate_store_journal.bodies.folders import FOLDERS_NAME, Found, find_files, folders_of
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, forget_floor, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError, NoMetadata
 from tidegate_store_journal.checkpoint.sidefiles import Bindings, read_bindings
@@ -64,6 +65,7 @@ class Recovered:
         replayed: operations; repaired_bytes, notes: see RecoveryReport.
         lost: what is pending although its bytes are gone: to be dropped by the next batch.
         report: what was lost, written already as far as it is known.
+        elsewhere, unsynced: see Replay.
     """
 
     store_id: str
@@ -80,6 +82,8 @@ class Recovered:
     repaired_bytes: int
     notes: list[str]
     report: LossReport
+    elsewhere: Found
+    unsynced: list[tuple[int, int]]
     lost: Lost = field(default_factory=Lost)
 
 
@@ -98,11 +102,13 @@ def recover(
     progress = _Seldom(progress)
     report = LossReport(storage)
     quarantine = Quarantine(storage, report)
-    _remove_leftovers(storage)
+    elsewhere = find_files(folders_of(storage), removes=True)
+    _remove_leftovers(storage, elsewhere)
     storage.sync_directory()  # names that the last process made may only be in memory so far
 
     def attempt() -> Recovered:
         replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
+        replay.elsewhere = elsewhere
         replay.may_skip = policy.ignores_missing or bool(quarantine.gone)
         return _recover(replay, metadata, policy, quarantine, report)
 
@@ -112,7 +118,7 @@ def recover(
             raise CorruptRecordError(
                 "damaged: "
                 + "; ".join(f"{d.file.name}, {d.length} bytes at offset {d.begin}" for d in damages)
-                + f". Nothing was changed. {_ADVICE}",
+                + f". Nothing was changed. {ADVICE}",
                 location=storage.describe(""),
             )
         if damages:
@@ -139,9 +145,9 @@ class _Seldom:
             self._progress(what, done, total)
 
 
-def _remove_leftovers(storage: Storage) -> None:
+def _remove_leftovers(storage: Storage, elsewhere: Found) -> None:
     """Of work that a crash cut off. Raises: OSError."""
-    names = storage.list()
+    names = {*storage.list(), *(file.name for file in elsewhere.files.values())}
     for name in names:
         if _TEMPORARY_NAME.fullmatch(name):
             storage.unlink(name)
@@ -184,6 +190,8 @@ def _recover(
     else:
         clean = not replay.files and not replay.spares
         replayed = rebuild(replay, store_id)
+        missing = _missing_elsewhere(replay, policy)
+        lost = find_lost(replay.index, missing, ())
     repaired = replay.end(trusted=clean)
     _mend_headers(replay)
     replay.unproven.rewrite()
@@ -200,7 +208,7 @@ def _recover(
         files=replay.files,
         spares=replay.spares,
         pool=pool,
-        next_file_id=max([0, *known, *replay.index.files]) + 1,
+        next_file_id=max([replay.elsewhere.last_id, *known, *replay.index.files]) + 1,
         tail_file=replay.tail,
         tail_offset=replay.tail_offset,
         clean=clean and repaired == 0,
@@ -209,12 +217,14 @@ def _recover(
         repaired_bytes=repaired,
         notes=replay.notes,
         report=report,
+        elsewhere=replay.elsewhere,
+        unsynced=replay.unsynced,
         lost=lost,
     )
 
 
 #: What an operator can do about damage, for every error that names some.
-_ADVICE: Final = (
+ADVICE: Final = (
     "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
     "a copy of the damaged part, take it out, and serve the rest"
 )
@@ -227,7 +237,7 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
         try:
             file = read_data_file(replay.storage, name)
         except FormatError as error:
-            raise replay.corrupt(name, 0, f"{error}. {_ADVICE}") from error
+            raise replay.corrupt(name, 0, f"{error}. {ADVICE}") from error
         (replay.files if file.first_batch else replay.spares).append(file)
         store_id = store_id or file.store_id
         if file.name != name or file.store_id != store_id:
@@ -359,7 +369,7 @@ def _missing_files(
     Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
     """
     there = {file.file_id for file in (*replay.files, *replay.spares)}
-    missing = missing_files(loaded, there)
+    missing = missing_files(loaded, there | replay.elsewhere.files.keys())
     refused = sorted(missing.keys() - gone)
     if refused and not policy.ignores_missing:
         held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
@@ -369,6 +379,26 @@ def _missing_files(
             f"{len(refused)} data {'files are' if len(refused) > 1 else 'file is'} missing: {held}. "
             "Restore them; or set ignore_missing_journalfiles = true in [store] to start without "
             "what was in them",
+        )
+    return set(missing)
+
+
+def _missing_elsewhere(replay: Replay, policy: RecoveryPolicy) -> set[int]:
+    """After a rebuild: files of destinations that are referred to and not there.
+
+    Raises: CorruptRecordError unless *policy* allows it.
+    """
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    there |= replay.elsewhere.files.keys()
+    held = {key: use.references for key, use in replay.index.files.items() if use.references}
+    missing = sorted(held.keys() - there)
+    if missing and not policy.ignores_missing:
+        names = "; ".join(f"{_format.file_name(key)} ({held[key]} messages)" for key in missing)
+        raise replay.corrupt(
+            FOLDERS_NAME,
+            0,
+            f"data files of destinations are missing: {names}. Restore them; or set "
+            "ignore_missing_journalfiles = true in [store] to start without what was in them",
         )
     return set(missing)
 
