@@ -17,8 +17,8 @@ from tidegate.broker.connection.connection import Connection
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.testing.embedded import EmbeddedGateway
-from tidegate_protocols.mqtt._conversation import Conversation
-from tidegate_protocols.mqtt._session import Session
+from tidegate_protocols.mqtt.session.conversation import Conversation
+from tidegate_protocols.mqtt.session.session import Session
 
 KEPT: dict[str, Any] = {"clean": False, "session_expiry": 1000}
 
