@@ -27,10 +27,10 @@ from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import RecoveredState, StoreContext, StoredMessage, WriteBatch
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
 from tidegate_cursors import FileCursorFactory, StoreCursorFactory, VmCursorFactory
-from tidegate_protocols.mqtt._context import SessionContext
 from tidegate_protocols.mqtt._front_end import LoopRuntime
 from tidegate_protocols.mqtt._options import MqttOptions
-from tidegate_protocols.mqtt._session import Session
+from tidegate_protocols.mqtt.session.context import SessionContext
+from tidegate_protocols.mqtt.session.session import Session
 
 #: How many orders are tried of each scenario: from the first on, and drawn.
 ENUMERATED, DRAWN = 30, 30
