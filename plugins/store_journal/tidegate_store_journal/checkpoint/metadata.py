@@ -32,14 +32,14 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.index.acklog import AckBlock, AckPage, decode_block
 from tidegate_store_journal.index.changes import Changes
-from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece, without_removed
+from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece
 from tidegate_store_journal.log.format import FormatError, crc32c, encode
 from tidegate_store_journal.log.names import NamedStorage
 
 T = TypeVar("T")
 
-#: 3: every value has a CRC; 2: pending lists in pieces; 1 had a key for each reference.
-METADATA_VERSION: Final = 3
+#: 4: pieces are packed; 3: every value has a CRC; 2: pending lists in pieces; 1 had a key for each reference.
+METADATA_VERSION: Final = 4
 #: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
 #: pages, and a damaged one can end the process instead of raising an error.
 _VERIFY_BYTES_MAX: Final = 8 << 20
@@ -539,13 +539,12 @@ class LmdbMetadata:
                     transaction, "pending", key_of(list_id, key)
                 )
         for list_id, pieces in change.pieces.items():
-            for changed in pieces:
-                key = key_of(list_id, changed.key)
-                piece = without_removed(changed)
+            for piece in pieces:
+                key = key_of(list_id, piece.key)
                 self._put_with_crc(transaction, "pending", key, encode_piece(key, piece))
                 counters.pieces_put += 1
                 before = bisect_right(piece.sequences, change.added_after)
-                counters.pending_put += len(piece.sequences) - before
+                counters.pending_put += piece.count - before
         for (list_id, sequence), count in change.deliveries.items():
             key = key_of(list_id, sequence)
             if count:

@@ -427,6 +427,11 @@ class Index(References, SmallState, Branches):
             duplicate_ids=self._changed_duplicate_ids(dirty),
         )
 
+    def pack(self) -> None:
+        """The metadata store has all that :meth:`take_changes` gave."""
+        for pending in self.lists.values():
+            pending.pack()
+
     def counts(self) -> dict[int, PendingCount]:
         """Messages and bytes of bodies of every list that has any."""
         return {
