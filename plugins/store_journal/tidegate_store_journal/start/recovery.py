@@ -194,6 +194,10 @@ def _recover(
         lost = find_lost(replay.index, missing, ())
     repaired = replay.end(trusted=clean)
     _mend_headers(replay)
+    for _, place in replay.unsynced:
+        file_id, offset, size, _ = _format.location_parts(place)
+        if (file := replay.elsewhere.files.get(file_id)) is not None:
+            replay.unproven.add_record(file, offset, offset + size)
     replay.unproven.rewrite()
     replay.go_on_behind_the_missing()
     if replay.tail is not None:
