@@ -111,21 +111,31 @@ class _Chunk:
 
     def pieces_in(self, file_id: int) -> list[tuple[int, int]]:
         """The entries whose message is in the data file."""
-        locations = self.locations
-        if self.file_first and not self.file_first <= file_id <= self.file_last:
+        first, last = self._file_range()
+        if not first <= file_id <= last:
             return []
+        locations = self.locations
         highs = locations[1::2]
-        if not self.file_first:
-            living = [high for high in highs if high]
-            self.file_first = min(living) >> _HIGH_FILE_SHIFT
-            self.file_last = max(living) >> _HIGH_FILE_SHIFT
-            return self.pieces_in(file_id)
         begin, end = file_id << _HIGH_FILE_SHIFT, (file_id + 1) << _HIGH_FILE_SHIFT
         return [
             (self.sequences[at], locations[2 * at] | high << 64)
             for at, high in enumerate(highs)
             if begin <= high < end
         ]
+
+    def files(self) -> set[int]:
+        """The data files of its messages, and perhaps others."""
+        first, last = self._file_range()
+        if last - first <= 1:
+            return {first, last}
+        return {high >> _HIGH_FILE_SHIFT for high in self.locations[1::2] if high}
+
+    def _file_range(self) -> tuple[int, int]:
+        if not self.file_first:
+            living = [high for high in self.locations[1::2] if high]
+            self.file_first = min(living) >> _HIGH_FILE_SHIFT
+            self.file_last = max(living) >> _HIGH_FILE_SHIFT
+        return self.file_first, self.file_last
 
     def shrink(self) -> None:
         """Leave the removed entries out. Whoever iterates over the old arrays keeps them."""
@@ -344,6 +354,11 @@ class PendingList:
         for chunk in chunks:
             if chunk.live:
                 yield chunk.pieces_in(file_id)
+
+    def files(self) -> set[int]:
+        """The data files that its messages are in, and perhaps others."""
+        found = {place >> FILE_SHIFT for place in self.fresh.values()}
+        return found.union(*[chunk.files() for chunk in self._chunks if chunk.live])
 
     def _find(self, sequence: int) -> tuple[int, int] | None:
         """Chunk number and index of a live sealed entry."""
