@@ -445,10 +445,9 @@ class Index(References, SmallState, Branches):
         """Per list, the pending messages whose bytes are in the file."""
         result: list[tuple[int, list[int]]] = []
         for list_id in self.lists_in(file_id):
-            pieces = self.lists[list_id].pieces_in(file_id)
-            found = [sequence for piece in pieces for sequence, _ in piece]
+            found = self.lists[list_id].sequences_in(file_id)
             if found:
-                result.append((list_id, sorted(found)))
+                result.append((list_id, found))
         return result
 
     def lists_in(self, file_id: int) -> Sequence[int]:
