@@ -22,14 +22,12 @@ from typing import Final, Protocol
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import FULL_ERRNOS, File, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 
 #: Open data files besides the current one and the spares; far below the usual limit of 1024.
 OPEN_FILES_MAX: Final = 128
-#: errno values that mean "no room".
-FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
