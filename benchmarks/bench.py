@@ -344,13 +344,13 @@ def measure(
         if error := warm.get("error"):
             return report.Run(scenario.name, name, turn, error=str(error))
         one_at_a_time = scenario.window == 1
-        syncs = [machine.measure_raw_sync(options.work)] if one_at_a_time else []
+        floors = [machine.measure_floor(options.work)] if one_at_a_time else []
         bursts = [machine.measure_raw_write(options.work)] if scenario.is_large else []
         before = broker.cpu_seconds() if broker else 0.0
         found = generate(target, scenario, address, options.messages, options.duration)
         used = broker.cpu_seconds() - before if broker else None
         if one_at_a_time:
-            syncs.append(machine.measure_raw_sync(options.work))
+            floors.append(machine.measure_floor(options.work))
         run = report.run_from_report(scenario.name, name, turn, found, used)
         raw_write = None
         if scenario.is_large:
@@ -361,9 +361,9 @@ def measure(
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return report.Run(scenario.name, name, turn, error=str(error))
     # Of the two, the quicker one: the stricter measure, and the less disturbed.
-    quicker = min(syncs, key=lambda sync: sync.p50_us, default=None)
+    floor = min(floors, key=lambda each: each.p50_us, default=None)
     burst = max(bursts, default=None)
-    return dataclasses.replace(run, raw_sync=quicker, raw_write=raw_write, raw_burst=burst)
+    return dataclasses.replace(run, floor=floor, raw_write=raw_write, raw_burst=burst)
 
 
 def say(run: report.Run) -> None:

@@ -4,12 +4,14 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Final
 
-from benchkit.report import RawSync, percentile
+from benchkit.report import Floor, percentile
 
 _BLOCK: Final = b"t" * 4096
 _SYNC_FILE_BLOCKS: Final = 256
@@ -17,8 +19,56 @@ _SYNC_FILE_BLOCKS: Final = 256
 BURST_MIB: Final = 64
 
 
-def measure_raw_sync(directory: Path, count: int = 500) -> RawSync:
-    """Measure the least that any broker needs to put one message on this disk.
+#: What a confirmed message and its receipt are about.
+_ECHO: Final = b"e" * 256
+#: Answers whatever comes; says its port first.
+_ECHO_SERVER: Final = """
+import asyncio, uvloop
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+    def data_received(self, data):
+        self.transport.write(data)
+
+async def serve():
+    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1")
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+uvloop.run(serve())
+"""
+
+
+def measure_floor(directory: Path, count: int = 500) -> Floor:
+    """Measure the least that a broker on this event loop needs to confirm one message."""
+    syncs = measure_syncs(directory, count)
+    echo = percentile(measure_echoes(count), 0.5)
+    return Floor(percentile(syncs, 0.5), percentile(syncs, 0.99), echo)
+
+
+def measure_echoes(count: int) -> list[float]:
+    """Return what round trips to an echo server in another process take, in microseconds."""
+    server = subprocess.Popen([sys.executable, "-c", _ECHO_SERVER], stdout=subprocess.PIPE)
+    times: list[float] = []
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(count):
+                begin = time.perf_counter()
+                client.sendall(_ECHO)
+                client.recv(len(_ECHO), socket.MSG_WAITALL)
+                times.append((time.perf_counter() - begin) * 1e6)
+    finally:
+        server.kill()
+        server.communicate()
+    return times
+
+
+def measure_syncs(directory: Path, count: int) -> list[float]:
+    """Return what writing and syncing 4 KiB takes, in microseconds.
 
     The file is written and synced beforehand and overwritten block by block, as a journal's
     pre-created files are, so that no file system metadata has to be written.
@@ -37,7 +87,7 @@ def measure_raw_sync(directory: Path, count: int = 500) -> RawSync:
     finally:
         os.close(descriptor)
         path.unlink()
-    return RawSync(percentile(times, 0.5), percentile(times, 0.99))
+    return times
 
 
 def measure_raw_write(directory: Path, count: int = BURST_MIB) -> float:

@@ -8,6 +8,7 @@ and none from before the last confirmation.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import tempfile
@@ -109,12 +110,14 @@ class Profile(NamedTuple):
 class Model:
     """The state of the store as the load knows it, and all states before.
 
-    Attributes: confirmed: index of the last state known to be durable; released: rows that a
-        sink gave back; sizes: of the bodies by sequence; streamed: whose bodies have a file.
+    Attributes: confirmed: index of the last state known to be durable; found: of the one that was
+        found last; released: rows that a sink gave back; sizes: of the bodies by sequence; streamed:
+        whose bodies have a file.
     """
 
     states: list[State] = field(default_factory=list[State])
     confirmed: int = 0
+    found: int = 0
     sequence: int = 0
     released: int = 0
     lists: dict[int, list[int]] = field(default_factory=lambda: {item: [] for item in LISTS})
@@ -130,6 +133,11 @@ class Model:
         """A copy of what is there now."""
         lists = tuple(tuple(self.lists[list_id]) for list_id in LISTS)
         return State(lists, tuple(self.rows), frozenset(self.small.items()))
+
+    def go_on_from_found(self) -> None:
+        """What came after the state that was found is gone for good: be as in that one."""
+        del self.states[self.found + 1 :]
+        self.go_back()
 
     def go_back(self) -> None:
         """The last batch was refused: be as in the last state."""
@@ -335,10 +343,12 @@ async def load(
     chance: random.Random,
     profile: Profile,
     confirmed: Confirmed = lambda _index: None,
+    before_each: Callable[[int], None] = lambda _number: None,
 ) -> None:
     """Random batches, until the profile's are written or the store fails.
 
-    *confirmed* is told the index of each state once it is known to be durable.
+    *confirmed* is told the index of each state once it is known to be durable. *before_each* is
+    called with the number of the batch before it is written.
     """
     writer = _Writer(model, chance, profile)
     refused = 0
@@ -348,11 +358,13 @@ async def load(
         confirmed(model.confirmed)
 
     for number in range(profile.batches):
-        operations = await writer.batch(store) if number else writer.setup()
+        is_new = not model.small
+        operations = writer.setup() if is_new else await writer.batch(store)
         if not operations:
             continue
         model.states.append(model.state())
-        durability = chance.choice(list(Durability)) if number else Durability.SYNCED
+        durability = Durability.SYNCED if is_new else chance.choice(list(Durability))
+        before_each(number)
         try:
             await store.write(WriteBatch(operations, durability))
         except StoreFullError:
@@ -360,7 +372,7 @@ async def load(
             model.states.pop()
             model.go_back()
             refused += 1
-            if not number or refused > REFUSED_MAX:
+            if is_new or refused > REFUSED_MAX:
                 return
             continue
         if durability is Durability.SYNCED:
@@ -370,7 +382,12 @@ async def load(
             model.released = max(model.released, last - chance.choice((0, 0, *range(8))))
             await store.release_acknowledged(model.released)
         if chance.random() < profile.checkpoints:
-            await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+            try:
+                await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                continue  # tried again by the next one
             confirm()
             await tidy_up(store, chance)
 
@@ -408,7 +425,10 @@ def store_of(profile: Profile, where: Path, storage: Any, **options: Any) -> Jou
 async def problem_of(
     store: JournalStore, recovered: RecoveredState, model: Model, confirmed: int
 ) -> str:
-    """Compare what is in *store* with the states from *confirmed* on. Returns: "" when it is one."""
+    """Compare what is in *store* with the states from *confirmed* on. Returns: "" when it is one.
+
+    The index of that state is ``model.found`` then.
+    """
     lists: list[tuple[int, ...]] = []
     for list_id in LISTS:
         sequences: list[int] = []
@@ -430,13 +450,14 @@ async def problem_of(
     if first - 1 > model.released:
         return f"rows up to {first - 1} are gone, only {model.released} were released"
     small = small_state(recovered)
-    for state in model.states[confirmed:]:
+    for index, state in enumerate(model.states[confirmed:], confirmed):
         if (
             state.lists == tuple(lists)
             and len(state.rows) == first - 1 + len(rows)
             and state.rows[first - 1 :] == tuple(rows)
             and state.small == small
         ):
+            model.found = index
             return ""
     wanted = model.states[confirmed]
     return (
@@ -607,6 +628,105 @@ async def live_with_faults(
     problem = await problem_of(store, await store.open(), model, model.confirmed)
     await store.close()
     return problem, storage
+
+
+async def restart_after_faults(
+    directory: Path, seed: int, profile: Profile, faults: Faults
+) -> tuple[str, FaultyStorage]:
+    """As :func:`live_with_faults`, but the program is started again before the power goes.
+
+    So it reads what a failed sync left in memory, and the disk never got it; every third time the
+    system has dropped that from memory. Then a load goes on, without faults, and the power goes at
+    one of its first syncs (every third time), or behind it: whatever was confirmed by the first
+    program or the second must be there.
+    """
+    chance = random.Random(f"restart {seed}")
+    disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if profile.metadata else None)
+    model = Model()
+    storage = disk.start(faults)
+    store = store_of(profile, directory, storage)
+    with contextlib.suppress(StoreError, OSError):
+        await store.open()
+        await load(store, model, random.Random(seed), profile)
+    if chance.random() < 0.5:
+        disk.kill()
+    await store.close()
+    disk.kill()
+    if chance.random() < 1 / 3:
+        disk.drop_caches()
+    cut = chance.randrange(1, 40) if chance.random() < 1 / 3 else 0
+    try:
+        store = store_of(profile, directory, disk.start(Faults(cut_at_sync=cut)))
+        problem = await _go_on(disk, store, model, chance, profile)
+        if not problem:
+            store = store_of(profile, directory, disk.start())
+            async with until_power_cut(disk, store) as (store, state):
+                problem = await problem_of(store, state, model, model.confirmed)
+                problem = problem and f"after the power cut: {problem}"
+    except (StoreError, OSError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    return problem, storage
+
+
+async def _go_on(
+    disk: FaultyDisk, store: JournalStore, model: Model, chance: random.Random, profile: Profile
+) -> str:
+    """The second life: compare, and run a load until the power goes. Returns: what is wrong."""
+    problem = ""
+    try:
+        state = await store.open()
+        problem = await problem_of(store, state, model, model.confirmed)
+        if not problem:
+            model.go_on_from_found()
+            await load(store, model, chance, profile._replace(batches=profile.batches // 2))
+    except (StoreError, OSError):
+        if disk.is_on:
+            raise
+    finally:
+        disk.cut_power()
+        await store.close()
+    return problem and f"after the restart: {problem}"
+
+
+async def live_with_few_handles(
+    directory: Path, seed: int, profile: Profile, error: int
+) -> tuple[str, int]:
+    """Run a load during which now and then nothing can be opened any more, for some batches.
+
+    What is refused then may be refused; once files can be opened again the store must take batches
+    as before, without a restart. Returns: what is wrong, and how many batches were written.
+    """
+    chance = random.Random(f"handles {seed}")
+    disk = FaultyDisk(seed, metadata_directory=directory / "metadata" if profile.metadata else None)
+    model = Model()
+    storage = disk.start(Faults(open_error=error))
+    store = store_of(profile, directory, storage)
+    problem = ""
+
+    def limit(number: int) -> None:
+        if number % 10 == 5:
+            storage.open_max = max(1, storage.open_count + chance.randrange(2))
+        elif number % 10 == 8:
+            storage.open_max = 0
+
+    try:
+        await store.open()
+        await load(store, model, random.Random(seed), profile, before_each=limit)
+        storage.open_max = 0
+        model.states.append(model.state())
+        await store.write(WriteBatch([AddDestination("queue://last", 9)]))
+        model.small["destination", "queue://last"] = 9
+        model.states[-1] = model.state()
+        model.confirmed = len(model.states) - 1
+    except (StoreError, OSError) as failure:
+        problem = f"with files to open again: {type(failure).__name__}: {failure}"
+    disk.cut_power()
+    await store.close()
+    if not problem:
+        store = store_of(profile, directory, disk.start())
+        problem = await problem_of(store, await store.open(), model, model.confirmed)
+        await store.close()
+    return problem, len(model.states)
 
 
 def fast_directory(fallback: Path) -> tempfile.TemporaryDirectory[str]:

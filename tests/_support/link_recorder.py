@@ -45,6 +45,22 @@ class Recorder:
         self.note("resume")
 
 
+class TwoSockets:
+    """Lets all listeners together have two sockets."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def socket_opened(self) -> bool:
+        if self.count == 2:
+            return False
+        self.count += 1
+        return True
+
+    def socket_closed(self) -> None:
+        self.count -= 1
+
+
 async def hang_up(writer):
     writer.close()
     with contextlib.suppress(OSError):

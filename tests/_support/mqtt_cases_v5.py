@@ -983,6 +983,10 @@ VIOLATIONS: Final = [
     ),
     _f("5.0: SUBSCRIBE to nothing", Subscribe(1, ()), "5.0:MQTT-3.8.3-2"),
     _f("5.0: an empty filter", Subscribe(1, (TopicRequest("", 0),)), "5.0:MQTT-4.7.3-1"),
+    _f("5.0: a filter a#", Subscribe(1, (TopicRequest("a#", 0),)), "5.0:MQTT-4.7.1-1"),
+    _f("5.0: a filter a/+e", Subscribe(1, (TopicRequest("a/+e", 0),)), "5.0:MQTT-4.7.1-2"),
+    _f("5.0: UNSUBSCRIBE from a/#/b", Unsubscribe(1, ("a", "a/#/b")), "5.0:MQTT-4.7.1-1"),
+    _f("5.0: UNSUBSCRIBE from a+", Unsubscribe(1, ("a+",)), "5.0:MQTT-4.7.1-2"),
     _f("5.0: QoS 3 wanted", Subscribe(1, (TopicRequest("a", 3),)), "MQTT 5.0 3.8.3.1"),
     _f(
         "5.0: retain handling 3",

@@ -72,14 +72,14 @@ def test_a_rate_goal_is_reached_at_its_factor_and_missed_below() -> None:
 @pytest.mark.parametrize(
     ("confirm", "reached"), [(400.0, True), (401.0, False), (80.0, True), (79.0, False)]
 )
-def test_a_sync_goal_needs_a_ratio_that_is_low_and_possible(confirm: float, reached: bool) -> None:
-    sync = report.RawSync(100.0, 1.0)
+def test_a_floor_goal_needs_a_ratio_that_is_low_and_possible(confirm: float, reached: bool) -> None:
+    floor = report.Floor(80.0, 300.0, 20.0)
     made = results(
-        run("tidegate", 1, 1.0, "stomp-window1", confirm_p50=confirm, raw_sync=sync),
-        run("tidegate", 2, 1.0, "stomp-window1", confirm_p50=9e9),  # no raw sync beside it
+        run("tidegate", 1, 1.0, "stomp-window1", confirm_p50=confirm, floor=floor),
+        run("tidegate", 2, 1.0, "stomp-window1", confirm_p50=9e9),  # no floor beside it
     )
-    goal = scenarios.SyncGoal("stomp-window1", 4.0)
-    assert made.sync_ratio("stomp-window1", "tidegate") == confirm / 100
+    goal = scenarios.FloorGoal("stomp-window1", 4.0)
+    assert made.floor_ratio("stomp-window1", "tidegate") == confirm / 100
     assert [verdict.reached for verdict in report.judge(made, [goal])] == [reached]
 
 
@@ -314,19 +314,24 @@ def test_a_broker_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Pa
         pytest.fail("it was taken for ready")
 
 
-def test_raw_sync_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    measured = machine.measure_raw_sync(tmp_path, count=5)
-    assert 0 < measured.p50_us <= measured.p99_us
+def test_the_floor_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    measured = machine.measure_floor(tmp_path, count=5)
+    assert 0 < measured.sync_p50_us <= measured.sync_p99_us
+    assert measured.p50_us == measured.sync_p50_us + measured.echo_p50_us > measured.sync_p50_us
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_result_file_holds_command_machine_and_every_run(tmp_path: Path) -> None:
-    made = results(run("tidegate", 1, 5.0, raw_sync=report.RawSync(90.0, 200.0)))
+    made = results(run("tidegate", 1, 5.0, floor=report.Floor(90.0, 200.0, 15.0)))
     path = tmp_path / "deep" / "result.json"
     report.write_json(path, made, {"cpu": "x"}, {"tidegate": "1"}, ["bench.py", "--quick"])
     document = json.loads(path.read_text())
     assert document["command"] == ["bench.py", "--quick"]
-    assert document["runs"][0]["raw_sync"] == {"p50_us": 90.0, "p99_us": 200.0}
+    assert document["runs"][0]["floor"] == {
+        "sync_p50_us": 90.0,
+        "sync_p99_us": 200.0,
+        "echo_p50_us": 15.0,
+    }
     assert document["runs"][0]["rate"] == 5.0
 
 

@@ -24,9 +24,11 @@ from journal_crash import (
     Profile,
     fast_directory,
     live_with_faults,
+    live_with_few_handles,
     problem_at,
     record,
     repeat_text,
+    restart_after_faults,
 )
 from metadata_fates import Fate, fate_of
 
@@ -260,8 +262,8 @@ def test_without_syncs_the_same_check_finds_losses(
 CALLS = {
     Call.WRITE: (errno.ENOSPC, errno.EIO),
     Call.SYNC: (errno.EIO, errno.ENOSPC),
-    Call.PREALLOCATE: (errno.ENOSPC, errno.EIO),
-    Call.CREATE: (errno.ENOSPC, errno.EMFILE),
+    Call.PREALLOCATE: (errno.ENOSPC, errno.EDQUOT, errno.EIO),
+    Call.CREATE: (errno.ENOSPC, errno.EDQUOT, errno.EMFILE),
     Call.RENAME: (errno.ENOSPC, errno.EIO),
     Call.SYNC_DIRECTORY: (errno.EIO,),
 }
@@ -310,6 +312,90 @@ def test_a_call_that_fails_at_any_time_loses_nothing_confirmed(
     report.merge(part)
     assert part.failures == []
     assert part.points >= 10, "too few calls of this kind to prove anything"
+
+
+RESTART_NAME = "a sync fails, a restart, and the power goes later"
+#: Schedules whose loads have syncs that fail, or too few handles, one job each.
+LIVE_KEYS = ("steady", "state", "long", "sparse", "map", "folders", "streamed")
+
+
+def restarts(key: str) -> CrashReport:
+    """The n-th sync fails; a program that reads what the disk never got goes on."""
+    profile = BY_KEY[key]._replace(batches=50)
+    report = CrashReport(key)
+    tally = report.tally(RESTART_NAME)
+
+    async def scenario(directory: Path) -> None:
+        for nth in range(1, amount(101, 401)):
+            faults = Faults(errors={(Call.SYNC, nth % 100 or 100): errno.EIO})
+            problem, storage = await restart_after_faults(
+                directory / str(nth), nth, profile, faults
+            )
+            if storage.count_of(Call.SYNC) < (nth % 100 or 100):
+                continue  # it had so many syncs only after the restart
+            tally.points += 1
+            if problem:
+                tally.failures.append(
+                    f"load {profile.name!r} seed {nth}, sync {nth % 100}: {problem}"
+                )
+
+    with fast_directory(TEMPORARY) as name:
+        asyncio.run(scenario(Path(name)))
+    tally.recordings = tally.points
+    report.stop()
+    return report
+
+
+@pytest.mark.xfail(strict=True, reason="fault 2: recovery believes what the disk never got")
+@pytest.mark.crew(jobs=lambda: [job(restarts, key) for key in LIVE_KEYS])
+def test_after_a_failed_sync_and_a_restart_the_power_loses_nothing_confirmed(
+    results: list[CrashReport], report: CrashReport
+) -> None:
+    """Fault 2: bytes are replayed that are in memory only; their pages are clean, so that a sync of
+    them does nothing. What is confirmed on top of them is lost with them, or the start fails.
+    """
+    assert [problem for part in results for problem in part.failures] == []
+    assert all(part.points >= 10 for part in results), "too few syncs to prove anything"
+    for part in results:
+        report.merge(part)
+
+
+HANDLES_NAME = "for some batches no file can be opened (EMFILE, ENFILE)"
+
+
+def few_handles(key: str) -> CrashReport:
+    """Now and then nothing can be opened; afterwards the store works on without a restart."""
+    profile = BY_KEY[key]._replace(batches=50)
+    report = CrashReport(key)
+    tally = report.tally(HANDLES_NAME)
+
+    async def scenario(directory: Path) -> None:
+        for seed in range(amount(20, 100)):
+            error = (errno.EMFILE, errno.ENFILE)[seed % 2]
+            problem, count = await live_with_few_handles(
+                directory / str(seed), seed, profile, error
+            )
+            assert problem or count > 20, "too few batches to prove anything"
+            tally.points += 1
+            if problem:
+                tally.failures.append(f"load {profile.name!r} seed {seed}: {problem}")
+
+    with fast_directory(TEMPORARY) as name:
+        asyncio.run(scenario(Path(name)))
+    tally.recordings = tally.points
+    report.stop()
+    return report
+
+
+@pytest.mark.xfail(strict=True, reason="fault 17: read-only until a restart")
+@pytest.mark.crew(jobs=lambda: [job(few_handles, key) for key in LIVE_KEYS])
+def test_when_files_can_be_opened_again_the_store_works_on(
+    results: list[CrashReport], report: CrashReport
+) -> None:
+    """Fault 17: running out of descriptors makes the store read-only until a restart."""
+    assert [problem for part in results for problem in part.failures] == []
+    for part in results:
+        report.merge(part)
 
 
 SLOW_NAME = "slow syncs, and the power goes in the middle of one"

@@ -18,6 +18,7 @@ CONFIG = """
 [broker]
 data_directory = "{directory}"
 persistent = {persistent}
+connections_max = {connections_max}
 
 [[listeners]]
 protocol = "stomp"
@@ -25,9 +26,16 @@ bind = "127.0.0.1:{port}"
 """
 
 
-def make(directory: Path, *, port: int = 0, persistent: bool = True) -> Gateway:
+def make(
+    directory: Path, *, port: int = 0, persistent: bool = True, connections_max: int = 100
+) -> Gateway:
     host = PluginHost()
-    text = CONFIG.format(directory=directory, port=port, persistent=str(persistent).lower())
+    text = CONFIG.format(
+        directory=directory,
+        port=port,
+        persistent=str(persistent).lower(),
+        connections_max=connections_max,
+    )
     return Gateway(resolve(parse_config(text), host), host)
 
 
@@ -129,6 +137,31 @@ def test_stopping_tells_the_clients_after_confirming_their_work(tmp_path: Path) 
         return commands
 
     assert asyncio.run(scenario()) == ["ERROR"]
+
+
+def test_sockets_are_counted_before_anybody_says_who_it_is(tmp_path: Path) -> None:
+    """Else clients that never log in could take the descriptors that the store needs."""
+
+    async def scenario() -> None:
+        gateway = make(tmp_path, connections_max=2)
+        await gateway.start()
+        port = port_of(gateway)
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        while gateway.broker.sockets.count < 2:
+            await asyncio.sleep(0)
+        reader, refused = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        refused.close()
+        strangers[0][1].close()
+        while gateway.broker.sockets.count == 2:
+            await asyncio.sleep(0)
+        await send(port, b"let in")
+        await gateway.stop()
+        assert gateway.broker.sockets.count == 0
+        strangers[1][1].close()
+
+    asyncio.run(scenario())
 
 
 def test_stop_is_idempotent_and_wait_returns(tmp_path: Path) -> None:

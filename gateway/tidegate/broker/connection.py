@@ -962,7 +962,7 @@ class Connection:
                     client_id=self.client_id,
                     address=self.address,
                     session=None,
-                    due=0,
+                    due=core.elapsed(),
                 )
             )
         core.forget_connection(self)

@@ -22,6 +22,7 @@ from tidegate.broker.connection import (
     subscription_of,
 )
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.large import check_large
 from tidegate.broker.lists.pending_list import NoCursor, PendingList
@@ -135,6 +136,7 @@ class BrokerCore:
         # Whoever wants to see publishes just now; see _detours.
         self.detours: set[object] = set()
         self.connections: set[Connection] = set()
+        self.sockets = Sockets(config.connections_max)
         self.sessions = Sessions(self)
         self.wills = Wills(self)
         self.duplicates = DuplicateIds(self)
@@ -174,6 +176,7 @@ class BrokerCore:
         self._closing = False
         self._stopped = False
         self._store_id = ""
+        self._loop = asyncio.get_running_loop()
         self.writer: TurnWriter
         self.acknowledged_log: AcknowledgedLog
 
@@ -198,6 +201,12 @@ class BrokerCore:
     @property
     def unsized_bodies(self) -> bool:
         return self.store.capabilities.unsized_bodies
+
+    def socket_opened(self) -> bool:
+        return self.sockets.opened()
+
+    def socket_closed(self) -> None:
+        self.sockets.closed()
 
     def begin_authentication(
         self, method: str, request: ConnectRequest
@@ -287,7 +296,7 @@ class BrokerCore:
                 self._make_queue(
                     found.destination, found.pending_list, count.messages if count else 0
                 )
-        self.sessions.recover(state, self.now())
+        self.sessions.recover(state)
         for subscription in state.subscriptions:
             count = state.pending.get(subscription.pending_list)
             self._restore_subscription(subscription, count.messages if count else 0)
@@ -296,7 +305,7 @@ class BrokerCore:
         self.duplicates.recover(state.duplicate_ids)
         self.branches.recover(state)
         await self.sessions.recover_in_doubt()
-        self.sessions.end_recovery(self.now())
+        self.sessions.end_recovery()
         self.checks_publish = bool(self._authorizers or self._interceptors)
         self.spawn(self._maintain(), "maintenance")
         if self.config.system_topics_interval:
@@ -336,13 +345,13 @@ class BrokerCore:
     async def _maintain(self) -> None:
         while not self._closing:
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
-            now = self.now()
-            self.wills.publish_due(now)
-            self.sessions.expire(now)
+            now, elapsed = self.now(), self.elapsed()
+            self.wills.publish_due(elapsed)
+            self.sessions.expire(elapsed)
             for operation in self.retained.expire(now):
                 self.add_operation(operation, synced=False)
             try:
-                await self.acknowledged_log.enforce_limits(now, lambda: self._closing)
+                await self.acknowledged_log.enforce_limits(now, elapsed, lambda: self._closing)
             except StoreError as error:
                 _log.error("acknowledged_log=unknown error=%r", str(error))
             self.checks_publish = bool(
@@ -365,8 +374,12 @@ class BrokerCore:
     # --- the turn --------------------------------------------------------------------------
 
     def now(self) -> int:
-        """Microseconds since the Unix epoch."""
+        """Microseconds since the Unix epoch; may jump when the operator sets the clock."""
         return time.time_ns() // 1000
+
+    def elapsed(self) -> int:
+        """Microseconds of a clock that nobody sets: how long something lasts."""
+        return int(self._loop.time() * 1_000_000)
 
     def schedule(self) -> None:
         if not self.writer.scheduled:

@@ -10,11 +10,11 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
+from tidegate.config import DESCRIPTORS_RESERVED
+
 _log = logging.getLogger("tidegate.run")
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: File descriptors besides those of client connections: store, sinks, listeners, libraries.
-_OTHER_DESCRIPTORS: Final = 512
 #: Files that a connection may have open besides: large messages that are written or read for it.
 _FILES_PER_CONNECTION: Final = 4
 
@@ -94,7 +94,7 @@ def raise_descriptor_limit(connections_max: int) -> None:
     limit allows it, large messages of all of them at once have their files, too: else those would
     take the descriptors that the store needs.
     """
-    needed = connections_max + _OTHER_DESCRIPTORS
+    needed = connections_max + DESCRIPTORS_RESERVED
     wanted = needed + connections_max * _FILES_PER_CONNECTION
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -32,6 +32,12 @@ class _NoBroker:
     large_bodies = None
     unsized_bodies = False
 
+    def socket_opened(self) -> bool:
+        _refuse()
+
+    def socket_closed(self) -> None:
+        _refuse()
+
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:

@@ -16,6 +16,8 @@ from tidegate.spi import Kind, names, option
 
 STORE_PLUGIN_DEFAULT: Final = "journal"
 CURSOR_DEFAULT: Final = "store"
+#: File descriptors besides those of client connections: store, sinks, listeners, libraries.
+DESCRIPTORS_RESERVED: Final = 512
 #: The cursor of unstored topic subscriptions where the queue's cursor reads from the store.
 CURSOR_UNSTORED_DEFAULT: Final = "file"
 
@@ -46,8 +48,10 @@ class BrokerConfig:
     connections_max: int = option(
         10_000,
         minimum=1,
-        help="Client connections at a time, all listeners together; the next one is refused. "
-        "Guards against running out of memory and file descriptors.",
+        help="Client connections at a time, all listeners together, counted from accept on: also "
+        "those in a handshake. The next one is closed at once. Guards against running out of "
+        "memory and file descriptors; 512 of those of the process are left to the store, so that "
+        "fewer connections are let in where its limit is low.",
     )
     transactions_open_max: int = option(
         100,

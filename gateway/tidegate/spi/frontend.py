@@ -402,6 +402,18 @@ class Broker(Protocol):
         """:meth:`large_bodies` takes bodies whose size is not known before they end (1.3)."""
         ...
 
+    def socket_opened(self) -> bool:
+        """Count a socket that a listener just accepted, before any handshake.
+
+        Returns: False when there are too many (``broker.connections_max``, or descriptors that the
+            store needs): close it at once. Else :meth:`socket_closed` is called when it is gone.
+        """
+        ...
+
+    def socket_closed(self) -> None:
+        """A socket that was counted is gone."""
+        ...
+
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:

@@ -37,13 +37,14 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
         client_id: the producer's client id, "" when it has none.
         original_name: the destination as the producer wrote it when that cannot be derived from
             the canonical form, else "".
-        content_type: MIME type of the body, "" when unknown.
-        correlation_data: bytes that tie an answer to its request, b"" when absent.
+        content_type: MIME type of the body, None when the producer did not say; MQTT tells an
+            empty one from that, and so it does with the other two that may be None.
+        correlation_data: bytes that tie an answer to its request.
         reply_to: canonical destination for the answer, "" when absent.
         retained: this copy is delivered because it was the retained message when the consumer
             subscribed, not because it was published just now.
-        payload_format: 1 when the producer says that the body is UTF-8 text, else 0 (MQTT 5.0
-            section 3.3.2.3.2).
+        payload_format: 1 when the producer says that the body is UTF-8 text, 0 when it says that
+            it may be anything (MQTT 5.0 section 3.3.2.3.2).
         large: where the body is when it is not here (then ``body`` is empty); None for most
             messages. Such a message is never retained.
     """
@@ -60,11 +61,11 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     protocol: str = ""
     client_id: str = ""
     original_name: str = ""
-    content_type: str = ""
-    correlation_data: bytes = b""
+    content_type: str | None = None
+    correlation_data: bytes | None = None
     reply_to: str = ""
     retained: bool = False
-    payload_format: int = 0
+    payload_format: int | None = None
     large: LargeBody | None = None
 
 

@@ -41,13 +41,19 @@ class Write:
     length: int
     mapped: bool = False
 
-    def overlaps(self, other: Write) -> bool:
-        """Both change the same byte, or both the length."""
+    def outside(self, other: Write) -> Sequence[Write]:
+        """What is left of it where *other* changes nothing: bytes, or the length."""
         if self.data is None or other.data is None:
-            return self.data is other.data
-        return self.offset < other.offset + len(other.data) and (
-            other.offset < self.offset + len(self.data)
-        )
+            return () if self.data is other.data else (self,)
+        end, other_end = self.offset + len(self.data), other.offset + len(other.data)
+        if self.offset >= other_end or other.offset >= end:
+            return (self,)
+        return [self._part(begin, stop) for begin, stop in
+                ((self.offset, other.offset), (other_end, end)) if begin < stop]  # fmt: skip
+
+    def _part(self, begin: int, end: int) -> Write:
+        data = (self.data or b"")[begin - self.offset : end - self.offset]
+        return Write(begin, data, end, self.mapped)
 
     def pieces(self, unit_bytes: int) -> Sequence[Write]:
         """The same in pieces that end at borders of *unit_bytes*."""
@@ -218,14 +224,23 @@ class Inode:
                 self.lost.append(write)
                 continue
             self.durable.apply(write)
-            # What is newer took its place, so a write that was lost here cannot come back.
-            self.lost = [old for old in self.lost if not old.overlaps(write)]
+            # What is newer took its place: there, but only there, nothing is lost any more.
+            self.lost = [part for old in self.lost for part in old.outside(write)]
         del self.unsynced[:count]
 
     def fail_sync(self) -> None:
         """What is unsynced will never be durable."""
         self.lost += self.unsynced
         self.unsynced.clear()
+
+    def drop_clean(self, choose: random.Random) -> None:
+        """The clean pages leave the memory: what a failed sync lost is read as it is on the disk."""
+        for write in survivors(self.lost, choose):
+            self.durable.apply(write)
+        self.lost.clear()
+        self.seen = self.durable.copy()
+        for write in self.unsynced:
+            self.seen.apply(write)
 
     def cut_power(self, choose: random.Random) -> None:
         """Decide what of the unsynced is left."""
@@ -237,7 +252,7 @@ class Inode:
 
     def copy(self) -> Inode:
         """Another one, as this is now."""
-        inode = Inode(self.number)
+        inode = type(self)(self.number)
         inode.seen = self.seen.copy()
         inode.durable = self.durable.copy()
         inode.unsynced = self.unsynced.copy()

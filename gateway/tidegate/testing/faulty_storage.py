@@ -10,7 +10,15 @@ through the mapping each page has such a fate of its own. ``crash_schedules`` be
 the power at every change of a recorded run.
 
 *Folders.* The disk is flat, but a name ``FOLDER|NAME`` belongs to a folder whose names are synced
-apart from all others, see :meth:`FaultyStorage.folder`.
+apart from all others, see :meth:`FaultyStorage.folder`. The folder itself is such a name of the one
+that it is in: a power cut may take a new folder with all its files, until the names there are synced.
+
+*A failed sync.* What it should have made durable is still read, and clean: a later ``datasync``
+succeeds and does nothing for it, also after the program was started again (:meth:`FaultyDisk.kill`,
+then ``start``). Only what is written once more is durable with the next sync. :meth:`drop_caches`
+shows what a program reads that comes after the system needed the memory.
+
+*Limits.* :attr:`Faults.open_max` bounds the files that are open at a time (EMFILE, ENFILE).
 
 :class:`FaultyStorage` is what one running program sees. It has the methods of the journal's
 ``Storage`` protocol (``tidegate_store_journal``), and anything else that can be written against the
@@ -67,18 +75,23 @@ class Faults:
             but never durable, as Linux does.
         slow_syncs: which ``datasync``, counted from 1 → seconds that it takes longer. Meanwhile other
             calls go on; what is written during the sync is not covered by it.
+        open_max: files that may be open at a time, 0: any number. Listing and syncing a directory
+            need one for a moment, as on a real system. :attr:`FaultyStorage.open_max` can be
+            changed at any time. open_error: with which errno more of them fail.
     """
 
     cut_at_sync: int = 0
     errors: Mapping[tuple[Call, int], int] = field(default_factory=dict[tuple[Call, int], int])
     slow_syncs: Mapping[int, float] = field(default_factory=dict[int, float])
+    open_max: int = 0
+    open_error: int = errno.EMFILE
 
 
 class Change(NamedTuple):
     """One thing that happened to the disk, for :attr:`FaultyDisk.observer`.
 
     Attributes:
-        kind: ``create``, ``rename`` (from *name* to *other*), ``unlink``, ``names`` (folder *name* was
+        kind: ``create``, ``folder`` (*name* is new), ``rename`` (from *name* to *other*), ``unlink``, ``names`` (folder *name* was
             synced, "" the directory itself), ``write`` (*data* at *offset*; data None: only
             *length*), ``store`` (the same through a mapping), ``sync`` (of *length* writes and
             stores, the oldest first), ``sync without stores`` (by a disk that lies) or ``lose`` (a
@@ -110,6 +123,14 @@ class _NameChange:
 def folder_of(name: str) -> str:
     """The folder that a name belongs to, "" for the directory itself."""
     return name.rpartition(FOLDER_SEPARATOR)[0]
+
+
+class _FolderInode(Inode):
+    """What stands for a folder among the names of the one that it is in."""
+
+
+def _files(names: Mapping[str, Inode]) -> dict[str, Inode]:
+    return {name: inode for name, inode in names.items() if not isinstance(inode, _FolderInode)}
 
 
 class FaultyDisk:
@@ -144,18 +165,34 @@ class FaultyDisk:
     def start(self, faults: Faults | None = None) -> FaultyStorage:
         """The disk as a program sees it that is started now; one started before sees EIO."""
         with self.mutex:
-            if self._running is not None:
-                self._running.is_off = True
+            self.kill()
             self._running = FaultyStorage(self, faults or Faults())
             return self._running
 
-    def cut_power(self) -> None:
-        """The power goes, or has gone: decide what is left, and turn the program off."""
+    @property
+    def is_on(self) -> bool:
+        """A program runs, and the power has not gone."""
+        return self._running is not None and not self._running.is_off
+
+    def kill(self) -> None:
+        """The program is gone, the machine is not: what it wrote is read by the next one."""
         with self.mutex:
             if self._running is not None:
                 self._running.is_off = True
                 self._running = None
-            inodes = {id(inode): inode for inode in (*self._seen.values(), *self._durable.values())}
+
+    def drop_caches(self) -> None:
+        """The system needs the memory: what a failed sync lost is read as the disk has it."""
+        with self.mutex:
+            assert self.observer is None, "a recording cannot repeat this"
+            for inode in self._inodes():
+                inode.drop_clean(self._choose)
+
+    def cut_power(self) -> None:
+        """The power goes, or has gone: decide what is left, and turn the program off."""
+        with self.mutex:
+            self.kill()
+            inodes = self._inodes()
             folders: dict[str, list[_NameChange]] = {}
             for change in self._unsynced:
                 folders.setdefault(change.folder, []).append(change)
@@ -163,9 +200,22 @@ class FaultyDisk:
                 for change in changes[: self._choose.randint(0, len(changes))]:
                     self._rename(self._durable, change)
             self._unsynced.clear()
+            self._durable = {
+                name: inode for name, inode in self._durable.items() if self._is_reachable(name)
+            }
             self._seen = dict(self._durable)
-            for inode in inodes.values():
+            for inode in inodes:
                 inode.cut_power(self._choose)
+
+    def _inodes(self) -> Sequence[Inode]:
+        """Each that has a name, or had one that may come back."""
+        changed = [inode for change in self._unsynced for _, inode in change.changes if inode]
+        every = (*self._seen.values(), *self._durable.values(), *changed)
+        return list({id(inode): inode for inode in every}.values())
+
+    def _is_reachable(self, name: str) -> bool:
+        folder = folder_of(name)
+        return not folder or (folder in self._durable and self._is_reachable(folder))
 
     def used_bytes(self) -> int:
         """Bytes of all files by their lengths."""
@@ -179,14 +229,7 @@ class FaultyDisk:
                 capacity_bytes=self.capacity_bytes,
                 metadata_directory=metadata_directory,
             )
-            inodes = [*self._seen.values(), *self._durable.values()]
-            inodes += [
-                inode
-                for change in self._unsynced
-                for _, inode in change.changes
-                if inode is not None
-            ]
-            copies = {id(inode): inode.copy() for inode in {id(i): i for i in inodes}.values()}
+            copies = {id(inode): inode.copy() for inode in self._inodes()}
             other._seen = {name: copies[id(inode)] for name, inode in self._seen.items()}
             other._durable = {name: copies[id(inode)] for name, inode in self._durable.items()}
             other._unsynced = [
@@ -205,7 +248,8 @@ class FaultyDisk:
         """Every file by name, as running programs see it."""
         with self.mutex:
             return {
-                name: inode.seen.read(inode.seen.length, 0) for name, inode in self._seen.items()
+                name: inode.seen.read(inode.seen.length, 0)
+                for name, inode in _files(self._seen).items()
             }
 
     # What follows is for FaultyStorage, which holds the mutex.
@@ -213,17 +257,25 @@ class FaultyDisk:
     def lookup(self, name: str) -> Inode:
         """The file called *name*. Raises: FileNotFoundError."""
         inode = self._seen.get(name)
-        if inode is None:
+        if inode is None or isinstance(inode, _FolderInode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return inode
 
     def create(self, name: str) -> Inode:
         """An empty file called *name*, in place of any old one."""
+        self.make_folder(folder_of(name))
         self._last_number += 1
         inode = Inode(self._last_number)
         self._change(_NameChange(((name, inode),)))
         self.observe(Change("create", inode.number, name))
         return inode
+
+    def make_folder(self, name: str) -> None:
+        """The folder and those it is in, as far as they are missing; unsynced as other names."""
+        if name and name not in self._seen:
+            self.make_folder(folder_of(name))
+            self._change(_NameChange(((name, _FolderInode()),)))
+            self.observe(Change("folder", name=name))
 
     def rename(self, old: str, new: str) -> None:
         """Atomic: after a power cut both names are as before, or both as after."""
@@ -239,8 +291,8 @@ class FaultyDisk:
             self.observe(Change("unlink", number, name))
 
     def names(self) -> list[str]:
-        """All names."""
-        return list(self._seen)
+        """All names of files."""
+        return list(_files(self._seen))
 
     def sync_names(self, folder: str = "") -> None:
         """The names in the folder are durable as they are."""
@@ -283,6 +335,8 @@ class FaultyDisk:
         match change.kind:
             case "create":
                 inodes[change.file] = self.create(change.name)
+            case "folder":
+                self.make_folder(change.name)
             case "rename":
                 self.rename(change.name, change.other)
             case "unlink":
@@ -319,6 +373,7 @@ class FaultyStorage:
     Attributes:
         is_off: the power is gone; every call raises OSError (EIO).
         sync_count: ``datasync`` and ``sync_directory`` calls so far.
+        open_count: files that are open; open_peak: most at a time so far; open_max: see Faults.
         wrap: makes of every file that is opened what the program gets (a file that writes through
             mappings), from its name and it.
     """
@@ -330,6 +385,9 @@ class FaultyStorage:
         self.disk = disk
         self.is_off = False
         self.sync_count = 0
+        self.open_count = 0
+        self.open_peak = 0
+        self.open_max = faults.open_max
         self._faults = faults
         self._counts = dict.fromkeys(Call, 0)
         self._is_locked = False
@@ -360,6 +418,7 @@ class FaultyStorage:
         """Open a file, or create an empty one. Raises: OSError."""
         with self.disk.mutex:
             self.check_power()
+            self.check_handles()
             if not create:
                 return self.wrap(name, FaultyFile(self, self.disk.lookup(name)))
             self.check(Call.CREATE)
@@ -369,6 +428,7 @@ class FaultyStorage:
         """All names. Raises: OSError."""
         with self.disk.mutex:
             self.check_power()
+            self.check_handles()
             return self.disk.names()
 
     def rename(self, old: str, new: str) -> None:
@@ -391,8 +451,18 @@ class FaultyStorage:
         """Make all names of a folder durable. Raises: OSError."""
         with self.disk.mutex:
             self.count_sync()
+            self.check_handles()
             self.check(Call.SYNC_DIRECTORY)
             self.disk.sync_names(name)
+
+    def make_folder(self, name: str) -> None:
+        """Make a folder, and its name durable. Raises: OSError."""
+        with self.disk.mutex:
+            self.check_power()
+            self.disk.make_folder(name)
+            while name:
+                name = folder_of(name)
+                self.sync_folder(name)
 
     def folder(self, name: str) -> FaultyFolder:
         """The files whose names begin with *name* and the separator, as a directory of their own."""
@@ -435,6 +505,16 @@ class FaultyStorage:
             self.is_off = True
             self.check_power()
 
+    def check_handles(self) -> None:
+        """Raises: OSError (EMFILE or as told) when as many files are open as may be."""
+        if self.open_max and self.open_count >= self.open_max:
+            raise OSError(self._faults.open_error, os.strerror(self._faults.open_error))
+
+    def count_open(self, change: int) -> None:
+        """One more file is open, or (-1) one less."""
+        self.open_count += change
+        self.open_peak = max(self.open_peak, self.open_count)
+
     def check_room(self, growth: int) -> None:
         """Raises: OSError (ENOSPC) when the disk is too full for *growth* more bytes."""
         if growth > max(0, self.disk.capacity_bytes - self.disk.used_bytes()):
@@ -450,6 +530,7 @@ class FaultyFile:
         self._storage = storage
         self._inode = inode
         self._is_closed = False
+        storage.count_open(1)
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
         """Write all of *buffers* at *offset*. Raises: OSError, after writing the first half."""
@@ -528,7 +609,10 @@ class FaultyFile:
 
     def close(self) -> None:
         """Release it; does not sync, and leaves mappings as they are. Idempotent."""
-        self._is_closed = True
+        with self._storage.disk.mutex:
+            if not self._is_closed:
+                self._is_closed = True
+                self._storage.count_open(-1)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -589,7 +673,8 @@ class FaultyFolder:
         return self._storage.durable
 
     def lock(self, owner: str) -> None:
-        """Nothing: whoever has the storage has its folders."""
+        """Make it, durable with its name; whoever has the storage has its folders."""
+        self._storage.make_folder(self._name)
 
     def unlock(self) -> None:
         """Nothing."""

@@ -79,11 +79,11 @@ def message_of(
         PROTOCOL,
         client_id,
         "",
-        properties.content_type or "",
-        properties.correlation_data or b"",
+        properties.content_type,
+        properties.correlation_data,
         REPLY_DESTINATIONS[response_topic] if response_topic else "",
         False,
-        properties.payload_format_indicator or 0,
+        properties.payload_format_indicator,
     )
 
 
@@ -103,10 +103,10 @@ def publish_properties(
     expires_at = message.expires_at
     if (
         message.headers
-        or message.content_type
-        or message.correlation_data
+        or message.content_type is not None
+        or message.correlation_data is not None
         or message.reply_to
-        or message.payload_format
+        or message.payload_format is not None
         or (not is_own and _has_more_to_say(message))
     ):
         block = _message_block(message, is_own)
@@ -135,10 +135,10 @@ def _message_block(message: Message, is_own: bool) -> bytes:
         return known[1]
     reply_to = message.reply_to
     block = encode_message_properties(
-        payload_format_indicator=message.payload_format or None,  # 0 and absent mean the same
-        content_type=message.content_type or None,
+        payload_format_indicator=message.payload_format,  # all unaltered, empty ones too
+        content_type=message.content_type,
         response_topic=RESPONSE_TOPICS[reply_to] if reply_to else None,
-        correlation_data=message.correlation_data or None,
+        correlation_data=message.correlation_data,
         user_properties=message.headers if is_own else _user_properties(message),
     )
     if len(message.body) <= BLOCKS_BODY_BYTES_MAX:

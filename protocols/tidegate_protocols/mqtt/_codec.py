@@ -244,29 +244,6 @@ class Codec:
                 raise
         return packets
 
-    def next_large(self) -> LargePublish | None:
-        """The next packet when it is a LargePublish and its header is here; else it stays undecoded.
-
-        Never raises: what is wrong with it is raised when it is its turn (:meth:`events`).
-        """
-        buffer, position = self._buffer, self._position
-        if self._is_halted or len(buffer) - position < 2 or buffer[position] & 0xF0 != 0x30:
-            return None
-        first, length, start = buffer[position], buffer[position + 1], position + 2
-        try:
-            if length > 127:
-                length, start = _long_length(buffer, start, length, self.level)
-            is_v5 = self.level == LEVEL_5_0
-            if not start or length <= (self._whole_max_v5 if is_v5 else self._whole_max):
-                return None
-            if not 0 < self._find_body(first, buffer, start, length) <= len(buffer):
-                return None
-            packet = self.events(1)[0]
-        except PeerProtocolError:
-            return None
-        assert isinstance(packet, LargePublish), "its body was found"
-        return packet
-
     def take_body(self) -> bytes:
         """The bytes of the LargePublish's body that are here; b"" when there are none."""
         buffer, position = self._buffer, self._position
@@ -283,15 +260,9 @@ class Codec:
         self._position = position + size
         return buffer[position : position + size]
 
-    @property
-    def body_left(self) -> int:
-        """Bytes of the LargePublish's body that were not taken yet."""
-        return self._body_left
-
-    @property
-    def is_drained(self) -> bool:
-        """All that was received has been given out."""
-        return self._position >= len(self._buffer) and not self._partial and self._error is None
+    def end_body(self) -> bool:
+        """All of the LargePublish's body has been taken."""
+        return not self._body_left
 
     def _find_body(self, first: int, buffer: bytes, start: int, length: int) -> int:
         """Where the body of the packet begins, if it is to be given out in pieces.

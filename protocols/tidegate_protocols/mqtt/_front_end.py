@@ -120,6 +120,7 @@ class MqttFrontEnd:
             profile=WEB_SOCKET,
             connections_max=options.connections_max,
             refusal_text=f"this listener has {options.connections_max} connections, its limit",
+            sockets=broker,
         )
 
     async def start(self) -> str:

@@ -60,9 +60,10 @@ class Coming:
         destination: canonical; "" when it is not to be published.
         is_repeated: a QoS 2 message that came before: it is only answered again.
         error: why it is refused; it is answered when its body has come.
+        text: how its body is looked at as it comes; None: not at all.
     """
 
-    __slots__ = ("destination", "error", "is_repeated", "packet")
+    __slots__ = ("destination", "error", "is_repeated", "packet", "text")
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Coming:
         self.destination = destination
         self.is_repeated = is_repeated
         self.error = error
+        self.text: TextCheck | None = None
 
     @property
     def is_wanted(self) -> bool:

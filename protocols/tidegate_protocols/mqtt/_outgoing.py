@@ -243,10 +243,10 @@ class Outgoing:
                         message.protocol == "mqtt"
                         and not message.headers
                         and not message.expires_at
-                        and not message.content_type
-                        and not message.correlation_data
+                        and message.content_type is None
+                        and message.correlation_data is None
                         and not message.reply_to
-                        and not message.payload_format
+                        and message.payload_format is None
                     ):
                         topic, block = self._topic_and_properties(
                             subscription, message, topic, is_held=is_held

@@ -13,7 +13,7 @@ that authenticate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Final, cast, final
 
 import msgspec
@@ -43,7 +43,7 @@ from tidegate_protocols.mqtt._connect import Origin, Terms, answers_to, bounded_
 from tidegate_protocols.mqtt._context import SessionContext, Timer
 from tidegate_protocols.mqtt._conversation import Conversation
 from tidegate_protocols.mqtt._encode import PINGRESP
-from tidegate_protocols.mqtt._large_in import LargeIn
+from tidegate_protocols.mqtt._large_in import LargePublishes
 from tidegate_protocols.mqtt._packets import (
     Auth,
     Connect,
@@ -122,7 +122,7 @@ class Session:
         self._authentication: EnhancedAuthentication | None = None
         self._first_data = b""  # authentication data of the CONNECT
         self._conversation: Conversation | None = None  # from CONNACK to the end
-        self._large_in: LargeIn | None = None  # since the first large PUBLISH of the client
+        self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
         self._large_out: LargeOut | None = None  # since the first large body for it
         self._lost: str | None = None  # why the link is gone, while what came whole is published
         self._reading = Reading(link, runtime)
@@ -287,10 +287,6 @@ class Session:
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         self._task = self._runtime.spawn(self._guarded(coroutine))
 
-    async def _guarded_work(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Makes its coroutine when it begins: cancelled before that, none was never awaited."""
-        await self._guarded(work())
-
     async def _guarded(self, coroutine: Coroutine[None, None, None]) -> None:
         try:
             await coroutine
@@ -434,19 +430,25 @@ class Session:
         try:
             if codec.incomplete_bytes >= LONG_PACKET_BYTES:
                 reading.last_heard = runtime.time()
-            if large is not None and large.is_busy:
-                reading.last_heard = runtime.time()
+            held: Event | None = None
+            if large is not None:
+                if large.is_busy:
+                    reading.last_heard = runtime.time()
                 if not large.receive():
                     return
+                held = large.take_held()
             # More than one round only when a packet broke the rules, which the second one says,
             # and around large messages.
-            while packets := codec.events():
+            while packets := codec.events() if held is None else [held]:
+                held = None
                 reading.last_heard = runtime.time()
                 if not conversation.receive(packets, runtime.now_us(), self._control):
                     return
                 large = self._large_in
-                if large is not None and large.is_busy and not large.receive():
-                    return
+                if large is not None:
+                    if not large.receive():
+                        return
+                    held = large.take_held()
             conversation.settle()
         except GatewayError as error:
             self._receiving_failed(error)
@@ -545,20 +547,21 @@ class Session:
         assert bodies is not None, "the codec was told of a store that streams"
         if self._large_in is None:
             runtime = self._runtime
-            self._large_in = LargeIn(
+            self._large_in = LargePublishes(
                 bodies,
                 self._codec,
                 conversation.incoming,
                 now_us=runtime.now_us,
-                spawn=lambda work: runtime.spawn(self._guarded_work(work)),
-                pause=self._pause_behind_large,
-                failed=self._receiving_failed,
+                spawn=runtime.spawn,
+                adjust=self._adjust_reading,
+                failed=lambda error, _blamed: self._receiving_failed(error),
                 go_on=self._go_on_behind_large,
+                crashed=self._large_crashed,
             )
         self._large_in.begin(packet)
 
-    def _pause_behind_large(self, paused: bool) -> None:
-        if paused:
+    def _adjust_reading(self) -> None:
+        if self._large_in is not None and self._large_in.wants_pause:
             self._reading.pause(Pause.BEHIND_LARGE)
         else:
             self._reading.resume(Pause.BEHIND_LARGE)
@@ -571,6 +574,13 @@ class Session:
         assert large is not None, "it says so"
         if lost is not None and self._state is _CONNECTED and not large.cut():
             self._lose(lost)
+
+    def _large_crashed(self, error: Exception) -> None:
+        peer = self._link.peer
+        logger.error("connection failed client=%s peer=%s", self._client_id, peer, exc_info=error)
+        self._link.abort()
+        if self._lost is not None:  # nobody says so again
+            self._lose(self._lost)
 
     # --------------------------------------------------------------------------------- writing
 

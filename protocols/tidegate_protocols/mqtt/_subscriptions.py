@@ -187,7 +187,7 @@ class Subscriptions:
         key = request.topic_filter
         try:
             target = target_of(key)
-        except ValueError as error:  # [MQTT-4.7.1-1] [MQTT-4.7.1-2]
+        except ValueError as error:
             raise RefusedError(ReasonCode.TOPIC_FILTER_INVALID, str(error)) from error
         before = self.by_key.get(key)
         if before is None and len(self.by_key) >= self._subscriptions_max:

@@ -24,7 +24,9 @@ from tidegate_protocols.mqtt._packets import (
     Unsuback,
     Unsubscribe,
 )
-from tidegate_protocols.mqtt._validate_v5 import validate_v5
+from tidegate_protocols.mqtt._validate_v5 import FilterClauses, check_filter, validate_v5
+
+_FILTERS_3_1_1: Final = FilterClauses("MQTT-4.7.3-1", "MQTT-4.7.1-2", "MQTT-4.7.1-3")
 
 
 def validate_publish(packet: Publish) -> None:
@@ -76,16 +78,16 @@ def _validate_subscribe(packet: Subscribe) -> None:
     _validate_packet_id(packet)
     if not packet.requests:
         raise PacketViolationError("SUBSCRIBE without a topic filter", "MQTT-3.8.3-3")
-    if not all(request.topic_filter for request in packet.requests):
-        raise PacketViolationError("an empty topic filter", "MQTT-4.7.3-1")
+    for request in packet.requests:
+        check_filter(request.topic_filter, _FILTERS_3_1_1)
 
 
 def _validate_unsubscribe(packet: Unsubscribe) -> None:
     _validate_packet_id(packet)
     if not packet.topic_filters:
         raise PacketViolationError("UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
-    if not all(packet.topic_filters):
-        raise PacketViolationError("an empty topic filter", "MQTT-4.7.3-1")
+    for topic_filter in packet.topic_filters:
+        check_filter(topic_filter, _FILTERS_3_1_1)
 
 
 def _validate_packet_id(

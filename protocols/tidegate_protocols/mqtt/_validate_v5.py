@@ -6,7 +6,7 @@ Clause ids in errors are written ``5.0:MQTT-…``; in comments here they are all
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidegate_protocols.mqtt._codes import (
     CLIENT_DISCONNECT_REASONS,
@@ -67,6 +67,36 @@ def validate_publish_from_client(packet: Publish) -> None:
     properties = packet.properties
     if properties is not NO_PROPERTIES and properties.subscription_identifiers:
         raise PacketViolationError("a subscription identifier of a client", "5.0:MQTT-3.3.4-6")
+
+
+class FilterClauses(NamedTuple):
+    """The ids of the rules for topic filters in one version: a character; `#`; `+`."""
+
+    empty: str
+    hash: str
+    plus: str
+
+
+_FILTERS_5_0: Final = FilterClauses("5.0:MQTT-4.7.3-1", "5.0:MQTT-4.7.1-1", "5.0:MQTT-4.7.1-2")
+
+
+def check_filter(topic_filter: str, clauses: FilterClauses) -> None:
+    """Raise PacketViolationError unless the wildcards of a topic filter are whole levels.
+
+    What is well-formed and still not accepted (0x8F in SUBACK) is the session's to say.
+    """
+    if not topic_filter:
+        raise PacketViolationError("an empty topic filter", clauses.empty)
+    if "#" in topic_filter:
+        before, _, after = topic_filter.partition("#")
+        if after or (before and not before.endswith("/")):
+            problem = f"# is not the whole last level of the topic filter {topic_filter[:80]!r}"
+            raise PacketViolationError(problem, clauses.hash)
+    if "+" in topic_filter and any(
+        "+" in level and level != "+" for level in topic_filter.split("/")
+    ):
+        problem = f"+ is not a whole level of the topic filter {topic_filter[:80]!r}"
+        raise PacketViolationError(problem, clauses.plus)
 
 
 def payload_matches_format(properties: Properties, body: bytes) -> bool:
@@ -193,8 +223,7 @@ def _validate_subscribe(packet: Subscribe) -> None:
     if not packet.requests:
         raise PacketViolationError("SUBSCRIBE without a topic filter", "5.0:MQTT-3.8.3-2")
     for request in packet.requests:
-        if not request.topic_filter:
-            raise PacketViolationError("an empty topic filter", "5.0:MQTT-4.7.3-1")
+        check_filter(request.topic_filter, _FILTERS_5_0)
         if request.qos == 3:
             raise PacketViolationError("maximum QoS 3 in a subscription", "MQTT 5.0 3.8.3.1")
         if request.retain_handling == 3:
@@ -207,8 +236,8 @@ def _validate_unsubscribe(packet: Unsubscribe) -> None:
     _validate_packet_id(packet)
     if not packet.topic_filters:
         raise PacketViolationError("UNSUBSCRIBE without a topic filter", "5.0:MQTT-3.10.3-2")
-    if not all(packet.topic_filters):
-        raise PacketViolationError("an empty topic filter", "5.0:MQTT-4.7.3-1")
+    for topic_filter in packet.topic_filters:
+        check_filter(topic_filter, _FILTERS_5_0)
 
 
 def _validate_suback(packet: Suback | Unsuback) -> None:

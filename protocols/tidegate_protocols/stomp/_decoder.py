@@ -83,15 +83,16 @@ class Decoder:
 
     __slots__ = (
         "_awaits_nul",
+        "_body_left",
         "_commands",
         "_common_bytes_max",
         "_error",
         "_is_in_body",
+        "_is_open",
         "_large_digits",
         "_limits",
         "_may_stream",
         "_needed",
-        "_open_left",
         "_pieces",
         "_pieces_bytes",
         "_position",
@@ -122,7 +123,8 @@ class Decoder:
         self._awaits_nul = 0
         self._may_stream = False  # when none comes within them, it is a large body
         self._is_in_body = False  # of a LargeSend
-        self._open_left = 0  # bytes that it may still have before its NUL
+        self._is_open = False  # its NUL alone tells where it ends
+        self._body_left = 0  # bytes that it still has, or may have
         # A content-length with fewer digits is none of a large body.
         smallest = self._limits.large_bytes_min
         self._large_digits = len(str(smallest)) if smallest else sys.maxsize
@@ -231,6 +233,10 @@ class Decoder:
                     self._position = start
                     self._keep_rest(buffer)
                     self._is_in_body = True
+                    self._is_open = size_large is None
+                    self._body_left = (
+                        self._limits.large_bytes_max if size_large is None else size_large
+                    )
                     yield LargeSend(Frame(command, headers, b"", pairs), size_large)
                     return
                 stop = self._find_body_end(buffer, start, length_text)
@@ -462,55 +468,44 @@ class Decoder:
             return 0
         if here > largest:
             raise self._too_large("body", largest)
-        if stop < 0:
-            self._open_left = largest
-            return None
-        return here
+        return None if stop < 0 else here
 
-    def take_open_body(self) -> bytes:
-        """Bytes that are here of a large body that ends at the next NUL; b"": none now.
+    def take_body(self) -> bytes:
+        """Bytes of the large body that are here; b"": none now, or all of it was taken.
 
-        Raises: FrameTooLargeError. After all of them :meth:`end_body` tells whether it ended.
+        Raises: FrameTooLargeError, of one whose end alone tells its size.
         """
         pieces = self._pieces
         if not pieces:
             return b""
         piece = pieces.pop(0)
-        stop = piece.find(0)
-        if stop >= 0:
+        stop = piece.find(0) if self._is_open else self._body_left
+        if 0 <= stop < len(piece):
             pieces.insert(0, piece[stop:])
             piece = piece[:stop]
         self._pieces_bytes -= len(piece)
-        self._open_left -= len(piece)
-        if self._open_left < 0:
+        self._body_left -= len(piece)
+        if self._body_left < 0:
             raise self._too_large("body", self._limits.large_bytes_max)
         return piece
 
-    def take_body(self, limit: int) -> bytes:
-        """Bytes of a large body that are here, at most *limit* (1 or more); b"": none now."""
-        pieces = self._pieces
-        if not pieces:
-            return b""
-        piece = pieces.pop(0)
-        if len(piece) > limit:
-            pieces.insert(0, piece[limit:])
-            piece = piece[:limit]
-        self._pieces_bytes -= len(piece)
-        return piece
-
     def end_body(self) -> bool:
-        """All of a large body was taken: take the NUL behind it. Returns: False: it is not here yet.
+        """Take the NUL behind a large body of which :meth:`take_body` gives out nothing more now.
 
-        Raises: PeerProtocolError.
+        Returns: False: it is not here yet. Raises: PeerProtocolError.
         """
-        data = self.take_body(1)
-        if not data:
+        pieces = self._pieces
+        if not pieces or (self._body_left and not self._is_open):
             return False
-        if data != b"\0":
+        if pieces[0][0]:
             raise self._broken(
                 "the byte behind as many bytes of body as content-length states is not the NUL "
                 "that ends a frame"
             )
+        pieces[0] = pieces[0][1:]
+        if not pieces[0]:
+            del pieces[0]
+        self._pieces_bytes -= 1
         self._is_in_body = False
         return True
 

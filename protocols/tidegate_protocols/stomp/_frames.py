@@ -75,11 +75,10 @@ LARGE_SEND: Final = "SEND+"
 class LargeSend(msgspec.Struct, frozen=True, gc=False):
     """The head of a SEND whose body is read piece by piece: :meth:`Decoder.take_body`.
 
-    Attributes: frame: without its body; size: bytes of the body; None: it ends at the next NUL, and
-        is read by :meth:`Decoder.take_open_body`.
+    Attributes: head: without its body; size: bytes of the body; None: it ends at the next NUL.
     """
 
-    frame: Frame
+    head: Frame
     size: int | None
     command: str = LARGE_SEND
 

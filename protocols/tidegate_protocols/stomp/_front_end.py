@@ -51,6 +51,7 @@ class StompFrontEnd:
             connections_max=options.connections_max,
             refusal=error_frame(refusal, Version.V1_0, frame=None, receipt=None),
             refusal_text=str(refusal),
+            sockets=broker,
         )
 
     async def start(self) -> str:

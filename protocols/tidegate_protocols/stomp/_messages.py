@@ -28,7 +28,7 @@ CORRELATION_BASE64: Final = "base64"
 
 _PRIORITIES: Final = {str(priority): priority for priority in range(10)}
 _BOOLEANS: Final = {"true": True, "false": False}
-_FORMATS: Final = {"0": 0, "1": 1}
+_FORMATS: Final = {"0": None, "1": 1}
 _QUEUE_OF_MQTT: Final = "topic://$queue."
 #: Digits of a time in milliseconds: year 5138, and still an unsigned 64-bit number of microseconds.
 _TIME_DIGITS_MAX: Final = 14
@@ -72,7 +72,7 @@ def message_of(
         PROTOCOL,
         client_id,
         original_name,
-        content_type,
+        content_type or None,  # in MQTT an empty one is not the same as none
     )
 
 
@@ -108,10 +108,10 @@ def _any_message(
         protocol=PROTOCOL,
         client_id=client_id,
         original_name=original_name,
-        content_type=headers.get("content-type", ""),
-        correlation_data=_correlation_data(headers) if "correlation-id" in headers else b"",
+        content_type=headers.get("content-type") or None,
+        correlation_data=_correlation_data(headers) if "correlation-id" in headers else None,
         reply_to=reply_to_canonical,
-        payload_format=_one_of(_FORMATS, headers, "payload-format", 0),
+        payload_format=_one_of(_FORMATS, headers, "payload-format", None),
     )
 
 
@@ -127,14 +127,14 @@ def _reply_destination(text: str) -> str:
     return destination
 
 
-def _correlation_data(headers: dict[str, str]) -> bytes:
+def _correlation_data(headers: dict[str, str]) -> bytes | None:
     text = headers["correlation-id"]
     encoding = headers.get("correlation-id-encoding", "")
     if not encoding:
-        return text.encode()
+        return text.encode() or None
     if encoding == CORRELATION_BASE64:
         try:
-            return base64.b64decode(text, validate=True)
+            return base64.b64decode(text, validate=True) or None
         except (binascii.Error, ValueError):
             raise PeerProtocolError(f"correlation-id:{text[:40]} is not base64") from None
     raise PeerProtocolError(

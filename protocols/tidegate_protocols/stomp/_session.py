@@ -44,7 +44,7 @@ from tidegate_protocols.stomp._encoder import (
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, LargeSend, Version
 from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
-from tidegate_protocols.stomp._large_in import LargeIn
+from tidegate_protocols.stomp._large_in import LargeSends
 from tidegate_protocols.stomp._messages import PROTOCOL
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._split import SUBPROTOCOLS
@@ -115,7 +115,7 @@ class Session:
                 large.size_min, unsized=context.broker.unsized_bodies
             )
         self._decoder = Decoder(limits)
-        self._large_in: LargeIn | None = None  # since the first large SEND
+        self._large_in: LargeSends | None = None  # since the first large SEND
         self._large_out: LargeOut | None = None  # since the first large MESSAGE
         self._link: Link | None = None
         self._handshake: _handshake.Handshake | None = None
@@ -254,21 +254,19 @@ class Session:
             except GatewayError as error:
                 self._refuse(error, frame)
 
-    def _process_work(self, first: Frame | AckRun | LargeSend | None = None) -> None:
-        """The hot loop: frames of a connected client.
-
-        Args: first: one that was read already.
-        """
+    def _process_work(self) -> None:
+        """The hot loop: frames of a connected client."""
         client = self._client
         assert client is not None, "a connected session has a client"
         client.received_at = time.time_ns() // 1000
-        if self._large_in is not None and self._large_in.is_busy:
-            first = self._read_behind_large(client, self._large_in)
-            if first is None:
-                return
         events = self._decoder.events()
-        if first is not None:
-            events = itertools.chain((first,), events)
+        large = self._large_in
+        if large is not None:
+            if not large.receive():
+                return
+            held = large.take_held()
+            if held is not None:
+                events = itertools.chain((held,), events)
         touched = client.touched
         blamed: Frame | AckRun | LargeSend | None = None
         try:
@@ -281,7 +279,7 @@ class Session:
                 blamed = frame
                 if action is None:
                     if isinstance(frame, LargeSend):
-                        blamed = frame.frame
+                        blamed = frame.head
                         self._begin_large(client, frame)
                         self._process_work()
                         return
@@ -403,40 +401,20 @@ class Session:
 
     def _begin_large(self, client: Client, event: LargeSend) -> None:
         """A SEND whose body is still to come. Raises: GatewayError."""
-        client.check_large(event.frame)
-        large = self._large_in
-        if large is None:
+        if self._large_in is None:
             bodies = self._context.broker.large_bodies
             assert bodies is not None, "the decoder was told of a store that streams"
-            large = self._large_in = LargeIn(
+            self._large_in = LargeSends(
                 bodies,
                 self._decoder,
+                check=client.check_large,
                 publish=self._publish_large,
-                refuse=self._refuse,
                 adjust=self._adjust_reading,
+                failed=self._refuse,
                 go_on=self._go_on_behind_large,
                 crashed=self._large_crashed,
             )
-        large.begin(event)
-
-    def _read_behind_large(self, client: Client, large: LargeIn) -> Frame | AckRun | None:
-        """Read what may be read while large messages are not published yet.
-
-        Returns: a frame that can be handled, because all of them are by now.
-        """
-        blamed: Frame | None = None
-        try:
-            while large.receive():
-                event = next(self._decoder.events(), None)
-                if event is None or large.hold(event):
-                    return None
-                if not isinstance(event, LargeSend):
-                    return event
-                blamed = event.frame
-                self._begin_large(client, event)
-        except GatewayError as error:
-            large.fail(error, blamed)
-        return None
+        self._large_in.begin(event)
 
     def _publish_large(self, frame: Frame, body: LargeBody) -> None:
         client = self._client
@@ -450,22 +428,13 @@ class Session:
         large = self._large_in
         if large is None or self._state is not State.CONNECTED:
             return
-        event = large.take_held()
-        client = self._client
-        assert client is not None, "a connected session has a client"
-        if isinstance(event, LargeSend) and large.is_busy:
-            try:
-                self._begin_large(client, event)
-            except GatewayError as error:
-                large.fail(error, event.frame)
-                return
-            event = None
-        self._process_work(event)
+        self._process_work()
         self._adjust_reading()
         if self._is_lost and self.state is not State.CLOSED and not large.is_busy:
             self._lose()
 
-    def _large_crashed(self) -> None:
+    def _large_crashed(self, error: Exception) -> None:
+        logger.error("a large message failed peer=%s", self._peer, exc_info=error)
         if self._link is not None:
             self._link.abort()
         if self._is_lost:  # nobody says so again
@@ -529,7 +498,7 @@ class Session:
     def _refuse(
         self,
         error: GatewayError,
-        frame: Frame | AckRun | LargeSend | None,
+        frame: object,
         receipt: str | None = None,
     ) -> None:
         """ERROR, then close. STOMP 1.2 "ERROR": the server "MUST close the connection"."""
@@ -581,7 +550,7 @@ class Session:
         problem = f"no heart-beat: nothing was heard for {round(silent_s * 1000)} ms"
         error = ConnectionEndedError("heart-beat", problem)
         if self._state is _CONNECTED and self._large_in is not None and self._large_in.cut():
-            self._large_in.fail(error, None)  # what came whole before counts
+            self._large_in.fail(error)  # what came whole before counts
         else:
             self._refuse(error, None)
 

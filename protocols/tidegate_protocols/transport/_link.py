@@ -71,6 +71,18 @@ class Link(Protocol):
         ...
 
 
+class Sockets(Protocol):
+    """Counts the sockets of all listeners; :class:`tidegate.spi.Broker` is one."""
+
+    def socket_opened(self) -> bool:
+        """A socket was accepted. Returns: False when it is one too many."""
+        ...
+
+    def socket_closed(self) -> None:
+        """One that was counted is gone."""
+        ...
+
+
 class Handler(Protocol):
     """One connection, seen from the transport.
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Protocol, final
 
 from tidegate.spi import ListenerConfig
-from tidegate_protocols.transport._link import Handler
+from tidegate_protocols.transport._link import Handler, Sockets
 from tidegate_protocols.transport._options import (
     TransportOptions,
     check_transport,
@@ -43,6 +43,7 @@ def make_listener(
     connections_max: int,
     refusal: bytes = b"",
     refusal_text: str = "too many connections",
+    sockets: Sockets | None = None,
 ) -> Listener:
     """Build the listener for ``config.transport``; does not bind, but reads certificates.
 
@@ -51,6 +52,7 @@ def make_listener(
         profile: what the protocol wants of WebSocket.
         connections_max: 1 or more; one more is told *refusal* (WebSocket: 503 with
             *refusal_text*) and closed.
+        sockets: counts those of all listeners; one too many is closed without a word.
     Raises: ConfigError with the key.
     """
     check_transport(config.transport, options)
@@ -64,6 +66,7 @@ def make_listener(
             refusal=refusal,
             tls=context,
             tls_handshake_timeout_s=options.handshake_timeout,
+            sockets=sockets,
         )
     connections: set[WebSocketHandler] = set()
 
@@ -81,6 +84,7 @@ def make_listener(
         refusal=http_refusal(HTTPStatus.SERVICE_UNAVAILABLE, refusal_text),
         tls=context,
         tls_handshake_timeout_s=options.handshake_timeout,
+        sockets=sockets,
     )
     return WebSocketListener(tcp, connections)
 

@@ -6,13 +6,15 @@ Thin on purpose: read, feed, write once a turn. The protocols are elsewhere.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, cast, final
 
-from tidegate_protocols.transport._link import Handler
+from tidegate_protocols.transport._link import Handler, Sockets
 from tidegate_protocols.transport._tls import subject_of
 
 logger = logging.getLogger("tidegate.transport")
@@ -31,6 +33,13 @@ WRITE_BUFFER_LOW_BYTES: Final = 64 * 1024
 #: unread input is queued makes the kernel send RST, which destroys what the peer has not read yet:
 #: exactly the ERROR frame that says why. So: end the write side, discard input, then close.
 CLOSE_LINGER_S: Final = 2.0
+
+#: So many may be accepted before the connections that are there have their turn.
+ACCEPTED_AT_A_TIME: Final = 16
+
+#: How long accepting rests when there is no descriptor or memory left for it.
+ACCEPT_RETRY_S: Final = 0.2
+_NOTHING_LEFT: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 @final
@@ -154,6 +163,7 @@ class TcpListener:
         refusal: bytes for a connection over the limit; b"" says nothing.
         tls: the context of a TLS listener; None: plain TCP.
         tls_handshake_timeout_s: more than 0; a TLS handshake that takes longer is broken off.
+        sockets: counts those of all listeners, from accept on; None: nobody does.
     """
 
     def __init__(
@@ -166,15 +176,18 @@ class TcpListener:
         refusal: bytes = b"",
         tls: ssl.SSLContext | None = None,
         tls_handshake_timeout_s: float = 10.0,
+        sockets: Sockets | None = None,
     ) -> None:
         self._tls = tls
         self._tls_handshake_timeout_s = tls_handshake_timeout_s
+        self._sockets = sockets
         self._host = host
         self._port = port
         self._make_handler = make_handler
         self._connections_max = connections_max
         self._refusal = refusal
-        self._server: asyncio.AbstractServer | None = None
+        self._accepting: list[tuple[asyncio.Task[None], socket.socket]] = []
+        self._beginning: set[asyncio.Task[object]] = set()
         self._connections: set[_Connection] = set()
         self._none_left = asyncio.Event()
         self._refusing = False
@@ -191,27 +204,68 @@ class TcpListener:
         Raises: OSError as it comes (port in use, no such address, not permitted).
         """
         loop = asyncio.get_running_loop()
-        tls = self._tls
-        server = await loop.create_server(
-            lambda: _Connection(self, loop),
-            self._host,
-            self._port,
-            backlog=BACKLOG,
-            ssl=tls,
-            # asyncio refuses the two times where there is no TLS.
-            ssl_handshake_timeout=None if tls is None else self._tls_handshake_timeout_s,
-            ssl_shutdown_timeout=None if tls is None else CLOSE_LINGER_S,
-        )
-        self._server = server
-        host, port = cast("tuple[str, int]", server.sockets[0].getsockname()[:2])
+        bound = await _bind(loop, self._host, self._port)
+        self._accepting = [(loop.create_task(self._accept(loop, one)), one) for one in bound]
+        host, port = cast("tuple[str, int]", bound[0].getsockname()[:2])
         return host, port
+
+    async def _accept(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
+        """Accept until cancelled.
+
+        A server of the loop's own accepts all that there are at once, and tells of a TLS connection
+        only when its handshake is over: too late to count descriptors.
+        """
+        while True:
+            for _ in range(ACCEPTED_AT_A_TIME):
+                try:
+                    accepted, _address = await loop.sock_accept(listening)
+                except OSError as error:
+                    if error.errno in _NOTHING_LEFT:
+                        logger.warning("accept failed error=%s", error)
+                        await asyncio.sleep(ACCEPT_RETRY_S)
+                    break
+                if self._sockets is None or self._sockets.socket_opened():
+                    self._begin(loop, accepted)
+                else:
+                    accepted.close()
+            await asyncio.sleep(0)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
+        """Make a connection of the socket when its TLS handshake is over."""
+        tls = self._tls
+        connection = _Connection(self, loop)
+        task: asyncio.Task[object] = loop.create_task(
+            loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=tls,
+                # asyncio refuses the two times where there is no TLS.
+                ssl_handshake_timeout=None if tls is None else self._tls_handshake_timeout_s,
+                ssl_shutdown_timeout=None if tls is None else CLOSE_LINGER_S,
+            )
+        )
+        self._beginning.add(task)
+        task.add_done_callback(partial(self._begun, connection, accepted))
+
+    def _begun(
+        self, connection: _Connection, accepted: socket.socket, task: asyncio.Task[object]
+    ) -> None:
+        self._beginning.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, OSError):
+            logger.error("a connection could not begin", exc_info=error)
+        if not connection.is_made:  # the handshake failed, or the listener stops
+            accepted.close()
+            self.forget(connection)
 
     async def stop_accepting(self) -> None:
         """Close the listening socket; existing connections go on. Idempotent."""
-        server, self._server = self._server, None
-        if server is not None:
-            # Not wait_closed(): since Python 3.12.1 that waits for every connection to end.
-            server.close()
+        accepting, self._accepting = self._accepting, []
+        for task, _ in accepting:
+            task.cancel()
+        await asyncio.gather(*[task for task, _ in accepting], return_exceptions=True)
+        for _, listening in accepting:
+            listening.close()
 
     async def stop(self, timeout_s: float) -> None:
         """Close every connection after what it has to write. Idempotent.
@@ -219,6 +273,9 @@ class TcpListener:
         Whatever is still open after *timeout_s* seconds is aborted.
         """
         await self.stop_accepting()
+        for task in self._beginning:
+            task.cancel()
+        await asyncio.gather(*self._beginning, return_exceptions=True)
         for connection in list(self._connections):
             connection.close()
         if not await self._wait_until_empty(timeout_s):
@@ -251,6 +308,8 @@ class TcpListener:
 
     def forget(self, connection: _Connection) -> None:
         """*connection* is gone."""
+        if self._sockets is not None:
+            self._sockets.socket_closed()
         self._connections.discard(connection)
         if not self._connections:
             self._none_left.set()
@@ -273,6 +332,11 @@ class _Connection(asyncio.Protocol):
         self._link: TcpLink | None = None
         self._handler: Handler | None = None
         self._error: Exception | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """The connection was up."""
+        return self._link is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tcp = cast(asyncio.Transport, transport)
@@ -311,9 +375,9 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         link, handler = self._link, self._handler
         self._handler = None
-        self._listener.forget(self)
         if link is None:
-            return
+            return  # it was never made
+        self._listener.forget(self)
         link.lost()
         if handler is None:
             return
@@ -352,6 +416,29 @@ class _Connection(asyncio.Protocol):
         logger.error("handler failed, connection aborted peer=%s", link.peer, exc_info=error)
         self._error = error
         link.abort()
+
+
+async def _bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at every address of *host* ("": at all there are). Raises: OSError."""
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            bound.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            one.listen(BACKLOG)
+            one.setblocking(False)
+    except OSError:
+        for one in bound:
+            one.close()
+        raise
+    return bound
 
 
 def _peer_name(transport: asyncio.BaseTransport) -> str:

@@ -319,8 +319,10 @@ def message(destination: str, body: bytes | str, **fields: Any) -> Message:
 class Core(BrokerCore):
     """A broker core on virtual time."""
 
+    step_us = 0  # how much the wall clock was set forwards meanwhile
+
     def now(self) -> int:
-        return START_US + int(asyncio.get_running_loop().time() * 1_000_000)
+        return START_US + self.step_us + int(asyncio.get_running_loop().time() * 1_000_000)
 
 
 class Broker:

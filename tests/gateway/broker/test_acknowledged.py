@@ -181,6 +181,26 @@ def test_only_rows_that_are_too_old_are_discarded() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("step_s", [-5_000, 5_000])
+def test_a_step_of_the_wall_clock_makes_no_row_older_and_none_younger(step_s: int) -> None:
+    async def main() -> None:
+        async with Log(acknowledged_age=60.0, acknowledged_overflow="discard_oldest") as broker:
+            reader = broker.core.acknowledged_log.reader("sink")
+            await acknowledge(broker, "old")
+            await asyncio.sleep(30)
+            broker.core.step_us = step_s * 1_000_000
+            await asyncio.sleep(2)
+            await acknowledge(broker, "new")
+            await asyncio.sleep(20)
+            assert await bodies(reader, after=reader.released) == [b"old", b"new"]
+            await asyncio.sleep(20)
+            assert await bodies(reader, after=reader.released) == [b"new"]
+            await asyncio.sleep(40)
+            assert broker.contents.log == []
+
+    run(main())
+
+
 def test_without_a_reader_the_limits_do_not_apply() -> None:
     async def main() -> None:
         async with Log(acknowledged_limit=1) as broker:

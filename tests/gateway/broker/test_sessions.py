@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker_harness import Broker, Client, run
+import pytest
+from broker_harness import START_US, Broker, Client, run
+from msgspec.structs import replace
 
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
@@ -209,6 +211,43 @@ def test_a_session_that_was_connected_when_the_gateway_died_expires_from_the_res
             await asyncio.sleep(90)
             assert len(broker.core.sessions) == 1
             await asyncio.sleep(20)
+            assert len(broker.core.sessions) == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("step_s", [-5_000, 5_000])
+def test_a_step_of_the_wall_clock_expires_no_session_and_keeps_none(step_s: int) -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker, expiry=100)
+            first.connection.disconnect(graceful=True)
+            broker.core.step_us = step_s * 1_000_000
+            await asyncio.sleep(95)
+            assert len(broker.core.sessions) == 1
+            await asyncio.sleep(10)
+            assert len(broker.core.sessions) == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("left_at", [5_000_000, START_US + 10**15])
+def test_after_a_restart_a_session_lives_as_long_as_it_may_whatever_the_clock_said_before(
+    left_at: int,
+) -> None:
+    """Left before the clock was set, or in the future: it counts as left at the start."""
+
+    async def main() -> None:
+        async with Broker() as broker:
+            first = await resume(broker, expiry=100)
+            first.connection.disconnect(graceful=True)
+            await broker.settle()
+            stored = broker.contents.sessions["c"]
+            broker.contents.sessions["c"] = replace(stored, disconnected_at=left_at)
+            await broker.kill()
+            await asyncio.sleep(95)
+            assert len(broker.core.sessions) == 1
+            await asyncio.sleep(10)
             assert len(broker.core.sessions) == 0
 
     run(main())

@@ -82,6 +82,22 @@ def test_a_will_waits_for_its_delay() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("step_s", [-5_000, 5_000])
+def test_a_step_of_the_wall_clock_does_not_change_the_delay_of_a_will(step_s: int) -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await mortal(broker, will_delay=20)
+            client.connection.disconnect(graceful=False)
+            broker.core.step_us = step_s * 1_000_000
+            await asyncio.sleep(18)
+            assert wills(broker) == []
+            await asyncio.sleep(4)
+            await broker.settle()
+            assert wills(broker) == [b"gone"]
+
+    run(main())
+
+
 def test_a_will_is_published_with_the_end_of_the_session_even_if_its_delay_is_longer() -> None:
     async def main() -> None:
         async with Broker() as broker:

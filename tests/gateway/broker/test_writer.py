@@ -13,6 +13,7 @@ from tidegate.spi import (
     AddDestination,
     AddMessage,
     Durability,
+    GatewayError,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -24,6 +25,7 @@ from tidegate.spi import (
     SetRetained,
     StoreFullError,
     StoreIOError,
+    Token,
     WriteBatch,
 )
 
@@ -281,6 +283,70 @@ def test_a_full_store_refuses_the_publish_and_its_sender_hears_of_it() -> None:
             assert client.confirmations == []
             assert client.bodies() == []
             assert broker.store.pending("queue://q") == []
+
+    run(main())
+
+
+def test_a_receipt_in_a_turn_that_was_dropped_waits_for_the_sync_of_what_came_before() -> None:
+    """Nothing is left to write of the turn, but the acknowledgement before it was only WRITTEN."""
+
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client()
+            client.subscribe("queue://q")
+            client.send("queue://q", "1")
+            await broker.settle()
+            client.ack_all()
+            await broker.settle()
+            assert broker.store.durabilities[-1] is Durability.WRITTEN
+            broker.store.refuse(1)
+            client.send("queue://q", "too much", "dropped")
+            client.connection.synchronize("receipt")
+            await broker.settle()
+            assert [token for token, _ in client.failures] == ["dropped"]
+            assert client.confirmations == ["receipt"]
+            assert broker.store.durabilities[-1] is Durability.SYNCED
+            assert broker.store.batches[-1] == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("fails", ["confirmed", "failed", "undo"])
+def test_one_that_fails_to_be_told_does_not_keep_the_others_from_it(
+    fails: str, logged_errors: list[str]
+) -> None:
+    logged_errors += ["confirming a durable", "telling a failure", "taking back a dropped"]
+
+    def bug() -> None:
+        raise RuntimeError("a bug")
+
+    class Bad:
+        def confirmed(self, tokens: list[Token]) -> None:
+            bug()
+
+        def failed(self, token: Token, error: GatewayError) -> None:
+            bug()
+
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client()
+            client.subscribe("queue://q")
+            await broker.settle()
+            turn = broker.core.writer.turn
+            if fails == "confirmed":
+                turn.units.append((0, 0, Bad(), "token", None))
+            client.send("queue://q", "1", "first")
+            if fails != "confirmed":
+                count = len(turn.operations)
+                turn.units.append((count - 1, 1, Bad(), None, bug if fails == "undo" else None))
+                broker.store.refuse(1)
+            client.send("queue://q", "2", "second")
+            await broker.settle()
+            if fails == "confirmed":
+                assert client.confirmations == ["first", "second"]
+                assert client.bodies() == [b"1", b"2"]
+            else:
+                assert [token for token, _ in client.failures] == ["first", "second"]
 
     run(main())
 

@@ -134,6 +134,7 @@ def test_names_of_folders_are_recorded_with_their_folder() -> None:
     disk = FaultyDisk(1)
     with recording.of(disk):
         storage = disk.start()
+        storage.folder("one").lock("us")
         storage.folder("one").open("x", create=True)
         storage.open("top", create=True)
         storage.folder("one").sync_directory()

@@ -258,6 +258,63 @@ def test_what_replaces_a_lost_write_is_durable_with_its_own_sync() -> None:
         assert content_of(disk.start(), "a") == b"newest"
 
 
+def after_a_failed_sync(seed: int) -> tuple[FaultyDisk, FaultyStorage]:
+    """File "a" was durable with "... old"; "new" over its begin can be read, its sync failed."""
+    disk = FaultyDisk(seed)
+    storage = disk.start(Faults(errors={(Call.SYNC, 2): errno.EIO}))
+    file = created(storage, "a", b"... old")
+    file.pwritev([b"new"], 0)
+    with pytest.raises(OSError, match="Input/output"):
+        file.datasync()
+    return disk, storage
+
+
+def test_a_program_started_after_a_failed_sync_reads_what_the_disk_never_got() -> None:
+    found: set[bytes] = set()
+    for seed in SEEDS:
+        disk, storage = after_a_failed_sync(seed)
+        disk.kill()
+        with pytest.raises(OSError, match="power is off"):
+            storage.list()
+        storage = disk.start()
+        assert content_of(storage, "a") == b"new old"
+        storage.open("a").datasync()  # clean pages: it succeeds, and proves nothing
+        storage.sync_directory()
+        disk.cut_power()
+        found.add(content_of(disk.start(), "a"))
+    assert {b"... old", b"new old"} <= found
+
+
+def test_what_is_written_once_more_is_durable_with_its_own_sync_and_nothing_else() -> None:
+    found: set[bytes] = set()
+    for seed in SEEDS:
+        disk, _ = after_a_failed_sync(seed)
+        file = disk.start().open("a")
+        file.pwritev([file.pread(2, 0)], 0)
+        file.datasync()
+        disk.cut_power()
+        content = content_of(disk.start(), "a")
+        assert (content[:2], content[3:]) == (b"ne", b" old")
+        found.add(content)
+    assert {b"ne. old", b"new old"} <= found, "the byte that was not written again"
+
+
+def test_caches_that_are_dropped_show_what_the_disk_has() -> None:
+    found: set[bytes] = set()
+    for seed in SEEDS:
+        disk, _ = after_a_failed_sync(seed)
+        storage = disk.start()
+        storage.open("a").pwritev([b"!"], 6)
+        disk.drop_caches()
+        content = content_of(storage, "a")
+        assert content[3:] == b" ol!", "what is dirty stays"
+        storage.open("a").datasync()
+        disk.cut_power()
+        assert content_of(disk.start(), "a") == content, "it was decided when it was dropped"
+        found.add(content)
+    assert {b"... ol!", b"new ol!"} <= found
+
+
 def test_a_full_disk_refuses_growth_and_takes_it_again_when_there_is_room() -> None:
     disk = FaultyDisk(capacity_bytes=100)
     storage = disk.start()
@@ -355,6 +412,7 @@ def test_a_folder_has_its_own_names_and_syncs_only_them() -> None:
         disk = FaultyDisk(seed)
         storage = disk.start()
         folder = storage.folder("one")
+        folder.lock("us")
         created(storage, "b|c")
         storage.folder("b").sync_directory()
         folder.open("x.tmp", create=True).datasync()
@@ -372,12 +430,82 @@ def test_the_names_of_a_folder_are_not_synced_with_the_directory() -> None:
     for seed in range(100):
         disk = FaultyDisk(seed)
         storage = disk.start()
+        storage.folder("one").lock("us")
         storage.folder("one").open("x", create=True)
         storage.open("top", create=True)
         storage.sync_directory()
         disk.cut_power()
         found.add(frozenset(disk.start().list()))
     assert found == {frozenset({"top"}), frozenset({"one|x", "top"})}
+
+
+def test_a_new_folder_goes_with_all_it_holds_until_the_names_beside_it_are_synced() -> None:
+    found: dict[tuple[str, bool], set[frozenset[str]]] = {}
+    for parent, made in [("", False), ("one", False), ("", True)]:
+        for seed in range(100):
+            disk = FaultyDisk(seed)
+            storage = disk.start()
+            if made:
+                storage.folder("one|two").lock("us")
+            created(storage, "one|two|x", b"durable")
+            storage.folder("one|two").sync_directory()
+            created(storage, "top")  # which syncs the names beside "one"
+            if parent == "one":
+                storage.folder("one").sync_directory()
+            copy = disk.fork(seed)
+            disk.cut_power()
+            copy.cut_power()
+            names = frozenset(disk.start().list())
+            assert names == frozenset(copy.start().list())
+            found.setdefault((parent, made), set()).add(names)
+    with_it, without = frozenset({"one|two|x", "top"}), frozenset({"top"})
+    assert found["", False] == {with_it, without}
+    assert found["one", False] == found["", True] == {with_it}
+
+
+def test_a_folder_is_no_file() -> None:
+    disk = FaultyDisk()
+    storage = disk.start()
+    storage.folder("one").lock("us")
+    assert (list(storage.list()), disk.read_all()) == ([], {})
+    with pytest.raises(FileNotFoundError):
+        storage.open("one")
+
+
+def test_only_so_many_files_can_be_open_at_a_time() -> None:
+    storage = FaultyDisk().start(Faults(open_max=2))
+    first = created(storage, "a", b"first")
+    second = storage.open("b", create=True)
+    calls: list[Callable[[], object]] = [
+        lambda: storage.open("a"),
+        lambda: storage.open("c", create=True),
+        storage.list,
+        storage.sync_directory,
+        storage.folder("one").list,
+    ]
+    for call in calls:
+        with pytest.raises(OSError, match="Too many open files") as caught:
+            call()
+        assert caught.value.errno == errno.EMFILE
+    assert (storage.open_count, first.pread(5, 0)) == (2, b"first")
+    second.close()
+    second.close()
+    for call in calls[2:]:
+        call()
+    assert sorted(storage.list()) == ["a", "b"]
+    storage.open_max = 3
+    storage.open("b")
+    storage.open("a")
+    assert (storage.open_count, storage.open_peak) == (3, 3)
+    storage.open_max = 0
+    storage.open("a")
+
+
+def test_the_limit_may_be_that_of_the_whole_system() -> None:
+    storage = FaultyDisk().start(Faults(open_max=1, open_error=errno.ENFILE))
+    storage.open("a", create=True)
+    with pytest.raises(OSError, match="in system"):
+        storage.open("a")
 
 
 def test_a_folder_is_a_storage_on_the_same_disk() -> None:

@@ -129,6 +129,33 @@ def test_of_a_failed_sync_nothing_is_durable_and_everything_possible() -> None:
     assert {b"new", b"..."} <= {content[:3] for content in outcomes(act)}
 
 
+def test_of_a_lost_write_only_what_was_written_again_is_durable() -> None:
+    def act(inode: Inode) -> None:
+        inode.write(Write(0, b"abcdef", 6))
+        inode.fail_sync()
+        inode.write(Write(2, b"cd", 4))
+        inode.sync(1)
+
+    found = [content[:6] for content in outcomes(act)]
+    assert {b"abcdef", b"..cd..", b"abcd..", b"..cdef"} <= set(found)
+    assert all(content[2:4] == b"cd" for content in found)
+
+
+def test_a_lost_write_that_is_dropped_from_memory_is_read_as_it_is_on_the_disk() -> None:
+    found: set[bytes] = set()
+    for seed in range(50):
+        inode = Inode()
+        inode.write(Write(0, b"....", 4))
+        inode.sync(1)
+        inode.write(Write(0, b"new", 3))
+        inode.fail_sync()
+        inode.write(Write(3, b"!", 4))
+        inode.drop_clean(random.Random(seed))
+        assert inode.seen.read(3, 0) == inode.durable.read(3, 0)
+        found.add(inode.seen.read(9, 0))
+    assert {b"...!", b"new!"} <= found
+
+
 def test_a_length_is_kept_or_not() -> None:
     found = {len(content) for content in outcomes(writes(Write(0, None, 9000)))}
     assert found == {len(OLD), 9000}

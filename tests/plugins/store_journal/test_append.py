@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import (
     CrashStorage,
+    ShuffledRing,
     ack,
     add,
     opened,
     pending,
     run,
     write,
+    write_only,
 )
 
+from tidegate.spi import StoreIOError
 from tidegate_store_journal.log import append as _append
 from tidegate_store_journal.log.encode import EncodedBatch, encode_batch
 
@@ -118,6 +122,56 @@ def test_files_are_padded_unless_batches_are_large(
             sequence += 1
             await write(store, add(sequence, size=size))
         assert files.has_large_batches is (size > 20_000)
+        await store.close()
+
+    run(scenario())
+
+
+class _Unforeseen:
+    """A storage whose data files can no longer be written, for a reason that is no OSError."""
+
+    def __init__(self, operation: str) -> None:
+        self.storage = CrashStorage()
+        self.storage.fault = self._fault
+        self.is_armed = False
+        self._operation = operation
+
+    def _fault(self, operation: str, name: str) -> None:
+        if self.is_armed and operation == self._operation and ".data" in name:
+            raise MemoryError
+
+    def make_ring(self, loop: asyncio.AbstractEventLoop, _entries: int) -> ShuffledRing:
+        ring = ShuffledRing(loop)
+        take = ring.write if self._operation == "pwritev" else ring.datasync
+
+        def refuse(*arguments: Any, **named: Any) -> None:
+            if self.is_armed:
+                raise MemoryError
+            take(*arguments, **named)
+
+        setattr(ring, "write" if self._operation == "pwritev" else "datasync", refuse)
+        return ring
+
+
+@pytest.mark.parametrize("operation", ["pwritev", "datasync"])
+@pytest.mark.parametrize("journal_type", ["NIO", "ASYNCIO"])
+def test_an_error_that_nobody_thought_of_makes_the_store_read_only_and_hangs_nobody(
+    tmp_path: Path, journal_type: str, operation: str
+) -> None:
+    async def scenario() -> None:
+        fault = _Unforeseen(operation)
+        storage: Any = fault.storage
+        if journal_type == "ASYNCIO":
+            storage.make_ring = fault.make_ring
+        store, _ = await opened(tmp_path, storage, journal_type=journal_type)
+        await write(store, add(1))
+        await write_only(store, add(2))  # so that the ring syncs by itself
+        fault.is_armed = True
+        for sequence in (3, 4):
+            with pytest.raises(StoreIOError, match="MemoryError"):
+                await write(store, add(sequence))
+        assert not store.statistics().writable
+        assert await pending(store) == [1, 2]
         await store.close()
 
     run(scenario())

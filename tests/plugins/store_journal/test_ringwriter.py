@@ -39,7 +39,7 @@ class Bench:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.ring = ShuffledRing(self.loop)
-        self.failed: asyncio.Future[OSError] = self.loop.create_future()
+        self.failed: asyncio.Future[Exception] = self.loop.create_future()
         self.writer = RingWriter(
             self.loop,
             self.ring,
@@ -170,7 +170,7 @@ def test_a_write_that_has_no_room_is_wiped_and_the_next_takes_its_place(sync: bo
         bench.ring.results = [3, -errno.ENOSPC]
         file = MemoryFile()
         request = await bench.begin(file, batch=1, sync=sync)
-        assert request.error is not None
+        assert isinstance(request.error, OSError)
         assert request.error.errno == errno.ENOSPC
         assert not request.sync_failed
         assert file.pread(8, 0) == bytes(8)
@@ -188,7 +188,7 @@ def test_a_disk_that_cannot_even_be_wiped_reports_the_first_error() -> None:
         bench.ring.results = [-errno.ENOSPC, -errno.ENOSPC, -errno.EIO, -errno.EIO]
         file = MemoryFile()
         request = await bench.begin(file, bytes(100_000), batch=1)
-        assert request.error is not None
+        assert isinstance(request.error, OSError)
         assert request.error.errno == errno.ENOSPC
         assert len(bench.ring.calls) == 4  # what is not under way yet is given up
         request = await bench.begin(file, batch=1)
@@ -203,7 +203,7 @@ def test_a_write_of_nothing_is_an_error() -> None:
         bench = Bench()
         bench.ring.results = [0]
         request = await bench.begin(MemoryFile(), batch=1, sync=False)
-        assert request.error is not None
+        assert isinstance(request.error, OSError)
         assert request.error.errno == errno.EIO
         await bench.writer.close()
 
@@ -263,6 +263,7 @@ def test_a_failed_background_sync_is_reported() -> None:
         await bench.begin(file, batch=1, sync=False)
         async with asyncio.timeout(10):
             error = await bench.failed
+        assert isinstance(error, OSError)
         assert error.errno == errno.EIO
         await bench.writer.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import threading
 import time
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ class RecordingFile(MemoryFile):
         self.write_error: OSError | None = None
         self.sync_error: OSError | None = None
         self.sync_seconds = 0.0
+        self.threads: list[threading.Thread] = []  # of the syncs
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
         if self.write_error is not None:
@@ -35,6 +37,7 @@ class RecordingFile(MemoryFile):
         super().pwritev(buffers, offset)
 
     def datasync(self) -> None:
+        self.threads.append(threading.current_thread())
         if self.sync_error is not None:
             raise self.sync_error
         time.sleep(self.sync_seconds)
@@ -47,7 +50,7 @@ class Bench:
     def __init__(self, *, background: float | None = None, slow: float = 0.0) -> None:
         self.loop = asyncio.get_running_loop()
         self.calls: list[str] = []
-        self.failures: list[OSError] = []
+        self.failures: list[Exception] = []
         self.failed = asyncio.Event()
         self.writer = Writer(
             self.loop,
@@ -57,7 +60,7 @@ class Bench:
         )
         self.writer.start(0)
 
-    def on_failure(self, error: OSError) -> None:
+    def on_failure(self, error: Exception) -> None:
         self.failures.append(error)
         self.failed.set()
 
@@ -171,7 +174,7 @@ def test_a_write_that_failed_is_wiped_and_the_next_takes_its_place() -> None:
         file = bench.file("a")
         file.write_error = OSError(errno.ENOSPC, "full")
         request = await bench.submit(file, batch=1)
-        assert request.error is not None
+        assert isinstance(request.error, OSError)
         assert request.error.errno == errno.ENOSPC
         assert not request.sync_failed
         assert file.pread(8, 0) == bytes(8)
@@ -209,7 +212,9 @@ def test_a_failed_background_sync_is_reported() -> None:
         await bench.submit(file, batch=1, sync=False)
         async with asyncio.timeout(10):
             await bench.failed.wait()
-        assert [error.errno for error in bench.failures] == [errno.EIO]
+        (failure,) = bench.failures
+        assert isinstance(failure, OSError)
+        assert failure.errno == errno.EIO
         await bench.stop()
 
     run(scenario())
@@ -225,6 +230,100 @@ def test_a_slow_sync_is_logged(caplog: pytest.LogCaptureFixture) -> None:
             file.sync_seconds = 0.01
             await bench.submit(file, batch=2)
         assert "slow sync" in caplog.text
+        await bench.stop()
+
+    run(scenario())
+
+
+async def quick(bench: Bench) -> RecordingFile:
+    """A file whose disk has proved to be quick."""
+    file = bench.file("a")
+    for number in range(100):
+        await bench.submit(file, batch=number)
+        if file.threads[-1] is threading.main_thread():
+            return file
+    pytest.fail("a quick disk is never synced on the loop")
+
+
+def test_a_quick_disk_is_synced_on_the_loop_without_yielding_to_it() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        file = await quick(bench)
+        assert len(file.threads) > 10, "a few quick syncs prove nothing"
+        turns: list[int] = []
+        bench.loop.call_soon(turns.append, 1)
+        request = await bench.submit(file, batch=101)
+        assert not turns, "it took a turn of the loop"
+        assert request.error is None
+        assert bench.writer.synced_batch == 101
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_a_slow_sync_sends_the_next_ones_to_the_thread_until_the_disk_is_quick_again() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        file = await quick(bench)
+        file.sync_seconds = 0.005
+        await bench.submit(file, batch=101)
+        await bench.submit(file, batch=102)
+        assert file.threads[-1] is not threading.main_thread()
+        file.sync_seconds = 0.0
+        file.threads.clear()
+        await quick(bench)
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_what_may_take_long_goes_to_the_thread_however_quick_the_disk_is() -> None:
+    """Large batches, new files, syncs of what was written long ago, what others wait behind."""
+
+    async def scenario() -> None:
+        bench = Bench(background=0.01)
+        file = await quick(bench)
+        await bench.submit(file, bytes(5000), batch=101)
+        await bench.submit(bench.file("b"), batch=102, sync_first=True)
+        other = bench.file("c")
+        for number in range(20):  # 80 KiB that are not synced
+            await bench.submit(other, bytes(4096), batch=103 + number, sync=False)
+        await bench.submit(other, batch=123)
+        assert threading.main_thread() not in other.threads
+        behind = bench.submit(file, bytes(5000), batch=124), bench.submit(file, batch=125)
+        file.threads.clear()
+        await asyncio.gather(*behind)
+        assert threading.main_thread() not in file.threads
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_what_was_only_written_on_the_loop_is_synced_in_the_background() -> None:
+    async def scenario() -> None:
+        bench = Bench(background=0.01)
+        file = await quick(bench)
+        file.threads.clear()
+        await bench.submit(file, batch=101, sync=False)
+        assert bench.writer.synced_batch < 101
+        while bench.writer.synced_batch < 101:
+            await asyncio.sleep(0.001)
+        assert file.threads[-1] is not threading.main_thread()
+        await bench.stop()
+
+    run(scenario())
+
+
+def test_a_failed_sync_on_the_loop_is_final() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        file = await quick(bench)
+        file.sync_error = OSError(errno.EIO, "broken")
+        for number in (101, 102):
+            request = await bench.submit(file, batch=number)
+            assert request.error is not None
+            assert request.sync_failed
+        assert bench.writer.synced_batch < 101
         await bench.stop()
 
     run(scenario())

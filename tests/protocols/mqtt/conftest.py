@@ -290,6 +290,12 @@ class FakeBroker:
     large_bodies = None
     unsized_bodies = False
 
+    def socket_opened(self) -> bool:
+        return True
+
+    def socket_closed(self) -> None:
+        pass
+
     def __init__(self) -> None:
         self.connection = FakeConnection()
         self.requests: list[Any] = []

@@ -227,11 +227,11 @@ def test_any_response_topic_comes_back_unaltered(topic):
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 some_properties = st.builds(
     Properties,
-    payload_format_indicator=st.sampled_from([None, 1]),
+    payload_format_indicator=st.sampled_from([None, 0, 1]),
     message_expiry_interval=st.none() | st.integers(0, EXPIRY_INTERVAL_MAX),
-    content_type=st.none() | texts.filter(bool),
+    content_type=st.none() | texts,
     response_topic=st.none() | topics,
-    correlation_data=st.none() | st.binary(min_size=1, max_size=8),
+    correlation_data=st.none() | st.binary(max_size=8),
     user_properties=st.lists(st.tuples(texts, texts), max_size=4).map(tuple),
 )
 

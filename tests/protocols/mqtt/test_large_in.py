@@ -23,6 +23,7 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
 )
+from tidegate_protocols._large_in import BODIES_MAX, HIGH_BYTES, LOW_BYTES
 from tidegate_protocols.mqtt import (
     NO_PROPERTIES,
     Connect,
@@ -39,7 +40,6 @@ from tidegate_protocols.mqtt import (
     SessionState,
     encode,
 )
-from tidegate_protocols.mqtt._large_in import BODIES_MAX, HIGH_BYTES, LOW_BYTES
 
 SIZE_MIN = 100
 BIG = b"0123456789" * 30
@@ -709,7 +709,7 @@ def packets_of(level):
     if level == 5:
         properties = st.builds(
             Properties,
-            payload_format_indicator=st.sampled_from([None, 1]),
+            payload_format_indicator=st.sampled_from([None, 0, 1]),
             topic_alias=st.sampled_from([None, None, 1, 2, 17]),
             user_properties=st.sampled_from([(), (("k", "v" * 150),)]),
         )

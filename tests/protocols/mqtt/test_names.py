@@ -75,22 +75,14 @@ def test_a_filter_has_one_target(topic_filter, target):
 @pytest.mark.parametrize(
     "topic_filter",
     [
-        "a/#/b",  # [MQTT-4.7.1-2]
-        "a#",
-        "#/",
-        "a+",  # [MQTT-4.7.1-3]
-        "+a/b",
         "$queue/",
-        "$queue/a#",
         "$share/g",
         "$share/g/",
         "$share//a",
-        "$share/g+/a",
-        "$share/#/a",
         "$share/",
     ],
 )
-def test_an_illegal_filter_is_refused(topic_filter):
+def test_a_well_formed_filter_may_still_be_refused(topic_filter):
     with pytest.raises(ValueError, match=r".+"):
         target_of(topic_filter)
 

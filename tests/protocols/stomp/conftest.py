@@ -164,6 +164,12 @@ class FakeBroker:
     large_bodies = None
     unsized_bodies = True
 
+    def socket_opened(self) -> bool:
+        return True
+
+    def socket_closed(self) -> None:
+        pass
+
     def __init__(self):
         self.connection: Any = FakeConnection()
         self.requests: list[Any] = []

@@ -63,6 +63,12 @@ class Broker:
     large_bodies = None
     unsized_bodies = False
 
+    def socket_opened(self) -> bool:
+        return True
+
+    def socket_closed(self) -> None:
+        pass
+
     def __init__(self):
         self.queues = collections.defaultdict(list)
         self.sequence, self.acknowledged, self.connections, self.writable = 0, [], [], []

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from link_recorder import TIMEOUT_S, Recorder, hang_up
+from link_recorder import TIMEOUT_S, Recorder, TwoSockets, hang_up
 
-from tidegate_protocols.transport import TcpLink, TcpListener
+from tidegate_protocols.transport import Sockets, TcpLink, TcpListener
 from tidegate_protocols.transport import _tcp as tcp
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    make: Callable[[], Recorder] = Recorder, connections_max: int = 10, refusal: bytes = b""
+    make: Callable[[], Recorder] = Recorder,
+    connections_max: int = 10,
+    refusal: bytes = b"",
+    sockets: Sockets | None = None,
 ):
     handlers = []
 
@@ -24,7 +27,12 @@ async def listening(
         return handlers[-1]
 
     listener = TcpListener(
-        "127.0.0.1", 0, make_handler, connections_max=connections_max, refusal=refusal
+        "127.0.0.1",
+        0,
+        make_handler,
+        connections_max=connections_max,
+        refusal=refusal,
+        sockets=sockets,
     )
     _, port = await listener.start()
     try:
@@ -117,6 +125,30 @@ def test_one_connection_too_many_is_told_and_closed(run, caplog):
             _, writer, _ = await connected(port, handlers)
             assert listener.connection_count == 1
             await hang_up(writer)
+
+    run(scenario())
+
+
+def test_a_socket_too_many_of_all_listeners_is_closed_without_a_word(run):
+    async def scenario():
+        sockets = TwoSockets()
+        async with (
+            listening(refusal=b"full\n", sockets=sockets) as (_, handlers, port),
+            listening(connections_max=1, refusal=b"full\n", sockets=sockets) as (_, others, other),
+        ):
+            _, writer, _ = await connected(port, handlers)
+            _, second, handler = await connected(other, others)
+            for asked in (port, other):
+                reader, refused = await asyncio.open_connection("127.0.0.1", asked)
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+                await hang_up(refused)
+            await hang_up(second)
+            await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            _, third, _ = await connected(port, handlers)
+            await hang_up(third)
+            await hang_up(writer)
+        assert sockets.count == 0
 
     run(scenario())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from link_recorder import Recorder, hang_up
+from link_recorder import Recorder, TwoSockets, hang_up
 
 from tidegate.spi import ConfigError, parse_options
 from tidegate_protocols.transport import TcpListener, TransportOptions
@@ -132,7 +132,11 @@ def test_no_certificate_has_no_subject():
 
 
 @contextlib.asynccontextmanager
-async def listening(chosen: TransportOptions, make: Callable[[], Recorder] = Recorder):
+async def listening(
+    chosen: TransportOptions,
+    make: Callable[[], Recorder] = Recorder,
+    sockets: TwoSockets | None = None,
+):
     handlers: list[Recorder] = []
 
     def make_handler():
@@ -146,6 +150,7 @@ async def listening(chosen: TransportOptions, make: Callable[[], Recorder] = Rec
         connections_max=10,
         tls=server_context(chosen),
         tls_handshake_timeout_s=chosen.handshake_timeout,
+        sockets=sockets,
     )
     _, port = await listener.start()
     try:
@@ -265,6 +270,59 @@ def test_plain_bytes_never_reach_a_handler_and_silence_ends(run, files):
                     await reader.read()
                 await hang_up(writer)
             assert handlers == []
+
+    run(scenario())
+
+
+def test_a_socket_counts_from_accept_on_and_no_more_when_its_handshake_fails(run, files, authority):
+    async def scenario():
+        sockets = TwoSockets()
+        async with listening(options(files, handshake_timeout="100ms"), sockets=sockets) as (
+            listener,
+            handlers,
+            port,
+        ):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            while sockets.count < 2:
+                await asyncio.sleep(0)
+            assert await is_refused(port, client_context(authority))
+            assert handlers == []
+            for reader, writer in silent:
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+                await hang_up(writer)
+            while sockets.count:
+                await asyncio.sleep(0.01)
+            _, left = await asyncio.open_connection("127.0.0.1", port)
+            while not sockets.count:
+                await asyncio.sleep(0)
+            await hang_up(left)  # in the middle of its handshake
+            while sockets.count:
+                await asyncio.sleep(0.01)
+            _, writer = await connect(port, client_context(authority))
+            while not handlers or handlers[0].link is None:
+                await asyncio.sleep(0)
+            assert (sockets.count, listener.connection_count) == (1, 1)
+            await hang_up(writer)
+            await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
+            _, left = await asyncio.open_connection("127.0.0.1", port)
+            while not sockets.count:
+                await asyncio.sleep(0)
+        assert sockets.count == 0
+        await hang_up(left)
+
+    run(scenario())
+
+
+def test_what_comes_right_behind_the_handshake_is_not_lost(run, files, authority):
+    async def scenario():
+        async with listening(options(files)) as (_, handlers, port):
+            for number in range(5):
+                _, writer = await connect(port, client_context(authority))
+                writer.write(b"at once")
+                await hang_up(writer)
+                while len(handlers) <= number or handlers[number].data != b"at once":
+                    await asyncio.sleep(0)
 
     run(scenario())
 

@@ -25,6 +25,11 @@ _log = logging.getLogger("tidegate.broker.acknowledged")
 DISCARD_COUNT: Final = 10_000
 DISCARD_BYTES: Final = 8 << 20
 
+#: The wall clock was set when it differs by more within about a second; less is being slewed.
+STEP_US: Final = 500_000
+#: Older ones are forgotten.
+STEPS_MAX: Final = 100
+
 
 class Reader(AcknowledgedReader):
     """One sink's view. See :class:`AcknowledgedReader`."""
@@ -63,6 +68,28 @@ class Reader(AcknowledgedReader):
         self._released = max(self._released, through)
 
 
+class _ClockSteps:
+    """When the operator set the wall clock, and by how much.
+
+    The age of a row is counted by that clock: without this a step forwards would make the whole log
+    too old, and discard it.
+    """
+
+    def __init__(self) -> None:
+        self._offset: int | None = None
+        self._steps: list[tuple[int, int]] = []  # (last row before it, microseconds)
+
+    def look(self, offset: int, last: int) -> None:
+        """*offset*: of the wall clock to one that nobody sets; *last*: the newest row."""
+        if self._offset is not None and abs(offset - self._offset) > STEP_US:
+            self._steps = [*self._steps, (last, offset - self._offset)][-STEPS_MAX:]
+        self._offset = offset
+
+    def shift(self, row: int) -> int:
+        """How much later *row* was acknowledged by the clock as it is now."""
+        return sum([step for last, step in self._steps if row <= last])
+
+
 class AcknowledgedLog:
     """Shares the store's log between sinks and enforces the limits of ``[broker]``.
 
@@ -76,6 +103,7 @@ class AcknowledgedLog:
         self.refusing = False
         self._config = config
         self._readers: list[Reader] = []
+        self._steps = _ClockSteps()
         self._news = asyncio.Event()
 
     @property
@@ -123,11 +151,12 @@ class AcknowledgedLog:
     async def release_common(self) -> None:
         await self.store.release_acknowledged(min(reader.released for reader in self._readers))
 
-    async def enforce_limits(self, now: int, stopping: Callable[[], bool]) -> None:
+    async def enforce_limits(self, now: int, elapsed: int, stopping: Callable[[], bool]) -> None:
         """Act on a log that is too large or too old; called every second.
 
-        *now*: microseconds since the epoch.
+        *now*: microseconds since the epoch; *elapsed*: of a clock that nobody sets.
         """
+        self._steps.look(now - elapsed, self.last)
         if not self._readers:
             return
         while not stopping():
@@ -136,7 +165,8 @@ class AcknowledgedLog:
             age_us = self._config.acknowledged_age * 1_000_000
             over = statistics.acknowledged_bytes > limit
             oldest = statistics.acknowledged_oldest_at
-            old = bool(age_us and oldest and now - oldest > age_us)
+            shift = self._steps.shift(statistics.acknowledged_first)
+            old = bool(age_us and oldest and now - oldest - shift > age_us)
             discard = self._config.acknowledged_overflow == "discard_oldest"
             refusing = (over or old) and not discard
             if refusing != self.refusing:
@@ -182,7 +212,7 @@ class AcknowledgedLog:
         if old_before and through < last:
             page = await self.store.acknowledged(through, DISCARD_COUNT, DISCARD_BYTES)
             for row in page.rows:
-                if row.acked_at >= old_before:
+                if row.acked_at + self._steps.shift(row.ack_sequence) >= old_before:
                     break
                 through = row.ack_sequence
         return through

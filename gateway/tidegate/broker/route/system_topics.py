@@ -42,7 +42,7 @@ class SystemTopics:
     def __init__(self, core: BrokerCore, interval: float) -> None:
         self._core = core
         self._interval = interval
-        self._started_at = core.now()
+        self._started_at = core.elapsed()
         self._first_sequence = core.next_sequence
         self._published: dict[str, str] = {}
         self._totals: dict[str, int] = {}
@@ -52,13 +52,13 @@ class SystemTopics:
     async def run(self) -> None:
         """Publish now and every interval until cancelled."""
         while True:
-            self.publish(self._core.now())
+            self.publish(self._core.elapsed())
             await asyncio.sleep(self._interval)
 
-    def publish(self, now: int) -> None:
-        """Publish what has changed; *now* in microseconds since the epoch."""
+    def publish(self, elapsed: int) -> None:
+        """Publish what has changed; *elapsed*: :meth:`BrokerCore.elapsed`."""
         core = self._core
-        for name, value in self._values(now).items():
+        for name, value in self._values(elapsed).items():
             if self._published.get(name) == value:
                 continue
             self._published[name] = value
@@ -66,7 +66,7 @@ class SystemTopics:
             message = Message(
                 destination,
                 value.encode(),
-                received_at=now,
+                received_at=core.now(),
                 qos=0,
                 retain=True,
                 content_type="text/plain",
@@ -83,7 +83,7 @@ class SystemTopics:
                 core.add_message(message, route)
                 core.schedule()
 
-    def _values(self, now: int) -> dict[str, str]:
+    def _values(self, elapsed: int) -> dict[str, str]:
         core = self._core
         connected = len(core.connections)
         disconnected = core.sessions.count_disconnected()
@@ -96,7 +96,7 @@ class SystemTopics:
         }
         values: dict[str, int | str] = {
             "version": f"tidegate version {core.version}",
-            "uptime": f"{(now - self._started_at) // _US} seconds",
+            "uptime": f"{(elapsed - self._started_at) // _US} seconds",
             "clients.connected": connected,
             "clients.disconnected": disconnected,
             "clients.total": connected + disconnected,
@@ -113,15 +113,15 @@ class SystemTopics:
             values[f"publish.messages.{what}"] = total
         return {
             **{name: str(value) for name, value in values.items()},
-            **self._averages(totals, now),
+            **self._averages(totals, elapsed),
         }
 
-    def _averages(self, totals: dict[str, int], now: int) -> dict[str, str]:
+    def _averages(self, totals: dict[str, int], elapsed: int) -> dict[str, str]:
         """Messages per minute, averaged exponentially over some minutes, as Mosquitto does."""
-        elapsed_s = (now - self._last_us) / _US
+        elapsed_s = (elapsed - self._last_us) / _US
         if elapsed_s <= 0:
             return {}
-        self._last_us = now
+        self._last_us = elapsed
         found: dict[str, str] = {}
         for what, total in totals.items():
             per_minute = (total - self._totals.get(what, 0)) * 60 / elapsed_s

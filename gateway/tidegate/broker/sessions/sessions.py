@@ -33,6 +33,9 @@ _PROTOCOL_OPTION: Final = "protocol"
 _PRINCIPAL_OPTION: Final = "principal"
 _DEFAULT_PROTOCOL: Final = "mqtt"
 
+#: The beginning of 2020: a clock that says less was not set yet.
+_CLOCK_SET_US: Final = 1_577_836_800_000_000
+
 
 class SessionState:
     """A session: its stored part, its subscriptions and packet-id states.
@@ -41,11 +44,13 @@ class SessionState:
         lists: its durable subscriptions by name.
         inflight: stored packet-id states by (direction, packet id).
         connection: the one that has it now.
+        left_at: when its last connection ended, by :meth:`BrokerCore.elapsed`: its expiry and the
+            delay of its will run from there, whatever the wall clock does.
         in_doubt: by name of a shared subscription, QoS 2 messages whose handshake its last
             connection left unfinished (:mod:`tidegate.broker.sessions.in_doubt`).
     """
 
-    __slots__ = ("connection", "in_doubt", "inflight", "lists", "protocol", "stored")
+    __slots__ = ("connection", "in_doubt", "inflight", "left_at", "lists", "protocol", "stored")
 
     def __init__(self, protocol: str, stored: Session) -> None:
         self.protocol = protocol
@@ -53,6 +58,7 @@ class SessionState:
         self.lists: dict[str, PendingList] = {}
         self.inflight: dict[tuple[InflightDirection, int], InflightRecord] = {}
         self.connection: Connection | None = None
+        self.left_at = 0
         self.in_doubt: in_doubt.InDoubt = {}
 
     @property
@@ -83,14 +89,17 @@ class Sessions:
 
     # --- start ---------------------------------------------------------------------------------
 
-    def recover(self, state: RecoveredState, now: int) -> None:
-        """Take up what the store knows. A session that was connected when the gateway died
-        counts as disconnected now."""
+    def recover(self, state: RecoveredState) -> None:
+        """Take up what the store knows. A session that was connected when the gateway died counts
+        as disconnected now, and so does one of which the clock says what cannot be: that it was
+        left in the future, or before there were any gateways (a clock that was not set yet)."""
+        now, elapsed = self._core.now(), self._core.elapsed()
         for stored in state.sessions:
             protocol = stored.options.get(_PROTOCOL_OPTION, _DEFAULT_PROTOCOL)
-            if stored.disconnected_at == 0:
+            if not _CLOCK_SET_US <= stored.disconnected_at <= now:
                 stored = msgspec.structs.replace(stored, disconnected_at=now)
             session = SessionState(protocol, stored)
+            session.left_at = elapsed - (now - stored.disconnected_at)
             self._by_key[protocol, stored.client_id] = session
             for subscription in stored.attached:
                 self._add_member(session, subscription)
@@ -105,13 +114,13 @@ class Sessions:
             self._core, [item for item in self._by_key.values() if item.stored.attached]
         )
 
-    def end_recovery(self, now: int) -> None:
+    def end_recovery(self) -> None:
         """Destinations and subscriptions are there: wills of clients that are gone take effect."""
         for session in list(self._by_key.values()):
             stored = session.stored
             if stored.will is not None:
                 self._leave_will(session, session.principal, "before the start")
-        self.expire(now)
+        self.expire(self._core.elapsed())
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -121,7 +130,7 @@ class Sessions:
     def find(self, protocol: str, client_id: str) -> SessionState | None:
         """The session that a client takes up; none when its time is over by now."""
         session = self.get(protocol, client_id)
-        if session is not None and self._remove_if_over(session, self._core.now()):
+        if session is not None and self._remove_if_over(session, self._core.elapsed()):
             return None
         return session
 
@@ -158,6 +167,7 @@ class Sessions:
         Args: has_will: the will is to be published.
         """
         session.connection = None
+        session.left_at = self._core.elapsed()
         stored = session.stored
         session.stored = msgspec.structs.replace(
             stored,
@@ -188,7 +198,7 @@ class Sessions:
             client_id=stored.client_id,
             address=address,
             session=session,
-            due=stored.disconnected_at + delay_s * 1_000_000 if delay_s else 0,
+            due=session.left_at + delay_s * 1_000_000,
         )
         self._core.wills.take(will)
 
@@ -208,17 +218,17 @@ class Sessions:
         """Sessions whose client is away."""
         return sum(session.connection is None for session in self._by_key.values())
 
-    def expire(self, now: int) -> None:
-        """Remove the sessions whose time is over."""
+    def expire(self, elapsed: int) -> None:
+        """Remove the sessions whose time is over; *elapsed*: :meth:`BrokerCore.elapsed`."""
         for session in list(self._by_key.values()):
-            self._remove_if_over(session, now)
+            self._remove_if_over(session, elapsed)
 
-    def _remove_if_over(self, session: SessionState, now: int) -> bool:
+    def _remove_if_over(self, session: SessionState, elapsed: int) -> bool:
         stored = session.stored
         if (
             session.connection is not None
             or stored.expiry_interval == SESSION_NEVER_EXPIRES
-            or stored.disconnected_at + stored.expiry_interval * 1_000_000 > now
+            or session.left_at + stored.expiry_interval * 1_000_000 > elapsed
         ):
             return False
         self.expired += 1

@@ -46,7 +46,7 @@ class Will:
     Attributes:
         message: what to publish; principal, client_id, address: of the client.
         session: the stored session that holds it; None when none does.
-        due: when to publish, microseconds since the epoch.
+        due: when to publish, by :meth:`BrokerCore.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
         authorized: see :class:`~tidegate.broker.connection.Connection`.
     """
@@ -106,7 +106,7 @@ class Wills:
 
     def take(self, will: Will) -> None:
         """The client is gone: publish now, or when it is due."""
-        if will.due <= self._core.now():
+        if will.due <= self._core.elapsed():
             self._publish(will)
         else:
             self._wait(will)
@@ -129,9 +129,9 @@ class Wills:
             will.session = None
             self._publish(will)
 
-    def publish_due(self, now: int) -> None:
+    def publish_due(self, elapsed: int) -> None:
         """Publish those whose time has come."""
-        for will in [will for will in self._waiting if will.due <= now]:
+        for will in [will for will in self._waiting if will.due <= elapsed]:
             del self._waiting[will]
             if will.session is not None:
                 self._by_session.pop(will.session, None)
@@ -144,7 +144,7 @@ class Wills:
             if session is not None and session.stored.will is not will.message:
                 will.session = None  # the client came back while it was being written
             will.is_late = True
-            will.due = self._core.now() + RETRY_US
+            will.due = self._core.elapsed() + RETRY_US
             self._wait(will, error)
         else:
             self._lose(will, error)

@@ -256,7 +256,10 @@ class TurnWriter:
     def schedule(self) -> None:
         """See to it that the filling turn ends; call when ``scheduled`` is False."""
         self.scheduled = True
-        self._loop.call_soon(self._end)
+        if self._in_flight is None:
+            self._wake.set()  # the task ends the turn itself: one step of the loop less
+        else:
+            self._loop.call_soon(self._end)
 
     def check_writable(self) -> None:
         """Raises: StoreError when a publish cannot become durable now."""
@@ -299,6 +302,11 @@ class TurnWriter:
         wake = self._wake
         while True:
             await wake.wait()
+            if self.scheduled:
+                try:
+                    self._end()
+                except Exception:  # as below
+                    _log.exception("handing out messages at the end of a turn failed")
             wake.clear()
             while not self.turn.is_empty():
                 turn = self._in_flight = self.turn
@@ -355,14 +363,18 @@ class TurnWriter:
         dropped, front, rest = turn.drop_additions()
         told = StoreFullError(f"the message store is full, send again later ({error})")
         self._tell_failed(dropped, told)
-        while front or rest:
+        # With nothing left an empty batch syncs what was only WRITTEN: whoever still waits in this
+        # turn waits for that.
+        while front or rest or self._has_unsynced:
             front += self.turn.take_front(self._clock())
             try:
-                if front:
+                if front or not rest:
                     await self._store.write(WriteBatch(front))
+                    self._has_unsynced = False
                     front = []
                 if rest:
                     await self._store.write(WriteBatch(rest))
+                    self._has_unsynced = False
                     rest = []
             except StoreFullError:
                 if self._gives_up.is_set():
@@ -371,7 +383,6 @@ class TurnWriter:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FULL_BACK_OFF_S):
                         await self._gives_up.wait()
-        self._has_unsynced = False
 
     def _complete(self, turn: Turn) -> None:
         waiting: dict[Waiting, list[Token]] = {}
@@ -385,7 +396,10 @@ class TurnWriter:
                 else:
                     tokens.append(token)
         for who, tokens in waiting.items():
-            who.confirmed(tokens)
+            try:
+                who.confirmed(tokens)
+            except Exception:  # the others are to be told all the same, and the messages handed out
+                _log.exception("confirming a durable batch failed")
         hand_out(turn.added)
 
     def _fail(self, turn: Turn, error: StoreError) -> None:
@@ -397,6 +411,12 @@ class TurnWriter:
         for unit in reversed(units):  # what was done last is undone first
             undo = unit[4]
             if undo is not None:
-                undo()
+                try:
+                    undo()
+                except Exception:
+                    _log.exception("taking back a dropped unit failed")
         for _, _, who, token, _ in units:
-            who.failed(token, error)
+            try:
+                who.failed(token, error)
+            except Exception:
+                _log.exception("telling a failure failed")

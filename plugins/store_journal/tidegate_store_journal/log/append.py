@@ -319,15 +319,15 @@ class Appender:
         self._flight = None
         future = flight.future
         error: StoreError | None = None
-        if request.error is not None:
-            error = self._write_error(request, request.error, flight)
-        else:
-            try:
+        try:
+            if request.error is None:
                 self._take_effect(flight)
-            except Exception as problem:
-                # A bug of ours: the batch is on disk but not in the index, so go no further.
-                self.fail(problem)
-                error = self.failure_error()
+            else:
+                error = self._write_error(request, request.error, flight)
+        except Exception as problem:
+            # A bug of ours: the batch may be on disk but not in the index, so go no further.
+            self.fail(problem)
+            error = self.failure_error()
         self._set_free()
         if future.done():
             return  # the caller was cancelled
@@ -356,8 +356,9 @@ class Appender:
             self._files.has_large_batches = tail.offset > LARGE_BATCH_BYTES * batches
             self._files.refill(half_used=True)
 
-    def _write_error(self, request: Request, error: OSError, flight: _Flight) -> StoreError:
-        if error.errno in FULL_ERRNOS and not request.sync_failed:
+    def _write_error(self, request: Request, error: Exception, flight: _Flight) -> StoreError:
+        is_full = isinstance(error, OSError) and error.errno in FULL_ERRNOS
+        if is_full and not request.sync_failed:
             # Nothing took effect, and the next batch goes to the same place.
             if flight.is_new_file:
                 self._files.put_back(flight.file)
@@ -370,13 +371,14 @@ class Appender:
         """The journal is read-only from here on."""
         if self.failure is None:
             self.failure = error
-            logger.error("the journal is read-only now error=%s", error)
+            trace = None if isinstance(error, OSError) else error
+            logger.error("the journal is read-only now error=%r", error, exc_info=trace)
 
     def failure_error(self) -> StoreError:
         """What callers are told after :attr:`failure`."""
         if self.failure is None:
             return StoreClosedError("the journal store is not open")
         return StoreIOError(
-            f"the journal is read-only after an error: {self.failure}. Restart the gateway "
-            "once the disk works again"
+            f"the journal is read-only after an error: {str(self.failure) or repr(self.failure)}. "
+            "Restart the gateway once the disk works again"
         )

@@ -51,7 +51,7 @@ def make_writer(
     options: JournalOptions,
     storage: Storage,
     loop: AbstractEventLoop,
-    on_failure: Callable[[OSError], None],
+    on_failure: Callable[[Exception], None],
 ) -> BatchWriter:
     """The writer, not started. *on_failure* is told of a sync that failed behind nobody's request."""
     background = {

@@ -8,7 +8,7 @@ in which order, is the same as in ``_writer``:
   synced, is one request that writes and syncs (``O_DSYNC``). Everything else is written in requests of
   ``journal_buffer_size``, at most ``journal_max_io`` of them under way, and then synced.
 - A file is begun when the one before it is synced.
-- After a sync that failed nothing is written any more.
+- After a sync that failed, or an error that nobody thought of, nothing is written any more.
 
 All methods are for the event loop.
 """
@@ -19,15 +19,15 @@ import asyncio
 import errno
 import logging
 import os
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tidegate_store_journal.log.files import FULL_ERRNOS
 from tidegate_store_journal.log.storage import File
-from tidegate_store_journal.log.writer import Request, log_slow_sync
+from tidegate_store_journal.log.writer import BackgroundSyncs, Request
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -57,12 +57,10 @@ class Ring(Protocol):
         ...
 
 
-class RingWriter:
+class RingWriter(BackgroundSyncs):
     """See the module; the interface is that of ``_writer.Writer``.
 
     Attributes:
-        synced_batch: every batch up to this one is on stable storage.
-        syncs: how many syncs were made, those that were part of a write among them.
         requests_max: most requests that were under way at once.
     """
 
@@ -75,29 +73,25 @@ class RingWriter:
         request_bytes_max: int,
         background_sync_seconds: float | None,
         slow_sync_seconds: float,
-        on_failure: Callable[[OSError], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
-        self._loop = loop
+        super().__init__(
+            loop,
+            background_sync_seconds=background_sync_seconds,
+            slow_sync_seconds=slow_sync_seconds,
+            on_failure=on_failure,
+        )
         self._ring = ring
         self._max_io = max_io
         self._request_bytes_max = request_bytes_max
-        self._background = background_sync_seconds
-        self._slow = slow_sync_seconds
-        self._on_failure = on_failure
         self._queue: deque[Request] = deque()
         self._current: Request | None = None
-        self._dirty: list[File] = []
-        self._dirty_since = 0.0
-        self._timer: TimerHandle | None = None
-        self._written_batch = 0
-        self._sync_is_broken = False
+        self._is_lost = False  # nobody knows what is under way: see _guarded
         self._is_closed = False
         # The transfer that is under way:
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._in_flight = 0
         self._error: OSError | None = None
-        self.synced_batch = 0
-        self.syncs = 0
         self.requests_max = 0
 
     def start(self, synced_batch: int) -> None:
@@ -134,12 +128,30 @@ class RingWriter:
             request.sync_failed = True
             error = OSError("an earlier sync failed; what is on disk is unknown")
             self._loop.call_soon(self._finish, error)
-        elif request.file is None:
+        else:
+            self._guarded(self._begin, request)
+
+    def _begin(self, request: Request) -> None:
+        if request.file is None:
             self._sync_dirty(self._finish)
         elif request.sync_first and self._dirty:
             self._sync_dirty(self._write)
         else:
             self._write(None)
+
+    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Take a step of the request under way; after an error that nobody thought of it is over."""
+        if self._is_lost:
+            return  # the end of something that was under way then
+        try:
+            step(*arguments)
+        except Exception as error:  # no memory, or a bug: whoever waits must learn of it
+            self._is_lost = self._sync_is_broken = True
+            if self._current is None:
+                self._on_failure(error)
+            else:
+                self._current.sync_failed = True
+                self._loop.call_soon(self._finish, error)
 
     def _write(self, error: OSError | None) -> None:
         if error is not None:
@@ -171,15 +183,10 @@ class RingWriter:
     def _written(self, error: OSError | None) -> None:
         request = self._current
         assert request is not None
-        assert request.file is not None
         if error is not None:
             self._wipe(error)
             return
-        self._written_batch = request.batch
-        if request.file not in self._dirty:
-            if not self._dirty:
-                self._dirty_since = self._loop.time()
-            self._dirty.append(request.file)
+        self._note_written(request)
         if request.sync:
             self._sync_dirty(self._finish)
         else:
@@ -201,38 +208,23 @@ class RingWriter:
 
         self._transfer(cut([zeros], request.offset, self._request_bytes_max), wiped)
 
-    def _finish(self, error: OSError | None) -> None:
+    def _finish(self, error: Exception | None) -> None:
         request = self._current
         assert request is not None
         self._current = None
         request.error = error
         request.done(request)
-        if self._dirty and self._timer is None and self._background is not None:
-            self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
+        self._watch_dirty()
         if self._queue and self._current is None:
             self._next()
 
     # ------------------------------------------------------------------------------- syncs
 
-    def _is_time(self) -> None:
-        """What was only written has waited long enough."""
-        self._timer = None
-        if not self._dirty or self._sync_is_broken or self._background is None:
-            return
-        if self._loop.time() < self._dirty_since + self._background:
-            self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
-        else:
-            self.submit(Request(self._synced_in_background))
-
-    def _synced_in_background(self, request: Request) -> None:
-        if request.error is not None:
-            self._on_failure(request.error)
-
     def _sync_dirty(self, then: _Then) -> None:
         """Sync what was written but not synced, one file after the other."""
         if not self._dirty:
             self.synced_batch = self._written_batch
-            self._loop.call_soon(then, None)
+            self._loop.call_soon(self._guarded, then, None)
             return
         begin = self._loop.time()
 
@@ -253,12 +245,7 @@ class RingWriter:
                 then(None)
 
         self._note_request(1)
-        self._ring.datasync(self._dirty[0], synced)
-
-    def _count_sync(self, taken: float) -> None:
-        self.syncs += 1
-        if self._slow and taken > self._slow:
-            log_slow_sync(taken, self._slow, self._written_batch)
+        self._ring.datasync(self._dirty[0], partial(self._guarded, synced))
 
     # ---------------------------------------------------------------------------- transfers
 
@@ -278,7 +265,7 @@ class RingWriter:
         while pieces and self._in_flight < self._max_io:
             offset, data = pieces.popleft()
             self._in_flight += 1
-            done = partial(self._transferred, offset, data, then, synced)
+            done = partial(self._guarded, self._transferred, offset, data, then, synced)
             self._ring.write(request.file, data, offset, done, synced=synced)
         self._note_request(self._in_flight)
 

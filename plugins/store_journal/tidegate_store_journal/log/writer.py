@@ -9,6 +9,10 @@ begin and again to report:
   has anything to do. So for a batch that shows that the loop is busy, submit waits a moment until
   the thread has taken over: about 20 µs, bounded by HAND_OVER_SECONDS_MAX.
 - *Back*: ``loop.call_soon_threadsafe``, once a batch. The system calls run without the GIL.
+
+*On the loop.* Both together take longer than a good disk needs for one message. So a small batch is
+written and synced on the loop itself while nothing else waits for the disk and the last syncs were
+quick. The first slow one sends those behind it to the thread, until syncs are quick again there.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import logging
 import queue
 import threading
 import time
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -32,21 +36,30 @@ BACKGROUND_SYNC_SECONDS: Final = 0.05
 #: A batch of this many bytes did not come from a client that waits for each message, so the loop
 #: has more to do and will keep the GIL.
 HAND_OVER_BYTES_MIN: Final = 4096
+#: Syncs that take at most so long on average may be made on the loop: a hand-over there and back takes
+#: about half of it.
+QUICK_SYNC_SECONDS: Final = 0.0003
+#: A disk has to prove that it is quick: some 30 syncs, and as many again behind one of so long.
+_SYNC_SECONDS_AT_FIRST: Final = 0.01
+#: What a sync counts in the average.
+_SYNC_WEIGHT: Final = 1 / 8
+#: More than this is not synced on the loop, however quick the last syncs were.
+_QUICK_SYNC_BYTES_MAX: Final = 64 << 10
 #: The thread answers in 20 µs unless the machine is overloaded; then it is not worth waiting for.
 HAND_OVER_SECONDS_MAX: Final = 0.001
 
 
 class Request:
-    """One batch to write, or (without buffers) a wish to sync everything before it.
+    """One batch to write, or (without a file) a wish to sync everything before it.
 
     Attributes:
         file, offset, buffers: what goes where.
         batch: its number, or 0.
         sync: sync after writing.
         sync_first: files that must be synced before anything is written to *file*.
-        done: called on the loop with this request.
-        error: what went wrong; synced: the error came from a sync, so that it is unknown what is
-            on disk.
+        done: called on the loop with this request, at the earliest within ``submit``.
+        error: what went wrong; sync_failed: in a sync, or in a way that nobody thought of, so that it
+            is unknown what is on disk.
     """
 
     __slots__ = (
@@ -80,7 +93,7 @@ class Request:
         self.batch = batch
         self.sync = sync
         self.sync_first = sync_first
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.sync_failed = False
         self.started: threading.Lock | None = None
 
@@ -98,17 +111,13 @@ class BatchWriter(Protocol):
     async def close(self) -> None: ...
 
 
-def log_slow_sync(taken: float, threshold: float, batch: int) -> None:
-    """Tell the operator that a sync took longer (seconds) than ``slow_sync_threshold``."""
-    logger.warning("slow sync seconds=%.3f threshold=%.3f batch=%d", taken, threshold, batch)
-
-
-class Writer:
-    """See the module. ``submit`` is for the loop's thread, the rest of the state for readers.
+class BackgroundSyncs:
+    """What both writers know of unsynced files, and the timer that has them synced at the latest.
 
     Attributes:
         synced_batch: every batch up to this one is on stable storage. Read without a lock: it only
             grows, and an old value is always true.
+        syncs: how many syncs were made.
     """
 
     def __init__(
@@ -117,20 +126,82 @@ class Writer:
         *,
         background_sync_seconds: float | None,
         slow_sync_seconds: float,
-        on_failure: Callable[[OSError], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._loop = loop
         self._background = background_sync_seconds
         self._slow = slow_sync_seconds
         self._on_failure = on_failure
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._idle = True
         self._dirty: list[File] = []
         self._dirty_since = 0.0
+        self._timer: TimerHandle | None = None
         self._written_batch = 0
         self._sync_is_broken = False
         self.synced_batch = 0
         self.syncs = 0
+
+    def submit(self, request: Request) -> None:
+        """See BatchWriter."""
+        raise NotImplementedError
+
+    def _note_written(self, request: Request) -> None:
+        assert request.file is not None
+        self._written_batch = request.batch
+        if request.file not in self._dirty:
+            if not self._dirty:
+                self._dirty_since = self._loop.time()
+            self._dirty.append(request.file)
+
+    def _count_sync(self, taken: float) -> None:
+        self.syncs += 1
+        if self._slow and taken > self._slow:
+            logger.warning(
+                "slow sync seconds=%.3f threshold=%.3f batch=%d",
+                taken,
+                self._slow,
+                self._written_batch,
+            )
+
+    def _watch_dirty(self) -> None:
+        """On the loop, behind a request: what was only written must not stay so."""
+        if self._dirty and self._timer is None and self._background is not None:
+            self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
+
+    def _is_time(self) -> None:
+        self._timer = None
+        if not self._dirty or self._sync_is_broken or self._background is None:
+            return
+        if self._loop.time() < self._dirty_since + self._background:
+            self._watch_dirty()
+        else:
+            self.submit(Request(self._synced_in_background))
+
+    def _synced_in_background(self, request: Request) -> None:
+        if request.error is not None:
+            self._on_failure(request.error)
+
+
+class Writer(BackgroundSyncs):
+    """See the module. ``submit`` and ``close`` are for the loop's thread."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        *,
+        background_sync_seconds: float | None,
+        slow_sync_seconds: float,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(
+            loop,
+            background_sync_seconds=background_sync_seconds,
+            slow_sync_seconds=slow_sync_seconds,
+            on_failure=on_failure,
+        )
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._waiting = 0  # requests that the thread has; with none its state is the loop's
+        self._dirty_bytes = 0
+        self._sync_seconds = _SYNC_SECONDS_AT_FIRST  # on average
         self._thread = threading.Thread(
             target=self._run, name="tidegate-journal-writer", daemon=True
         )
@@ -141,18 +212,39 @@ class Writer:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Queue *request*; ``request.done`` is called on the loop when it is carried out."""
-        if (
-            self._idle
-            and len(request.buffers) > 1
-            and len(request.buffers[1]) > HAND_OVER_BYTES_MIN
-        ):
+        """Carry *request* out, or queue it; ``request.done`` is called on the loop then."""
+        size = len(request.buffers[1]) if request.buffers else 0
+        if not self._waiting and self._is_quick(request, size):
+            self._attempt(request)
+            self._finish(request)
+            return
+        self._waiting += 1
+        if size > HAND_OVER_BYTES_MIN and self._waiting == 1:
             started = request.started = threading.Lock()
             started.acquire()
             self._requests.put(request)
             started.acquire(timeout=HAND_OVER_SECONDS_MAX)
         else:
             self._requests.put(request)
+
+    def _is_quick(self, request: Request, size: int) -> bool:
+        """It may be carried out on the loop: hardly longer than the hand-overs take."""
+        return (
+            size <= HAND_OVER_BYTES_MIN
+            and self._sync_seconds < QUICK_SYNC_SECONDS
+            and self._dirty_bytes < _QUICK_SYNC_BYTES_MAX
+            and request.file is not None
+            and not request.sync_first
+        )
+
+    def _finish(self, request: Request) -> None:
+        request.done(request)
+        if self._dirty:
+            self._watch_dirty()
+
+    def _answered(self, request: Request) -> None:
+        self._waiting -= 1
+        self._finish(request)
 
     def stop(self) -> None:
         """Carry out what was submitted, sync, and end. Blocks; call it from another thread."""
@@ -161,40 +253,35 @@ class Writer:
 
     async def close(self) -> None:
         """As :meth:`stop`, for the loop."""
+        if self._timer is not None:
+            self._timer.cancel()
         await asyncio.to_thread(self.stop)
 
-    # ------------------------------------------------------------------------ in the thread
+    # ------------------------------------------- in the thread; on the loop while that has nothing
 
     def _run(self) -> None:
-        get = self._requests.get
-        while True:
+        while (request := self._requests.get()) is not None:
+            if request.started is not None:
+                request.started.release()
+            self._attempt(request)
             try:
-                request = get(timeout=self._time_to_sync())
-            except queue.Empty:
-                self._idle = False
-                self._sync_in_background()
-                self._idle = True
-                continue
-            if request is None:
-                self._sync_in_background()
-                return
-            self._idle = False
-            try:
-                if request.started is not None:
-                    request.started.release()
-                self._carry_out(request)
-            except OSError as error:
-                request.error = error
-            self._idle = True
-            try:
-                self._loop.call_soon_threadsafe(request.done, request)
+                self._loop.call_soon_threadsafe(self._answered, request)
             except RuntimeError:
                 return  # the loop was closed without closing the store; nobody listens any more
+        if not self._sync_is_broken:
+            last = Request(self._synced_in_background)
+            self._attempt(last)
+            if last.error is not None:
+                logger.warning("the last sync failed error=%r", last.error)
 
-    def _time_to_sync(self) -> float | None:
-        if not self._dirty or self._background is None:
-            return None
-        return max(0.0, self._dirty_since + self._background - time.monotonic())
+    def _attempt(self, request: Request) -> None:
+        try:
+            self._carry_out(request)
+        except OSError as error:
+            request.error = error
+        except Exception as error:  # no memory, or a bug: whoever waits must learn of it
+            self._sync_is_broken = request.sync_failed = True
+            request.error = error
 
     def _carry_out(self, request: Request) -> None:
         if self._sync_is_broken:
@@ -209,11 +296,8 @@ class Writer:
             except OSError:
                 self._wipe(file, request)
                 raise
-            self._written_batch = request.batch
-            if file not in self._dirty:
-                if not self._dirty:
-                    self._dirty_since = time.monotonic()
-                self._dirty.append(file)
+            self._note_written(request)
+            self._dirty_bytes += len(request.buffers[1])
         if request.sync:
             self._sync(request)
 
@@ -226,7 +310,7 @@ class Writer:
             # never confirmed is what recovery repairs anyway.
             logger.info("a batch that failed half-way could not be wiped offset=%d", request.offset)
 
-    def _sync(self, request: Request | None) -> None:
+    def _sync(self, request: Request) -> None:
         for file in self._dirty:
             begin = time.monotonic()
             try:
@@ -234,24 +318,11 @@ class Writer:
             except OSError:
                 # After a failed fsync the kernel may have dropped the dirty pages and call them
                 # clean: a second sync would succeed and prove nothing. So this is final.
-                self._sync_is_broken = True
-                if request is not None:
-                    request.sync_failed = True
+                self._sync_is_broken = request.sync_failed = True
                 raise
             taken = time.monotonic() - begin
-            self.syncs += 1
-            if self._slow and taken > self._slow:
-                log_slow_sync(taken, self._slow, self._written_batch)
+            self._sync_seconds += (taken - self._sync_seconds) * _SYNC_WEIGHT
+            self._count_sync(taken)
         self._dirty.clear()
+        self._dirty_bytes = 0
         self.synced_batch = self._written_batch
-
-    def _sync_in_background(self) -> None:
-        if self._sync_is_broken:
-            return
-        try:
-            self._sync(None)
-        except OSError as error:
-            try:
-                self._loop.call_soon_threadsafe(self._on_failure, error)
-            except RuntimeError:
-                logger.warning("sync failed after the loop was closed error=%s", error)

@@ -146,6 +146,10 @@ class FolderStorage(Protocol):
         """The files whose names begin with *name* and a bar, under the rest of their names."""
         ...
 
+    def make_folder(self, name: str) -> None:
+        """Make it, if it is not there, and its name durable."""
+        ...
+
 
 class FlatFolders:
     """Folders as prefixes of names in a storage that has no directories."""
@@ -167,6 +171,8 @@ class FlatFolders:
 
     def make(self, name: str) -> Folder:
         """See :class:`Folders`."""
+        if isinstance(self._storage, FolderStorage):
+            self._storage.make_folder(f"{FOLDERS_NAME}|{name}")
         return self.get(name)
 
     def remove(self, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from mqtt_clauses import both, proves
-from mqtt_raw import DISCONNECT, PUBACK, V5, V311, publish, subscribe
+from mqtt_raw import DISCONNECT, PUBACK, V5, V311, publish, subscribe, unsubscribe
 
 
 @pytest.fixture(scope="module")
@@ -10,6 +10,14 @@ def gateway(gateway_type):
     """One of their own, because these tests subscribe to everything."""
     with gateway_type() as running:
         yield running
+
+
+def subscribes(version, topic_filter):
+    return subscribe(1, ("fine", 0), (topic_filter, 0), version=version)
+
+
+def unsubscribes(version, topic_filter):
+    return unsubscribe(1, "fine", topic_filter, version=version)
 
 
 def is_refused(client, *codes):
@@ -44,20 +52,35 @@ def test_a_topic_filter_has_a_character(dial, name, version):
     is_refused(dial(version, connect=name).send(subscribe(1, ("", 0), version=version)), 0x82)
 
 
-@pytest.mark.parametrize("topic_filter", ["a#", "#/a", "a/#/b", "##", "/#/", "a/b#", "#+"])
-@both("4.7.1-2", "4.7.1-1")
-def test_a_hash_is_the_whole_last_level(dial, name, version, topic_filter):
+@pytest.mark.parametrize(
+    "topic_filter", ["a#", "#/a", "a/#/b", "##", "/#/", "a/b#", "#+", "$queue/a#"]
+)
+@pytest.mark.parametrize("asks", [subscribes, unsubscribes])
+@both("4.7.1-2 4.8.0-1", "4.7.1-1 4.13.1-1")
+def test_a_hash_is_the_whole_last_level(dial, name, version, topic_filter, asks):
     client = dial(version, connect=name)
-    assert client.subscribe(topic_filter) == (0x8F if version == V5 else 0x80)
-    assert client.subscribe(f"{name}/#") == 0  # the connection goes on
+    assert client.subscribe(f"{name}/#") == 0
+    is_refused(client.send(asks(version, topic_filter)), 0x82)
 
 
-@pytest.mark.parametrize("topic_filter", ["a+", "+a", "a/+b", "a+/b", "++", "a/++/b"])
-@both("4.7.1-3", "4.7.1-2")
-def test_a_plus_is_a_whole_level(dial, name, version, topic_filter):
+@pytest.mark.parametrize("topic_filter", ["a+", "+a", "a/+b", "a+/b", "++", "a/++/b", "$queue/a+"])
+@pytest.mark.parametrize("asks", [subscribes, unsubscribes])
+@both("4.7.1-3 4.8.0-1", "4.7.1-2 4.13.1-1")
+def test_a_plus_is_a_whole_level(dial, name, version, topic_filter, asks):
     client = dial(version, connect=name)
-    assert client.subscribe(topic_filter) == (0x8F if version == V5 else 0x80)
     assert client.subscribe(f"+/{name}/+") == 0
+    is_refused(client.send(asks(version, topic_filter)), 0x82)
+
+
+@both("4.8.0-1", "4.13.1-1")
+def test_nothing_of_a_subscribe_with_a_malformed_filter_is_carried_out(dial, name, version):
+    kept = {"clean": False} | ({"session_expiry": 1000} if version == V5 else {})
+    client = dial(version, connect=name, **kept)
+    is_refused(client.send(subscribe(1, (name, 1), ("a#", 1), version=version)), 0x82)
+    client = dial(version, connect=name, **kept)
+    assert client.is_passed_over(dial(connect=f"{name}p"))
+    dial(connect=f"{name}q").publishes(name, b"x")
+    assert client.is_quiet()
 
 
 MATCHES = [

@@ -204,7 +204,7 @@ def refused(also=""):
     wanted = [
         (publish("$SYS/x", b"", version=V5, qos=1, packet_id=1), PUBACK, "3.4.2-2"),
         (publish("$SYS/x", b"", version=V5, qos=2, packet_id=1), PUBREC, "3.5.2-2"),
-        (subscribe(1, ("a#", 0), version=V5), SUBACK, "3.9.2-1"),
+        (subscribe(1, ("$share/g", 0), version=V5), SUBACK, "3.9.2-1"),
         (packet(0x00), DISCONNECT, "3.14.2-3"),
     ]
     return pytest.mark.parametrize(

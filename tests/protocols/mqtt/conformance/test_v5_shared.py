@@ -2,7 +2,7 @@
 
 import pytest
 from mqtt_clauses import proves
-from mqtt_raw import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, ack
+from mqtt_raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, V5, ack, subscribe
 
 KEPT = {"clean": False, "session_expiry": 1000}
 
@@ -13,17 +13,29 @@ KEPT = {"clean": False, "session_expiry": 1000}
         pytest.param("$share//a", marks=proves("5.0", "4.8.2-1"), id="empty name"),
         pytest.param("$share/g", marks=proves("5.0", "4.8.2-2"), id="no filter"),
         pytest.param("$share/g/", marks=proves("5.0", "4.8.2-2"), id="empty filter"),
-        pytest.param("$share/g+/a", marks=proves("5.0", "4.8.2-2"), id="+ in the name"),
-        pytest.param("$share/g#/a", marks=proves("5.0", "4.8.2-2"), id="# in the name"),
         pytest.param("$share/+/a", marks=proves("5.0", "4.8.2-2"), id="+"),
         pytest.param("$share/#", marks=proves("5.0", "4.8.2-2"), id="#"),
-        pytest.param("$share/g/a#", marks=proves("5.0", "4.7.1-1"), id="bad filter"),
     ],
 )
 def test_a_shared_filter_of_a_wrong_form_is_refused(dial, name, topic_filter):
     client = dial(V5, connect=name)
     assert client.subscribe(topic_filter) == 0x8F
     assert client.subscribe(name) == 0  # the connection goes on
+
+
+@pytest.mark.parametrize(
+    "topic_filter",
+    [
+        pytest.param("$share/g+/a", marks=proves("5.0", "4.8.2-2 4.7.1-2"), id="+ in the name"),
+        pytest.param("$share/g#/a", marks=proves("5.0", "4.8.2-2 4.7.1-1"), id="# in the name"),
+        pytest.param("$share/g/a#", marks=proves("5.0", "4.7.1-1"), id="bad filter"),
+    ],
+)
+@proves("5.0", "4.13.1-1")
+def test_a_malformed_shared_filter_ends_the_connection(dial, name, topic_filter):
+    client = dial(V5, connect=name).send(subscribe(1, (topic_filter, 0), version=V5))
+    assert client.receive(DISCONNECT).code == 0x82
+    assert client.is_closed()
 
 
 @proves("5.0", "4.8.2-1 4.8.2-2 4.8.2-3")

@@ -102,17 +102,39 @@ def test_disconnect_4_publishes_the_will(dial, name, observer):
     assert observer.message().body == b"gone"
 
 
-@proves("5.0", "3.1.3-10 3.1.2-7 3.3.2-18")
-def test_a_will_has_the_properties_it_was_given(dial, name, observer):
+@pytest.mark.parametrize(
+    ("payload_format", "content_type", "correlation_data"),
+    [(1, "text/plain", b"\x00\xff"), (0, "", b"")],
+)
+@proves("5.0", "3.1.3-10 3.1.2-7 3.3.2-4 3.3.2-16 3.3.2-18 3.3.2-20")
+def test_a_will_has_the_properties_it_was_given(
+    dial, name, observer, payload_format, content_type, correlation_data
+):
     pairs = [("b", "1"), ("a", "2"), ("b", "1"), ("", ""), ("a", "1")]
     given = {
-        "payload_format": 1,
-        "content_type": "text/plain",
+        "payload_format": payload_format,
+        "content_type": content_type,
         "response_topic": f"{name}/answers",
-        "correlation_data": b"\x00\xff",
+        "correlation_data": correlation_data,
         "user_property": pairs,
     }
     dial(V5, connect=name, will=(f"{name}/will", b"gone"), will_properties=given).drop()
+    assert observer.message().props == given
+
+
+@proves("5.0", "3.3.2-4 3.3.2-16 3.3.2-20")
+def test_a_stored_will_has_its_empty_properties_after_a_restart(dial, name, start_gateway):
+    gateway = start_gateway()
+    given = {"payload_format": 0, "content_type": "", "correlation_data": b""}
+    kept = {"clean": False, "session_expiry": 1000, "gateway": gateway}
+    observer = dial(V5, connect=f"{name}o", **kept)
+    observer.subscribe(f"{name}/will", 1)
+    will = {"will": (f"{name}/will", b"gone"), "will_qos": 1}
+    delayed = given | {"will_delay": 2}
+    dial(V5, connect=name, **kept, **will, will_properties=delayed).drop()
+    observer.drop()
+    gateway.restart()
+    observer = dial(V5, connect=f"{name}o", **kept)
     assert observer.message().props == given
 
 

@@ -1,0 +1,56 @@
+"""How many sockets all listeners may have open: the store needs descriptors, too.
+
+They are counted from accept on: who has not finished a handshake, or was never asked who it is,
+takes a descriptor like everybody else, and a store without descriptors can write nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+from tidegate.config import DESCRIPTORS_RESERVED
+
+_log = logging.getLogger("tidegate.broker")
+
+
+class Sockets:
+    """Counts; see :meth:`tidegate.spi.Broker.socket_opened`.
+
+    Args: connections_max: of the configuration. The limit of the process may allow fewer.
+    """
+
+    def __init__(self, connections_max: int) -> None:
+        self.count = 0
+        self._connections_max = connections_max
+        self._refused = 0
+
+    @property
+    def limit(self) -> int:
+        """At most so many; looked up each time, because the limit of a process can be changed."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY:
+            return self._connections_max
+        return min(self._connections_max, max(soft - DESCRIPTORS_RESERVED, soft // 4, 1))
+
+    def opened(self) -> bool:
+        """Count one more, or refuse it."""
+        limit = self.limit
+        if self.count < limit:
+            self.count += 1
+            self._refused = 0
+            return True
+        if not self._refused:  # once an episode: a storm must not fill the log
+            _log.error(
+                "sockets=%d: at the limit, more are closed at once (broker.connections_max=%d,"
+                " descriptors of the process less %d)",
+                limit,
+                self._connections_max,
+                DESCRIPTORS_RESERVED,
+            )
+        self._refused += 1
+        return False
+
+    def closed(self) -> None:
+        """One that was counted is gone."""
+        self.count -= 1
