@@ -186,8 +186,6 @@ def _recover(
     missing: set[int] = set()
     if loaded is not None:
         missing = _missing_files(replay, loaded, policy, quarantine.gone)
-    check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
-    keep_damaged(replay.storage, bindings, report)
     lost = Lost()
     if loaded is not None:
         restore(replay, loaded)
@@ -202,6 +200,9 @@ def _recover(
         clean = not replay.files and not replay.spares
         replayed = rebuild(replay, bindings.mark)
     repaired = examine_tail(replay, trusted=clean)
+    # Now, because what is wrong with data files has been said.
+    check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
+    keep_damaged(replay.storage, bindings, report)
     replay.go_on_behind_the_missing()
     pool = sorted(filter(FREE_NAME.fullmatch, names))
     known = [file.file_id for file in (*replay.files, *replay.spares)]
