@@ -9,7 +9,12 @@ import threading
 from collections.abc import Generator, Iterator
 
 import pytest
-from crash_crew import (  # noqa: F401 - hooks and a fixture; tests/_support is on the path
+from async_tests import (  # noqa: F401 - hooks; tests/_support is on the path
+    pytest_asyncio_loop_factories,
+    pytest_runtest_call,
+    pytest_runtest_teardown,
+)
+from crash_crew import (  # noqa: F401 - hooks and a fixture
     pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,

@@ -346,7 +346,6 @@ def restarts(key: str) -> CrashReport:
     return report
 
 
-@pytest.mark.xfail(strict=True, reason="fault 2: recovery believes what the disk never got")
 @pytest.mark.crew(jobs=lambda: [job(restarts, key) for key in LIVE_KEYS])
 def test_after_a_failed_sync_and_a_restart_the_power_loses_nothing_confirmed(
     results: list[CrashReport], report: CrashReport

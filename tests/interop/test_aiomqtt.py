@@ -63,71 +63,59 @@ async def heard(client: aiomqtt.Client, count: int) -> list[aiomqtt.Message]:
 
 @pytest.mark.parametrize("transport", ["tcp", "tls", "ws", "wss"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_is_published_is_heard_in_order(client_of, version, transport, qos) -> None:
+async def test_what_is_published_is_heard_in_order(client_of, version, transport, qos) -> None:
     name = f"aiomqtt/{version}/{transport}/{qos}"
 
-    async def scenario() -> None:
-        async with (
-            client_of(version, f"{name}-s", transport=transport) as subscriber,
-            client_of(version, f"{name}-p", transport=transport) as publisher,
-        ):
-            await subscriber.subscribe(f"{name}/#", qos)
-            for number in range(20):
-                await publisher.publish(f"{name}/x", b"%d" % number, qos)
-            got = await heard(subscriber, 20)
-            assert [message.payload for message in got] == [b"%d" % n for n in range(20)]
-            assert {(str(message.topic), message.qos) for message in got} == {(f"{name}/x", qos)}
-
-    run(scenario())
+    async with (
+        client_of(version, f"{name}-s", transport=transport) as subscriber,
+        client_of(version, f"{name}-p", transport=transport) as publisher,
+    ):
+        await subscriber.subscribe(f"{name}/#", qos)
+        for number in range(20):
+            await publisher.publish(f"{name}/x", b"%d" % number, qos)
+        got = await heard(subscriber, 20)
+        assert [message.payload for message in got] == [b"%d" % n for n in range(20)]
+        assert {(str(message.topic), message.qos) for message in got} == {(f"{name}/x", qos)}
 
 
-def test_many_publishes_at_once_are_all_confirmed(client_of, version) -> None:
+async def test_many_publishes_at_once_are_all_confirmed(client_of, version) -> None:
     name = f"aiomqtt/{version}/many"
 
-    async def scenario() -> None:
-        async with client_of(version, "many") as client:
-            await client.subscribe(name, 2)
-            await asyncio.gather(*(client.publish(name, b"%d" % n, 2) for n in range(200)))
-            got = await heard(client, 200)
-            assert sorted(int(message.payload) for message in got) == list(range(200))
-
-    run(scenario())
+    async with client_of(version, "many") as client:
+        await client.subscribe(name, 2)
+        await asyncio.gather(*(client.publish(name, b"%d" % n, 2) for n in range(200)))
+        got = await heard(client, 200)
+        assert sorted(int(message.payload) for message in got) == list(range(200))
 
 
-def test_retained_messages_reach_later_subscribers(client_of, version) -> None:
+async def test_retained_messages_reach_later_subscribers(client_of, version) -> None:
     name = f"aiomqtt/{version}/kept"
 
-    async def scenario() -> None:
-        async with client_of(version, "keeper") as client:
-            await client.publish(f"{name}/a", b"old", 1, True)
-            await client.publish(f"{name}/b", b"gone", 1, True)
-            await client.publish(f"{name}/b", b"", 1, True)
-            await client.subscribe(f"{name}/+", 1)
-            await client.publish(f"{name}/a", b"live", 1)
-            first, second = await heard(client, 2)
-            assert (first.payload, first.retain) == (b"old", True)
-            assert (second.payload, bool(second.retain)) == (b"live", False)
-
-    run(scenario())
+    async with client_of(version, "keeper") as client:
+        await client.publish(f"{name}/a", b"old", 1, True)
+        await client.publish(f"{name}/b", b"gone", 1, True)
+        await client.publish(f"{name}/b", b"", 1, True)
+        await client.subscribe(f"{name}/+", 1)
+        await client.publish(f"{name}/a", b"live", 1)
+        first, second = await heard(client, 2)
+        assert (first.payload, first.retain) == (b"old", True)
+        assert (second.payload, bool(second.retain)) == (b"live", False)
 
 
-def test_a_persistent_session_gets_what_it_missed(client_of, version) -> None:
+async def test_a_persistent_session_gets_what_it_missed(client_of, version) -> None:
     name = f"aiomqtt/{version}/sleep"
 
-    async def scenario() -> None:
-        async with client_of(version, "sleeper", clean=False) as sleeper:
-            await sleeper.subscribe(name, 1)
-        async with client_of(version, "waker") as waker:
-            for number in range(5):
-                await waker.publish(name, b"%d" % number, 1)
-        async with client_of(version, "sleeper", clean=False) as sleeper:
-            got = await heard(sleeper, 5)
-            assert [message.payload for message in got] == [b"%d" % n for n in range(5)]
-
-    run(scenario())
+    async with client_of(version, "sleeper", clean=False) as sleeper:
+        await sleeper.subscribe(name, 1)
+    async with client_of(version, "waker") as waker:
+        for number in range(5):
+            await waker.publish(name, b"%d" % number, 1)
+    async with client_of(version, "sleeper", clean=False) as sleeper:
+        got = await heard(sleeper, 5)
+        assert [message.payload for message in got] == [b"%d" % n for n in range(5)]
 
 
-def test_the_will_is_published_when_a_client_vanishes(client_of, version) -> None:
+async def test_the_will_is_published_when_a_client_vanishes(client_of, version) -> None:
     name = f"aiomqtt/{version}/will"
 
     async def vanish(dying: aiomqtt.Client) -> None:
@@ -144,10 +132,10 @@ def test_the_will_is_published_when_a_client_vanishes(client_of, version) -> Non
                 await vanish(dying)
             assert [message.payload for message in await heard(mourner, 1)] == [b"farewell"]
 
-    run(scenario())
+    await scenario()
 
 
-def test_request_and_response_with_properties(client_of) -> None:
+async def test_request_and_response_with_properties(client_of) -> None:
     async def answer_one(client: aiomqtt.Client) -> None:
         (request,) = await heard(client, 1)
         asked: Any = request.properties
@@ -155,40 +143,34 @@ def test_request_and_response_with_properties(client_of) -> None:
         back = properties("PUBLISH", CorrelationData=asked.CorrelationData)
         await client.publish(asked.ResponseTopic, b"answer", 1, properties=back)
 
-    async def scenario() -> None:
-        async with (
-            client_of("5.0", "asking") as asking,
-            client_of("5.0", "answering") as answering,
-        ):
-            await answering.subscribe("$share/services/aiomqtt/service", 1)
-            await asking.subscribe(
-                "aiomqtt/replies", 1, properties=properties("SUBSCRIBE", SubscriptionIdentifier=5)
-            )
-            more = properties(
-                "PUBLISH",
-                ContentType="text/plain",
-                ResponseTopic="aiomqtt/replies",
-                CorrelationData=b"\xff\x00",
-                MessageExpiryInterval=60,
-                UserProperty=[("a", "1"), ("a", "2")],
-            )
-            await asking.publish("aiomqtt/service", b"question", 1, properties=more)
-            await answer_one(answering)
-            (answer,) = await heard(asking, 1)
-            got: Any = answer.properties
-            assert (answer.payload, got.CorrelationData) == (b"answer", b"\xff\x00")
-            assert got.SubscriptionIdentifier == [5]
-
-    run(scenario())
+    async with (
+        client_of("5.0", "asking") as asking,
+        client_of("5.0", "answering") as answering,
+    ):
+        await answering.subscribe("$share/services/aiomqtt/service", 1)
+        await asking.subscribe(
+            "aiomqtt/replies", 1, properties=properties("SUBSCRIBE", SubscriptionIdentifier=5)
+        )
+        more = properties(
+            "PUBLISH",
+            ContentType="text/plain",
+            ResponseTopic="aiomqtt/replies",
+            CorrelationData=b"\xff\x00",
+            MessageExpiryInterval=60,
+            UserProperty=[("a", "1"), ("a", "2")],
+        )
+        await asking.publish("aiomqtt/service", b"question", 1, properties=more)
+        await answer_one(answering)
+        (answer,) = await heard(asking, 1)
+        got: Any = answer.properties
+        assert (answer.payload, got.CorrelationData) == (b"answer", b"\xff\x00")
+        assert got.SubscriptionIdentifier == [5]
 
 
-def test_a_refused_connect_and_a_refused_filter_are_named(client_of) -> None:
-    async def scenario() -> None:
-        with pytest.raises(aiomqtt.MqttError, match="Client identifier not valid"):
-            async with client_of("5.0", "x" * 2000):
-                pass
-        async with client_of("5.0", "refused") as client:
-            codes = await client.subscribe([("$share/g", 1), ("aiomqtt/fine", 1)])
-            assert [code.value for code in codes] == [0x8F, 1]
-
-    run(scenario())
+async def test_a_refused_connect_and_a_refused_filter_are_named(client_of) -> None:
+    with pytest.raises(aiomqtt.MqttError, match="Client identifier not valid"):
+        async with client_of("5.0", "x" * 2000):
+            pass
+    async with client_of("5.0", "refused") as client:
+        codes = await client.subscribe([("$share/g", 1), ("aiomqtt/fine", 1)])
+        assert [code.value for code in codes] == [0x8F, 1]

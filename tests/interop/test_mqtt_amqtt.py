@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -58,7 +57,7 @@ async def heard(client: MQTTClient) -> Any:
 
 @pytest.mark.parametrize("transport", ["tcp", "tls", "ws", "wss"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_what_is_published_is_heard_in_order(client_of, transport, qos) -> None:
+async def test_what_is_published_is_heard_in_order(client_of, transport, qos) -> None:
     name = f"amqtt/{transport}/{qos}"
 
     async def scenario() -> list[Any]:
@@ -73,60 +72,48 @@ def test_what_is_published_is_heard_in_order(client_of, transport, qos) -> None:
             return [(message.topic, bytes(message.data), message.qos) for message in got]
 
     wanted = [(f"{name}/t", str(number).encode(), qos) for number in range(10)]
-    assert asyncio.run(scenario()) == wanted
+    assert await scenario() == wanted
 
 
-def test_retained_messages_reach_later_subscribers(client_of) -> None:
-    async def scenario() -> None:
-        async with client_of("amqtt-retain") as client:
-            await client.publish("amqtt-kept/a", b"old", qos=1, retain=True)
-            await client.publish("amqtt-kept/b", b"gone", qos=1, retain=True)
-            await client.publish("amqtt-kept/b", b"", qos=1, retain=True)
-            await client.subscribe([("amqtt-kept/+", 1)])
-            message = await heard(client)
-            assert (message.topic, bytes(message.data)) == ("amqtt-kept/a", b"old")
-            assert message.retain
-            await client.publish("amqtt-kept/a", b"live", qos=1)
-            message = await heard(client)
-            assert (bytes(message.data), bool(message.retain)) == (b"live", False)
-
-    asyncio.run(scenario())
+async def test_retained_messages_reach_later_subscribers(client_of) -> None:
+    async with client_of("amqtt-retain") as client:
+        await client.publish("amqtt-kept/a", b"old", qos=1, retain=True)
+        await client.publish("amqtt-kept/b", b"gone", qos=1, retain=True)
+        await client.publish("amqtt-kept/b", b"", qos=1, retain=True)
+        await client.subscribe([("amqtt-kept/+", 1)])
+        message = await heard(client)
+        assert (message.topic, bytes(message.data)) == ("amqtt-kept/a", b"old")
+        assert message.retain
+        await client.publish("amqtt-kept/a", b"live", qos=1)
+        message = await heard(client)
+        assert (bytes(message.data), bool(message.retain)) == (b"live", False)
 
 
-def test_a_persistent_session_gets_what_it_missed(client_of) -> None:
-    async def scenario() -> None:
-        async with client_of("amqtt-sleeper", clean=False) as sleeper:
-            await sleeper.subscribe([("amqtt-sleep/#", 2)])
-        async with client_of("amqtt-waker") as waker:
-            for number in range(6):
-                await waker.publish("amqtt-sleep/a", str(number).encode(), qos=1 + number % 2)
-        async with client_of("amqtt-sleeper", clean=False) as sleeper:
-            got = [await heard(sleeper) for _ in range(6)]
-            # Each QoS in its order: amqtt hands over a QoS 2 message at PUBREL, so they may mix.
-            assert [bytes(m.data) for m in got if m.qos == 1] == [b"0", b"2", b"4"]
-            assert [bytes(m.data) for m in got if m.qos == 2] == [b"1", b"3", b"5"]
-
-    asyncio.run(scenario())
+async def test_a_persistent_session_gets_what_it_missed(client_of) -> None:
+    async with client_of("amqtt-sleeper", clean=False) as sleeper:
+        await sleeper.subscribe([("amqtt-sleep/#", 2)])
+    async with client_of("amqtt-waker") as waker:
+        for number in range(6):
+            await waker.publish("amqtt-sleep/a", str(number).encode(), qos=1 + number % 2)
+    async with client_of("amqtt-sleeper", clean=False) as sleeper:
+        got = [await heard(sleeper) for _ in range(6)]
+        # Each QoS in its order: amqtt hands over a QoS 2 message at PUBREL, so they may mix.
+        assert [bytes(m.data) for m in got if m.qos == 1] == [b"0", b"2", b"4"]
+        assert [bytes(m.data) for m in got if m.qos == 2] == [b"1", b"3", b"5"]
 
 
-def test_the_will_is_published_when_a_client_vanishes(client_of) -> None:
+async def test_the_will_is_published_when_a_client_vanishes(client_of) -> None:
     will = {"topic": "amqtt-wills/dying", "message": "farewell", "qos": 1, "retain": False}
 
-    async def scenario() -> None:
-        async with client_of("amqtt-mourner") as mourner:
-            await mourner.subscribe([("amqtt-wills/+", 1)])
-            async with client_of("amqtt-dying", will=will) as dying:
-                handler: Any = dying._handler
-                handler.writer._writer.transport.abort()
-                message = await heard(mourner)
-                assert (message.topic, bytes(message.data)) == ("amqtt-wills/dying", b"farewell")
-
-    asyncio.run(scenario())
+    async with client_of("amqtt-mourner") as mourner:
+        await mourner.subscribe([("amqtt-wills/+", 1)])
+        async with client_of("amqtt-dying", will=will) as dying:
+            handler: Any = dying._handler
+            handler.writer._writer.transport.abort()
+            message = await heard(mourner)
+            assert (message.topic, bytes(message.data)) == ("amqtt-wills/dying", b"farewell")
 
 
-def test_a_refused_subscription_is_0x80_and_the_others_go_on(client_of) -> None:
-    async def scenario() -> None:
-        async with client_of("amqtt-refused") as client:
-            assert await client.subscribe([("$share/g", 1), ("amqtt-ok", 1)]) == [0x80, 1]
-
-    asyncio.run(scenario())
+async def test_a_refused_subscription_is_0x80_and_the_others_go_on(client_of) -> None:
+    async with client_of("amqtt-refused") as client:
+        assert await client.subscribe([("$share/g", 1), ("amqtt-ok", 1)]) == [0x80, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -177,14 +176,11 @@ def test_the_same_password_is_good_without_a_method(gateway: GatewayProcess, ver
             assert client.connect("device", username="alice", password=password).code == code
 
 
-def test_the_same_password_is_good_over_stomp(gateway: GatewayProcess) -> None:
-    async def main() -> None:
-        client = await StompClient.connect(gateway.stomp_port, login="alice", passcode="secret")
-        client.close()
-        with pytest.raises(AssertionError, match="ERROR"):
-            await StompClient.connect(gateway.stomp_port, login="alice", passcode="wrong")
-
-    asyncio.run(main())
+async def test_the_same_password_is_good_over_stomp(gateway: GatewayProcess) -> None:
+    client = await StompClient.connect(gateway.stomp_port, login="alice", passcode="secret")
+    client.close()
+    with pytest.raises(AssertionError, match="ERROR"):
+        await StompClient.connect(gateway.stomp_port, login="alice", passcode="wrong")
 
 
 def test_without_a_password_nobody_gets_in(gateway: GatewayProcess) -> None:

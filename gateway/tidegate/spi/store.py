@@ -180,7 +180,8 @@ class StoreStatistics:
         disk_bytes: bytes of the store's files.
         acknowledged_first, acknowledged_last: the log holds ack sequences first..last
             (first = last + 1 when it is empty).
-        acknowledged_bytes: body bytes held only for the acknowledged log.
+        acknowledged_bytes: what is held only for the acknowledged log: bodies, and what its rows and
+            headers take where that is known.
         acknowledged_oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
         writable: False after an error that made the store read-only.
     """

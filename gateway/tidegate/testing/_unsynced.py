@@ -6,8 +6,9 @@ any page at any time, as it was then, and others before it or never. So every pa
 whatever number of stores touched it.
 
 Only bytes that were written since the last sync are lost or damaged: a sector that holds synced
-bytes beside new ones keeps the synced ones. A device that does not keep that promise loses what it
-confirmed, and no program can help it.
+bytes beside new ones keeps the synced ones, and a write of what is on the platters already harms
+nothing (the system writes whole pages, so every append is such a write to what lies beside it). A
+device that does not keep that promise loses what it confirmed, and no program can help it.
 """
 
 from __future__ import annotations
@@ -244,11 +245,17 @@ class Inode:
 
     def cut_power(self, choose: random.Random) -> None:
         """Decide what of the unsynced is left."""
-        for write in survivors(self.lost + self.unsynced, choose):
+        changing = [write for write in self.lost + self.unsynced if not self._has(write)]
+        for write in survivors(changing, choose):
             self.durable.apply(write)
         self.unsynced.clear()
         self.lost.clear()
         self.seen = self.durable.copy()
+
+    def _has(self, write: Write) -> bool:
+        """The platters have these very bytes already."""
+        data = write.data
+        return data is not None and self.durable.read(len(data), write.offset) == data
 
     def copy(self) -> Inode:
         """Another one, as this is now."""

@@ -50,6 +50,7 @@ from tidegate_store_journal.checkpoint.metadata import (
     MetadataCounters,
     NoMetadata,
 )
+from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.losses import Losses
 from tidegate_store_journal.index.reader import Reader
@@ -283,6 +284,7 @@ class JournalStore:
             # Rows of WRITTEN batches exist but could still be lost, and their numbers given to
             # others: nobody may see them before they are on disk.
             await self._appender.sync()
+        await self._checkpointer.rows.at(after + 1)
         if after < log.released:
             raise RequestError(
                 f"acknowledged rows up to {log.released} were released; asked for those behind "
@@ -311,7 +313,13 @@ class JournalStore:
         """See MessageStore. Becomes durable with the next checkpoint."""
         self._require_open()
         # Rows that are not synced were never read, so nobody can be done with them.
-        self._index.release(min(through, self._index.log.last))
+        log = self._index.log
+        through = min(through, log.last)
+        while log.released < through:
+            await self._checkpointer.rows.at(log.released + 1)
+            self._index.release(min(through, log.released + PAGE_ROWS))
+            if log.released < through:
+                await asyncio.sleep(0)
 
     def statistics(self) -> StoreStatistics:
         """See MessageStore."""
@@ -322,7 +330,8 @@ class JournalStore:
             disk_bytes=self._disk_bytes(),
             acknowledged_first=index.log.released + 1,
             acknowledged_last=index.log.last,
-            acknowledged_bytes=index.acknowledged_bytes,
+            acknowledged_bytes=index.acknowledged_bytes
+            + (index.log.last - index.log.released) * ROW_BYTES,
             acknowledged_oldest_at=index.log.oldest_at,
             writable=self._appender.failure is None,
         )
@@ -418,8 +427,6 @@ class JournalStore:
         files.adopt(found.files, spares, pool, found.next_file_id)
         self._resources.push_async_callback(files.close)
         files.on_full = room.hurry
-        for file in found.files[:-1]:
-            files.retire(file)
         self._reader = Reader(self._storage, files, self._readers)
         if not context.keep_acknowledged:
             self._index.release(self._index.log.last)
@@ -497,6 +504,8 @@ class JournalStore:
         await room.look()
         if not room.is_short:
             await self._maintenance.make_reserve()
+        self._index.log.pins -= 1
+        await self._checkpointer.rows.page_out()
         self._maintenance.start()
         files.reclaimer = reclaim
         await layout.lost.drop(self._index, self.write)

@@ -73,21 +73,18 @@ def test_each_error_has_its_code_and_one_line(error: Exception, code: int, text:
     assert (failure.code, failure.text) == (code, text)
 
 
-def bind_error(host: str, port: int) -> OSError:
+async def bind_error(host: str, port: int) -> OSError:
     """What the event loop raises when it cannot listen there."""
 
-    async def listen() -> None:
-        await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
-
     with pytest.raises(OSError, match=r".") as caught:
-        asyncio.run(listen())
+        await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
     return caught.value
 
 
-def test_a_port_in_use_names_address_and_key() -> None:
+async def test_a_port_in_use_names_address_and_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        error = bind_error("127.0.0.1", port)
+        error = await bind_error("127.0.0.1", port)
     failure = failure_of(error, config_with_ports(port + 1, port))
     assert failure.code is ExitCode.BIND
     assert failure.text == (
@@ -95,8 +92,8 @@ def test_a_port_in_use_names_address_and_key() -> None:
     )
 
 
-def test_an_address_of_another_machine_is_a_bind_error() -> None:
-    failure = failure_of(bind_error("192.0.2.1", 0), config_with_ports(0))
+async def test_an_address_of_another_machine_is_a_bind_error() -> None:
+    failure = failure_of(await bind_error("192.0.2.1", 0), config_with_ports(0))
     assert failure.code is ExitCode.BIND
     assert "192.0.2.1:0" in failure.text
     assert "change listeners[0].bind" in failure.text

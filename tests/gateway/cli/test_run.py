@@ -71,25 +71,25 @@ def _handlers_are_restored():
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_stops_a_running_gateway(number: signal.Signals) -> None:
+async def test_a_signal_stops_a_running_gateway(number: signal.Signals) -> None:
     async def run() -> list[str]:
         gateway = Gateway()
         await _serve_and_signal(gateway, lambda: gateway.calls.append("started"), number)
         return gateway.calls
 
-    assert asyncio.run(run()) == ["start", "started", "wait", "wait cancelled", "stop"]
+    assert await run() == ["start", "started", "wait", "wait cancelled", "stop"]
 
 
-def test_a_signal_during_recovery_ends_the_start() -> None:
+async def test_a_signal_during_recovery_ends_the_start() -> None:
     async def run() -> list[str]:
         gateway = Gateway(block="start")
         await _serve_and_signal(gateway, lambda: gateway.calls.append("started"), signal.SIGTERM)
         return gateway.calls
 
-    assert asyncio.run(run()) == ["start", "start cancelled"]
+    assert await run() == ["start", "start cancelled"]
 
 
-def test_after_the_first_signal_the_second_one_ends_the_process() -> None:
+async def test_after_the_first_signal_the_second_one_ends_the_process() -> None:
     async def run() -> list[object]:
         gateway = Gateway(block="stop")
         serving = asyncio.create_task(serve(gateway, lambda: os.kill(os.getpid(), signal.SIGINT)))
@@ -99,24 +99,21 @@ def test_after_the_first_signal_the_second_one_ends_the_process() -> None:
         await asyncio.wait((serving,))
         return handlers
 
-    assert asyncio.run(run()) == [signal.SIG_DFL, signal.SIG_DFL]
+    assert await run() == [signal.SIG_DFL, signal.SIG_DFL]
 
 
-def test_a_gateway_that_ends_by_itself_is_stopped_too() -> None:
+async def test_a_gateway_that_ends_by_itself_is_stopped_too() -> None:
     async def run() -> list[str]:
         gateway = Gateway(block="")
         await serve(gateway, lambda: None)
         return gateway.calls
 
-    assert asyncio.run(run()) == ["start", "wait", "stop"]
+    assert await run() == ["start", "wait", "stop"]
 
 
-def test_an_error_of_the_start_is_the_callers() -> None:
-    async def run() -> None:
-        await serve(Gateway(error=OSError("no")), lambda: pytest.fail("it did not start"))
-
+async def test_an_error_of_the_start_is_the_callers() -> None:
     with pytest.raises(OSError, match="no"):
-        asyncio.run(run())
+        await serve(Gateway(error=OSError("no")), lambda: pytest.fail("it did not start"))
 
 
 def test_the_gateway_is_made_on_the_loop_that_runs_it() -> None:

@@ -188,27 +188,24 @@ def test_branches_in_doubt_are_listed_committed_and_rolled_back(
     assert command("list") == (0, "no prepared transactions\n")
 
 
-def test_in_doubt_is_neither_delivered_nor_lost(killed: Path) -> None:
-    async def look() -> None:
-        gateway = await opened(killed)
-        client = await connected(gateway)
-        for key, queue in (("a", "queue://in"), ("b", "queue://out")):
-            client.connection.subscribe(SubscribeRequest(key=key, destination=queue))
-        await client.until(lambda: bool(client.received))
-        client.connection.synchronize("everything")
-        await client.until(lambda: "everything" in client.tokens)
-        assert [item.message.body for item in client.received] == [b"2"]
-        assert [item.branch_id for item in client.connection.branches()] == [ONE, TWO]
-        assert gateway.broker.store.statistics().pending_messages == 5
-        # Its transaction manager is back.
-        client.connection.commit_branch(ONE, "one")
-        await client.until(lambda: "one" in client.tokens)
-        client.connection.roll_back_branch(TWO, "two")
-        await client.until(lambda: "two" in client.tokens and len(client.received) == 3)
-        assert [item.message.body for item in client.received] == [b"2", b"out 0", b"1"]
-        await gateway.stop()
-
-    asyncio.run(look())
+async def test_in_doubt_is_neither_delivered_nor_lost(killed: Path) -> None:
+    gateway = await opened(killed)
+    client = await connected(gateway)
+    for key, queue in (("a", "queue://in"), ("b", "queue://out")):
+        client.connection.subscribe(SubscribeRequest(key=key, destination=queue))
+    await client.until(lambda: bool(client.received))
+    client.connection.synchronize("everything")
+    await client.until(lambda: "everything" in client.tokens)
+    assert [item.message.body for item in client.received] == [b"2"]
+    assert [item.branch_id for item in client.connection.branches()] == [ONE, TWO]
+    assert gateway.broker.store.statistics().pending_messages == 5
+    # Its transaction manager is back.
+    client.connection.commit_branch(ONE, "one")
+    await client.until(lambda: "one" in client.tokens)
+    client.connection.roll_back_branch(TWO, "two")
+    await client.until(lambda: "two" in client.tokens and len(client.received) == 3)
+    assert [item.message.body for item in client.received] == [b"2", b"out 0", b"1"]
+    await gateway.stop()
 
 
 def test_the_commands_are_refused_while_the_gateway_runs(

@@ -82,19 +82,21 @@ class Kept:
         return self.factory.create(context, MemoryStoreOptions())
 
 
-def test_everything_is_carried(tmp_path: Path) -> None:
-    before, after = run(through(EVERYTHING, tmp_path / "out", Kept(), Kept()))
+async def test_everything_is_carried(tmp_path: Path) -> None:
+    before, after = await through(EVERYTHING, tmp_path / "out", Kept(), Kept())
     assert after == before
     assert before["acknowledged"][0][0] == 13  # there was something to compare
     assert before["pending"][3][0].delivery_count == 70_000
 
 
-def test_an_empty_store_is_carried_too(tmp_path: Path) -> None:
-    before, after = run(through([], tmp_path / "out", Kept(), Kept()))
+async def test_an_empty_store_is_carried_too(tmp_path: Path) -> None:
+    before, after = await through([], tmp_path / "out", Kept(), Kept())
     assert after == before
 
 
-def test_the_highest_sequence_is_not_used_again_when_it_is_pending_no_more(tmp_path: Path) -> None:
+async def test_the_highest_sequence_is_not_used_again_when_it_is_pending_no_more(
+    tmp_path: Path,
+) -> None:
     operations: list[Operation] = [
         AddDestination("queue://q", 1),
         AddMessage(1, text(1), (1,)),
@@ -102,31 +104,28 @@ def test_the_highest_sequence_is_not_used_again_when_it_is_pending_no_more(tmp_p
         Acknowledge(1, (99,)),
     ]
 
-    async def scenario() -> None:
-        source = Kept()
-        store = source()
-        await store.open()
-        await store.write(WriteBatch(operations))
-        await store.release_acknowledged(1)
-        await store.close()
-        store = source()
-        await carry_out(store, await store.open(), tmp_path / "out", silent)
-        target = Kept()
-        other = target()
-        await carry_in(other, await other.open(), tmp_path / "out", silent)
-        await other.close()
-        state = await target().open()
-        assert state.last_sequence == 99
-        assert state.last_pending_list >= 1
-        assert [item.destination for item in state.destinations] == ["queue://q"]
-
-    run(scenario())
+    source = Kept()
+    store = source()
+    await store.open()
+    await store.write(WriteBatch(operations))
+    await store.release_acknowledged(1)
+    await store.close()
+    store = source()
+    await carry_out(store, await store.open(), tmp_path / "out", silent)
+    target = Kept()
+    other = target()
+    await carry_in(other, await other.open(), tmp_path / "out", silent)
+    await other.close()
+    state = await target().open()
+    assert state.last_sequence == 99
+    assert state.last_pending_list >= 1
+    assert [item.destination for item in state.destinations] == ["queue://q"]
 
 
-def test_a_message_is_in_the_file_once_however_many_lists_hold_it(tmp_path: Path) -> None:
+async def test_a_message_is_in_the_file_once_however_many_lists_hold_it(tmp_path: Path) -> None:
     from tidegate.portable._tables import MESSAGES, SCHEMAS, read_table, table_path
 
-    run(through(EVERYTHING, tmp_path / "out", Kept(), Kept()))
+    await through(EVERYTHING, tmp_path / "out", Kept(), Kept())
     rows = list(read_table(table_path(tmp_path / "out", MESSAGES), SCHEMAS[MESSAGES]))
     assert [row["sequence"] for row in rows] == [10, 11, 12, 13, 14, BIG, BIG + 1, BIG + 5]
     assert rows[0]["pending"] == [{"pending_list": 2, "delivery_count": 0}]
@@ -136,7 +135,7 @@ def test_a_message_is_in_the_file_once_however_many_lists_hold_it(tmp_path: Path
     assert manifest["version"] == 1
 
 
-def test_a_log_that_does_not_fit_in_memory_is_sorted_in_files_and_these_are_removed(
+async def test_a_log_that_does_not_fit_in_memory_is_sorted_in_files_and_these_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merging.LogSorter.__init__, "__kwdefaults__", {"run_bytes": 5_000})
@@ -144,38 +143,35 @@ def test_a_log_that_does_not_fit_in_memory_is_sorted_in_files_and_these_are_remo
     operations: list[Operation] = [AddDestination("queue://q", 1)]
     operations += [AddMessage(number, text(number), (1,)) for number in range(1, 101)]
     operations += [Acknowledge(1, (number,), (1,), number) for number in order]
-    before, after = run(through(operations, tmp_path / "out", Kept(), Kept()))
+    before, after = await through(operations, tmp_path / "out", Kept(), Kept())
     assert after == before
     assert [row[0] for row in after["acknowledged"]] == order
     assert not list((tmp_path / "out").glob("*.tmp"))
 
 
-def test_what_is_read_ahead_does_not_grow_with_the_store(tmp_path: Path) -> None:
+async def test_what_is_read_ahead_does_not_grow_with_the_store(tmp_path: Path) -> None:
     limits: list[tuple[int, int]] = []
 
-    async def scenario() -> None:
-        store = memory()
-        await store.open()
-        subscriptions = [
-            PutSubscription(Subscription(n, "c", str(n), "topic://t", True)) for n in range(1, 401)
-        ]
-        adds = [AddMessage(n, text(n), tuple(range(1, 401))) for n in range(1, 30)]
-        await store.write(WriteBatch([*subscriptions, *adds]))
-        original = store.page_in
+    store = memory()
+    await store.open()
+    subscriptions = [
+        PutSubscription(Subscription(n, "c", str(n), "topic://t", True)) for n in range(1, 401)
+    ]
+    adds = [AddMessage(n, text(n), tuple(range(1, 401))) for n in range(1, 30)]
+    await store.write(WriteBatch([*subscriptions, *adds]))
+    original = store.page_in
 
-        async def watched(number: int, after: int, limit: int, bytes_max: int) -> Any:
-            limits.append((limit, bytes_max))
-            return await original(number, after, limit, bytes_max)
+    async def watched(number: int, after: int, limit: int, bytes_max: int) -> Any:
+        limits.append((limit, bytes_max))
+        return await original(number, after, limit, bytes_max)
 
-        store.page_in = watched  # type: ignore[method-assign]
-        await store.close()
-        store.contents.owner = None
-        state = await store.open()
-        counts = await carry_out(store, state, tmp_path / "out", silent)
-        assert counts["messages"] == 29
-        assert counts["pending_references"] == 29 * 400
-
-    run(scenario())
+    store.page_in = watched  # type: ignore[method-assign]
+    await store.close()
+    store.contents.owner = None
+    state = await store.open()
+    counts = await carry_out(store, state, tmp_path / "out", silent)
+    assert counts["messages"] == 29
+    assert counts["pending_references"] == 29 * 400
     assert {limit * 400 for limit, _ in limits} == {20_000}
     assert all(size * 400 <= 32 << 20 for _, size in limits)
 
@@ -183,69 +179,60 @@ def test_what_is_read_ahead_does_not_grow_with_the_store(tmp_path: Path) -> None
 # ---------------------------------------------------------------------------------- refusals
 
 
-def test_a_store_that_holds_something_is_refused_and_not_changed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        source = memory()
-        await carry_out(source, await source.open(), tmp_path / "out", silent)
-        kept = Kept()
-        store = kept()
-        await store.open()
-        await store.write(WriteBatch(EVERYTHING))
-        await store.close()
-        store = kept()
-        state = await store.open()
-        before = await contents(store, state)
-        with pytest.raises(ConfigError, match=r"not empty \(2 destinations, 2 subscriptions"):
-            await carry_in(store, state, tmp_path / "out", silent)
-        assert await contents(store, state) == before
-
-    run(scenario())
+async def test_a_store_that_holds_something_is_refused_and_not_changed(tmp_path: Path) -> None:
+    source = memory()
+    await carry_out(source, await source.open(), tmp_path / "out", silent)
+    kept = Kept()
+    store = kept()
+    await store.open()
+    await store.write(WriteBatch(EVERYTHING))
+    await store.close()
+    store = kept()
+    state = await store.open()
+    before = await contents(store, state)
+    with pytest.raises(ConfigError, match=r"not empty \(2 destinations, 2 subscriptions"):
+        await carry_in(store, state, tmp_path / "out", silent)
+    assert await contents(store, state) == before
 
 
-def test_an_import_that_broke_off_is_recognised(
+async def test_an_import_that_broke_off_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        source = memory()
-        await source.open()
-        await source.write(WriteBatch(EVERYTHING))
-        await source.close()
-        state = await source.open()
-        await carry_out(source, state, tmp_path / "out", silent)
-        monkeypatch.setattr(incoming, "BATCH_OPERATIONS", 5)
-        kept = Kept()
-        store = kept()
-        state = await store.open()
-        manifest = tmp_path / "out" / "manifest.json"
-        whole = manifest.read_text()
-        manifest.write_text(whole.replace('"rows": 4', '"rows": 5'))
-        with pytest.raises(StoreIOError, match="it has 4 rows, the manifest says 5"):
-            await carry_in(store, state, tmp_path / "out", silent)
-        await store.close()
-        store = kept()
-        with pytest.raises(ConfigError, match="part of an import that was not finished"):
-            await carry_in(store, await store.open(), tmp_path / "out", silent)
-
-    run(scenario())
+    source = memory()
+    await source.open()
+    await source.write(WriteBatch(EVERYTHING))
+    await source.close()
+    state = await source.open()
+    await carry_out(source, state, tmp_path / "out", silent)
+    monkeypatch.setattr(incoming, "BATCH_OPERATIONS", 5)
+    kept = Kept()
+    store = kept()
+    state = await store.open()
+    manifest = tmp_path / "out" / "manifest.json"
+    whole = manifest.read_text()
+    manifest.write_text(whole.replace('"rows": 4', '"rows": 5'))
+    with pytest.raises(StoreIOError, match="it has 4 rows, the manifest says 5"):
+        await carry_in(store, state, tmp_path / "out", silent)
+    await store.close()
+    store = kept()
+    with pytest.raises(ConfigError, match="part of an import that was not finished"):
+        await carry_in(store, await store.open(), tmp_path / "out", silent)
 
 
-def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = memory()
-        await store.open()
-        await store.write(WriteBatch(EVERYTHING))
+async def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    store = memory()
+    await store.open()
+    await store.write(WriteBatch(EVERYTHING))
 
-        async def broken(*_: object) -> Any:
-            raise StoreIOError("the disk is gone")
+    async def broken(*_: object) -> Any:
+        raise StoreIOError("the disk is gone")
 
-        store.page_in = broken  # type: ignore[method-assign]
-        await store.close()
-        state = await store.open()
-        with pytest.raises(StoreIOError, match="the disk is gone"):
-            await carry_out(store, state, tmp_path / "out", silent)
-        assert not (tmp_path / "out").exists()
-
-    run(scenario())
+    store.page_in = broken  # type: ignore[method-assign]
+    await store.close()
+    state = await store.open()
+    with pytest.raises(StoreIOError, match="the disk is gone"):
+        await carry_out(store, state, tmp_path / "out", silent)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:

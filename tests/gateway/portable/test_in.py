@@ -1,6 +1,5 @@
 """What an import refuses, and what a store without an acknowledged log gets."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,12 @@ def memory() -> MemoryStore:
 
 
 @pytest.fixture
-def exported(tmp_path: Path) -> Path:
-    async def scenario() -> None:
-        store = memory()
-        await store.open()
-        await store.write(WriteBatch(everything()))
-        await store.close()
-        await carry_out(store, await store.open(), tmp_path / "out")
-
-    asyncio.run(scenario())
+async def exported(tmp_path: Path) -> Path:
+    store = memory()
+    await store.open()
+    await store.write(WriteBatch(everything()))
+    await store.close()
+    await carry_out(store, await store.open(), tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -42,7 +38,7 @@ async def imported(source: Path, store: Any) -> Any:
     return await carry_in(store, await store.open(), source)
 
 
-def test_batches_are_small_ordered_and_made_durable_on_the_way(
+async def test_batches_are_small_ordered_and_made_durable_on_the_way(
     exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(incoming, "BATCH_OPERATIONS", 3)
@@ -56,25 +52,22 @@ def test_batches_are_small_ordered_and_made_durable_on_the_way(
         await original(batch)
 
     store.write = write  # type: ignore[method-assign]
-    asyncio.run(imported(exported, store))
+    await imported(exported, store)
     assert max(size for size, _ in batches) == 3
     assert batches[-1][1] is Durability.SYNCED
     kinds = [durability for _, durability in batches[1:-1]]
     assert kinds[:4] == [Durability.WRITTEN, Durability.SYNCED] * 2
 
 
-def test_no_helper_of_the_import_is_left(exported: Path) -> None:
-    async def scenario() -> None:
-        store = memory()
-        await imported(exported, store)
-        await store.close()
-        state = await store.open()
-        assert {item.destination for item in state.destinations} == {"queue://q", "topic://t"}
-
-    asyncio.run(scenario())
+async def test_no_helper_of_the_import_is_left(exported: Path) -> None:
+    store = memory()
+    await imported(exported, store)
+    await store.close()
+    state = await store.open()
+    assert {item.destination for item in state.destinations} == {"queue://q", "topic://t"}
 
 
-def test_a_store_without_an_acknowledged_log_gets_what_is_pending(exported: Path) -> None:
+async def test_a_store_without_an_acknowledged_log_gets_what_is_pending(exported: Path) -> None:
     class Forgetful:
         def __init__(self) -> None:
             self.inner = MemoryStore(StoreContext(Path(), "test", keep_acknowledged=False))
@@ -85,50 +78,47 @@ def test_a_store_without_an_acknowledged_log_gets_what_is_pending(exported: Path
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
 
-    async def scenario() -> None:
-        store = Forgetful()
-        counts = await imported(exported, store)
-        assert (counts["acknowledged"], counts["duplicate_ids"]) == (0, 0)
-        await store.close()
-        held = await contents(store, await store.open())  # type: ignore[arg-type]  # passes all on
-        whole = memory()
-        await imported(exported, whole)
-        await whole.close()
-        assert held["pending"] == (await contents(whole, await whole.open()))["pending"]
-
-    asyncio.run(scenario())
+    store = Forgetful()
+    counts = await imported(exported, store)
+    assert (counts["acknowledged"], counts["duplicate_ids"]) == (0, 0)
+    await store.close()
+    held = await contents(store, await store.open())  # type: ignore[arg-type]  # passes all on
+    whole = memory()
+    await imported(exported, whole)
+    await whole.close()
+    assert held["pending"] == (await contents(whole, await whole.open()))["pending"]
 
 
 @pytest.mark.parametrize(("table", "said"), [("messages", "messages"), ("sessions", "sessions")])
-def test_a_table_that_is_missing_is_named_before_anything_is_written(
+async def test_a_table_that_is_missing_is_named_before_anything_is_written(
     exported: Path, table: str, said: str
 ) -> None:
     (exported / f"{table}.parquet").unlink()
     store = memory()
     with pytest.raises(ConfigError, match=f"not whole: {said}"):
-        asyncio.run(imported(exported, store))
+        await imported(exported, store)
     assert store.contents.destinations == {}
 
 
-def test_a_table_of_a_newer_program_is_refused(exported: Path) -> None:
+async def test_a_table_of_a_newer_program_is_refused(exported: Path) -> None:
     path = exported / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["tables"]["colours"] = {"rows": 0}
     path.write_text(json.dumps(manifest))
     with pytest.raises(ConfigError, match=r"tables that this program does not know.*colours"):
-        asyncio.run(imported(exported, memory()))
+        await imported(exported, memory())
 
 
-def test_rows_that_are_missing_are_noticed(exported: Path) -> None:
+async def test_rows_that_are_missing_are_noticed(exported: Path) -> None:
     path = exported / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["tables"]["messages"]["rows"] += 1
     path.write_text(json.dumps(manifest))
     with pytest.raises(StoreIOError, match="it has 8 rows, the manifest says 9"):
-        asyncio.run(imported(exported, memory()))
+        await imported(exported, memory())
 
 
-def test_a_store_that_lost_something_on_the_way_is_noticed(exported: Path) -> None:
+async def test_a_store_that_lost_something_on_the_way_is_noticed(exported: Path) -> None:
     store = memory()
     original = store.write
 
@@ -140,32 +130,29 @@ def test_a_store_that_lost_something_on_the_way_is_noticed(exported: Path) -> No
 
     store.write = lossy  # type: ignore[method-assign]
     with pytest.raises(StoreIOError, match="the store holds 5 of 6 messages"):
-        asyncio.run(imported(exported, store))
+        await imported(exported, store)
 
 
-def test_a_bit_flipped_anywhere_in_any_file_is_noticed_before_anything_is_written(
+async def test_a_bit_flipped_anywhere_in_any_file_is_noticed_before_anything_is_written(
     exported: Path,
 ) -> None:
     store = memory()
 
-    async def scenario() -> None:
-        state = await store.open()
-        for path in sorted(exported.glob("*.parquet")):
-            whole = path.read_bytes()
-            for offset in range(0, len(whole), 61):
-                damaged = bytearray(whole)
-                damaged[offset] ^= 1 << offset % 8
-                path.write_bytes(damaged)
-                with pytest.raises(StoreIOError, match=f"{path.name}: the export is damaged"):
-                    await carry_in(store, state, exported)
-            path.write_bytes(whole)
-        assert store.contents.destinations == {}
-        assert (await carry_in(store, state, exported))["messages"] == 8
-
-    asyncio.run(scenario())
+    state = await store.open()
+    for path in sorted(exported.glob("*.parquet")):
+        whole = path.read_bytes()
+        for offset in range(0, len(whole), 61):
+            damaged = bytearray(whole)
+            damaged[offset] ^= 1 << offset % 8
+            path.write_bytes(damaged)
+            with pytest.raises(StoreIOError, match=f"{path.name}: the export is damaged"):
+                await carry_in(store, state, exported)
+        path.write_bytes(whole)
+    assert store.contents.destinations == {}
+    assert (await carry_in(store, state, exported))["messages"] == 8
 
 
-def test_branches_need_a_store_that_can_hold_them(exported: Path) -> None:
+async def test_branches_need_a_store_that_can_hold_them(exported: Path) -> None:
     class Plain:
         def __init__(self) -> None:
             self.inner = memory()
@@ -176,5 +163,5 @@ def test_branches_need_a_store_that_can_hold_them(exported: Path) -> None:
 
     store = Plain()
     with pytest.raises(ConfigError, match="1 branches of distributed transactions"):
-        asyncio.run(imported(exported, store))
+        await imported(exported, store)
     assert store.inner.contents.destinations == {}

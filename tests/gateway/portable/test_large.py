@@ -1,6 +1,5 @@
 """Bodies in files of their own stream out of one store and into another."""
 
-import asyncio
 import zlib
 from pathlib import Path
 from typing import Any
@@ -76,11 +75,11 @@ class Place:
 BODY = bytes(range(256)) * 12_000
 
 
-def saved(tmp_path: Path) -> tuple[LargeMessage, Path]:
+async def saved(tmp_path: Path) -> tuple[LargeMessage, Path]:
     place = Place()
     handle = place.put(BODY)
     path = body_path(tmp_path, 7)
-    asyncio.run(save(place, handle, path))
+    await save(place, handle, path)
     assert path == tmp_path / "large" / "7.body"
     assert path.read_bytes() == BODY
     assert max(place.pieces) <= 1 << 20
@@ -88,11 +87,11 @@ def saved(tmp_path: Path) -> tuple[LargeMessage, Path]:
     return LargeMessage("queue://q", b"", large=handle), path
 
 
-def test_a_body_streams_into_a_place_of_its_own(tmp_path: Path) -> None:
-    message, path = saved(tmp_path)
+async def test_a_body_streams_into_a_place_of_its_own(tmp_path: Path) -> None:
+    message, path = await saved(tmp_path)
     place = Place()
     place.put(b"another")
-    loaded = asyncio.run(load(place, message, path))
+    loaded = await load(place, message, path)
     assert loaded.body == b""
     assert handle_of(loaded).id == "id-1"
     assert place.bodies["id-1"] == BODY
@@ -100,30 +99,32 @@ def test_a_body_streams_into_a_place_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [None, Place(size_min=len(BODY) + 1)])
-def test_where_there_is_no_such_place_it_comes_with_the_message(
+async def test_where_there_is_no_such_place_it_comes_with_the_message(
     tmp_path: Path, place: Place | None
 ) -> None:
-    message, path = saved(tmp_path)
-    loaded = asyncio.run(load(place, message, path))
+    message, path = await saved(tmp_path)
+    loaded = await load(place, message, path)
     assert loaded.body == BODY
     assert handle_of(loaded) is None
 
 
 @pytest.mark.parametrize("change", [BODY[:-1], BODY + b"x", b"\1" + BODY[1:]])
-def test_a_body_that_is_not_what_its_row_says_is_damage(tmp_path: Path, change: bytes) -> None:
-    message, path = saved(tmp_path)
+async def test_a_body_that_is_not_what_its_row_says_is_damage(
+    tmp_path: Path, change: bytes
+) -> None:
+    message, path = await saved(tmp_path)
     path.write_bytes(change)
     place = Place()
     with pytest.raises(StoreIOError, match=r"7\.body: the export is damaged"):
-        asyncio.run(load(place, message, path))
+        await load(place, message, path)
     assert place.abandoned == (len(change) != len(BODY))
 
 
-def test_a_body_that_is_missing_is_named(tmp_path: Path) -> None:
-    message, path = saved(tmp_path)
+async def test_a_body_that_is_missing_is_named(tmp_path: Path) -> None:
+    message, path = await saved(tmp_path)
     path.unlink()
     with pytest.raises(StoreIOError, match=r"7\.body: No such file"):
-        asyncio.run(load(Place(), message, path))
+        await load(Place(), message, path)
 
 
 def test_ordinary_messages_and_stores_have_none() -> None:

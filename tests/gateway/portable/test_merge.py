@@ -1,6 +1,5 @@
 """Lists and log merged into one stream of messages, each once."""
 
-import asyncio
 import random
 from pathlib import Path
 
@@ -24,41 +23,38 @@ def text(number: int) -> Message:
     return Message("topic://t", b"%d" % number)
 
 
-def test_random_lists_give_each_message_once_in_order_with_all_its_lists() -> None:
+async def test_random_lists_give_each_message_once_in_order_with_all_its_lists() -> None:
     chance = random.Random(7)
 
-    async def scenario() -> None:
-        store = MemoryStore(StoreContext(Path(), "test"))
-        await store.open()
-        lists = list(range(1, 13))
-        batch = WriteBatch(
-            [PutSubscription(Subscription(n, "c", str(n), "topic://t", True)) for n in lists]
-        )
-        held: dict[int, list[tuple[int, int]]] = {}
-        for sequence in sorted(chance.sample(range(1, 10_000), 3000)):
-            chosen = sorted(chance.sample(lists, chance.randint(1, 5)))
-            batch.operations.append(AddMessage(sequence, text(sequence), tuple(chosen)))
-            counts = {number: chance.choice((0, 0, 3)) for number in chosen}
-            for number, count in counts.items():
-                if count:
-                    batch.operations.append(RecordDelivery(number, (sequence,), (count,)))
-            gone = chosen.pop() if chance.random() < 0.3 else 0
-            if gone:
-                batch.operations.append(Discard(gone, (sequence,), DiscardReason.DROPPED))
-            if chosen:
-                held[sequence] = [(number, counts[number]) for number in chosen]
-        await store.write(batch)
-        log = [Found(sequence, text(sequence), [], [9]) for sequence in sorted(held)[::10]]
-        log.append(Found(10_001, text(10_001), [], [1]))
-        log.insert(5, Found(log[4].sequence, log[4].message, [], [8]))
-        found = [one async for one in merged(store, lists, iter(log))]
-        assert {one.sequence: sorted(one.pending) for one in found if one.pending} == held
-        assert [one.sequence for one in found] == sorted({*held, 10_001})
-        assert all(one.message == text(one.sequence) for one in found)
-        assert [one.acknowledged for one in found if one.acknowledged][4] == [9, 8]
-        assert sum(len(one.acknowledged) for one in found) == len(log)
-
-    asyncio.run(scenario())
+    store = MemoryStore(StoreContext(Path(), "test"))
+    await store.open()
+    lists = list(range(1, 13))
+    batch = WriteBatch(
+        [PutSubscription(Subscription(n, "c", str(n), "topic://t", True)) for n in lists]
+    )
+    held: dict[int, list[tuple[int, int]]] = {}
+    for sequence in sorted(chance.sample(range(1, 10_000), 3000)):
+        chosen = sorted(chance.sample(lists, chance.randint(1, 5)))
+        batch.operations.append(AddMessage(sequence, text(sequence), tuple(chosen)))
+        counts = {number: chance.choice((0, 0, 3)) for number in chosen}
+        for number, count in counts.items():
+            if count:
+                batch.operations.append(RecordDelivery(number, (sequence,), (count,)))
+        gone = chosen.pop() if chance.random() < 0.3 else 0
+        if gone:
+            batch.operations.append(Discard(gone, (sequence,), DiscardReason.DROPPED))
+        if chosen:
+            held[sequence] = [(number, counts[number]) for number in chosen]
+    await store.write(batch)
+    log = [Found(sequence, text(sequence), [], [9]) for sequence in sorted(held)[::10]]
+    log.append(Found(10_001, text(10_001), [], [1]))
+    log.insert(5, Found(log[4].sequence, log[4].message, [], [8]))
+    found = [one async for one in merged(store, lists, iter(log))]
+    assert {one.sequence: sorted(one.pending) for one in found if one.pending} == held
+    assert [one.sequence for one in found] == sorted({*held, 10_001})
+    assert all(one.message == text(one.sequence) for one in found)
+    assert [one.acknowledged for one in found if one.acknowledged][4] == [9, 8]
+    assert sum(len(one.acknowledged) for one in found) == len(log)
 
 
 def row(number: int, sequence: int, pending_list: int = 1) -> AcknowledgedMessage:

@@ -36,13 +36,13 @@ filled_store = filled()
 
 
 @pytest.fixture(autouse=True)
-def closed() -> Any:
+async def closed() -> Any:
     yield
-    asyncio.run(filled_store.close())
+    await filled_store.close()
 
 
-def test_a_table_for_each_kind_of_thing_and_a_manifest(tmp_path: Path) -> None:
-    asyncio.run(carried(tmp_path / "deep" / "out"))
+async def test_a_table_for_each_kind_of_thing_and_a_manifest(tmp_path: Path) -> None:
+    await carried(tmp_path / "deep" / "out")
     assert sorted(path.name for path in (tmp_path / "deep" / "out").iterdir()) == [
         "acknowledged.parquet",
         "branches.parquet",
@@ -57,14 +57,14 @@ def test_a_table_for_each_kind_of_thing_and_a_manifest(tmp_path: Path) -> None:
     ]
 
 
-def test_an_empty_directory_may_be_there_already(tmp_path: Path) -> None:
-    asyncio.run(carried(tmp_path))
-    asyncio.run(filled_store.close())
+async def test_an_empty_directory_may_be_there_already(tmp_path: Path) -> None:
+    await carried(tmp_path)
+    await filled_store.close()
     with pytest.raises(ConfigError, match="exists already"):
-        asyncio.run(carried(tmp_path))
+        await carried(tmp_path)
 
 
-def test_a_full_disk_is_said_and_nothing_is_left(
+async def test_a_full_disk_is_said_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -72,20 +72,17 @@ def test_a_full_disk_is_said_and_nothing_is_left(
 
     monkeypatch.setattr(outgoing, "write_manifest", full)
     with pytest.raises(StoreFullError, match="cannot write the export"):
-        asyncio.run(carried(tmp_path / "out"))
+        await carried(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_format_has_no_place_for_is_refused_and_not_lost(tmp_path: Path) -> None:
+async def test_what_the_format_has_no_place_for_is_refused_and_not_lost(tmp_path: Path) -> None:
     @dataclass(frozen=True, slots=True)
     class NewerState(RecoveredState):
         half_done_things: tuple[str, ...] = ()
 
-    async def scenario() -> None:
-        state = await filled_store.open()
-        values = {field.name: getattr(state, field.name) for field in fields(state)}
-        with pytest.raises(ConfigError, match="the store holds half done things"):
-            await carry_out(filled_store, NewerState(**values, half_done_things=("x",)), tmp_path)
-        await carry_out(filled_store, NewerState(**values), tmp_path)
-
-    asyncio.run(scenario())
+    state = await filled_store.open()
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    with pytest.raises(ConfigError, match="the store holds half done things"):
+        await carry_out(filled_store, NewerState(**values, half_done_things=("x",)), tmp_path)
+    await carry_out(filled_store, NewerState(**values), tmp_path)

@@ -18,9 +18,11 @@ def test_the_options_are_described() -> None:
         assert option in result.stdout
 
 
-@pytest.mark.parametrize("cursor", ["store", "vm"])
-def test_the_cursor_kit_runs_by_name(tmp_path: Path, cursor: str) -> None:
+@pytest.mark.parametrize(("cursor", "without"), [("store", ""), ("vm", "asyncio")])
+def test_the_cursor_kit_runs_by_name(tmp_path: Path, cursor: str, without: str) -> None:
+    """With pytest-asyncio, and without it."""
     kit = ["--pyargs", "tidegate.testing.cursor_kit", f"--cursor={cursor}", "-k", "not sequence"]
+    kit += ["-p", f"no:{without}"] if without else []
     result = run_pytest(tmp_path, *kit)
     assert result.returncode == 0, result.stdout
     assert " passed" in result.stdout

@@ -1,6 +1,5 @@
 """A file of users, and a client."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -44,17 +43,3 @@ def credentials():
         return Credentials(username, password, "device", "mqtt", "127.0.0.1:5", "mqtt://x")
 
     return made
-
-
-@pytest.fixture
-def run():
-    """Run a coroutine, with an end."""
-
-    def runs(coroutine):
-        async def bounded():
-            async with asyncio.timeout(30):
-                return await coroutine
-
-        return asyncio.run(bounded())
-
-    return runs

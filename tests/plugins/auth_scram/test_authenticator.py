@@ -38,10 +38,10 @@ def test_it_is_both_kinds_of_authenticator_and_nothing_else(authenticator):
         ("bob", b"se cret", "bob"),
     ],
 )
-def test_a_correct_password_gives_the_name(
-    run, authenticator, credentials, name, password, principal
+async def test_a_correct_password_gives_the_name(
+    authenticator, credentials, name, password, principal
 ):
-    assert run(authenticator.authenticate(credentials(name, password))) == principal
+    assert await authenticator.authenticate(credentials(name, password)) == principal
 
 
 @pytest.mark.parametrize(
@@ -58,40 +58,40 @@ def test_a_correct_password_gives_the_name(
         ("x" * 5000, b"secret"),
     ],
 )
-def test_anything_else_is_refused_in_the_same_words(
-    run, authenticator, credentials, name, password
+async def test_anything_else_is_refused_in_the_same_words(
+    authenticator, credentials, name, password
 ):
     with pytest.raises(AccessError) as caught:
-        run(authenticator.authenticate(credentials(name, password)))
+        await authenticator.authenticate(credentials(name, password))
     assert caught.value.problem == "wrong user name or password"
     assert "secret" not in str(caught.value)
 
 
-def test_a_client_without_a_password_is_left_to_others(run, authenticator, credentials):
-    assert run(authenticator.authenticate(credentials("alice"))) is None
-    assert run(authenticator.authenticate(credentials(""))) is None
+async def test_a_client_without_a_password_is_left_to_others(authenticator, credentials):
+    assert await authenticator.authenticate(credentials("alice")) is None
+    assert await authenticator.authenticate(credentials("")) is None
 
 
-def test_the_offered_methods_can_be_begun_and_others_not(run, authenticator, credentials):
+async def test_the_offered_methods_can_be_begun_and_others_not(authenticator, credentials):
     assert authenticator.methods == ("SCRAM-SHA-256", "SCRAM-SHA-512")
     for method in authenticator.methods:
         exchange = authenticator.begin(method, credentials("somebody else"))
-        assert run(exchange.step(b"n,,n=alice,r=abc")).startswith(b"r=abc")
+        assert (await exchange.step(b"n,,n=alice,r=abc")).startswith(b"r=abc")
     with pytest.raises(AccessError, match="SCRAM-SHA-1"):
         authenticator.begin("SCRAM-SHA-1", credentials("alice"))
 
 
-def test_a_changed_password_counts_at_once(run, users_file, line, credentials):
+async def test_a_changed_password_counts_at_once(users_file, line, credentials):
     authenticator = ScramAuthenticator(ScramOptions(users_file(line("alice", "old"))))
-    assert run(authenticator.authenticate(credentials("alice", b"old"))) == "alice"
+    assert await authenticator.authenticate(credentials("alice", b"old")) == "alice"
     users_file(line("alice", "new"))
-    assert run(authenticator.authenticate(credentials("alice", b"new"))) == "alice"
+    assert await authenticator.authenticate(credentials("alice", b"new")) == "alice"
     with pytest.raises(AccessError):
-        run(authenticator.authenticate(credentials("alice", b"old")))
+        await authenticator.authenticate(credentials("alice", b"old"))
 
 
-def test_no_more_passwords_are_checked_at_a_time_than_allowed(
-    run, users_file, line, credentials, monkeypatch
+async def test_no_more_passwords_are_checked_at_a_time_than_allowed(
+    users_file, line, credentials, monkeypatch
 ):
     """And a client that went away while it waited costs nothing."""
     authenticator = ScramAuthenticator(ScramOptions(users_file(line("alice", "a")), checks_max=2))
@@ -110,36 +110,30 @@ def test_no_more_passwords_are_checked_at_a_time_than_allowed(
 
     monkeypatch.setattr(_authenticator, "is_correct", check)
 
-    async def main():
-        tasks = [
-            asyncio.create_task(authenticator.authenticate(credentials("alice", b"%d" % number)))
-            for number in range(4)
-        ]
-        await asyncio.to_thread(both.wait, 30)
-        assert sorted(checking) == ["0", "1"]
-        tasks[3].cancel()
-        go.set()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert done[:3] == ["alice"] * 3
-        assert isinstance(done[3], asyncio.CancelledError)
-        assert sorted(checking) == ["0", "1", "2"]
-
-    run(main())
+    tasks = [
+        asyncio.create_task(authenticator.authenticate(credentials("alice", b"%d" % number)))
+        for number in range(4)
+    ]
+    await asyncio.to_thread(both.wait, 30)
+    assert sorted(checking) == ["0", "1"]
+    tasks[3].cancel()
+    go.set()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert done[:3] == ["alice"] * 3
+    assert isinstance(done[3], asyncio.CancelledError)
+    assert sorted(checking) == ["0", "1", "2"]
 
 
-def test_a_flood_is_refused_instead_of_waiting(run, authenticator, credentials, monkeypatch):
+async def test_a_flood_is_refused_instead_of_waiting(authenticator, credentials, monkeypatch):
     monkeypatch.setattr(_authenticator, "WAITING_MAX", 3)
 
-    async def main():
-        done = await asyncio.gather(
-            *(authenticator.authenticate(credentials("alice", b"secret")) for _ in range(5)),
-            return_exceptions=True,
-        )
-        assert done[:3] == ["alice"] * 3
-        assert all("try again later" in str(error) for error in done[3:])
-        assert await authenticator.authenticate(credentials("alice", b"secret")) == "alice"
-
-    run(main())
+    done = await asyncio.gather(
+        *(authenticator.authenticate(credentials("alice", b"secret")) for _ in range(5)),
+        return_exceptions=True,
+    )
+    assert done[:3] == ["alice"] * 3
+    assert all("try again later" in str(error) for error in done[3:])
+    assert await authenticator.authenticate(credentials("alice", b"secret")) == "alice"
 
 
 def test_the_options_are_read_from_a_table(users_file):

@@ -27,31 +27,28 @@ def directory(users_file, line):
     )
 
 
-def log_in(run, directory, name, password, method="SCRAM-SHA-256", client_method=None, **more):
+async def log_in(directory, name, password, method="SCRAM-SHA-256", client_method=None, **more):
     """A whole exchange with the library's client; it checks the server's signature too."""
     client = ScramClient([client_method or method], name, password, **more)
     exchange = ScramExchange(method, directory)
 
-    async def steps():
-        client.set_server_first((await exchange.step(client.get_client_first().encode())).decode())
-        assert exchange.principal == ""
-        client.set_server_final((await exchange.step(client.get_client_final().encode())).decode())
-
-    run(steps())
+    client.set_server_first((await exchange.step(client.get_client_first().encode())).decode())
+    assert exchange.principal == ""
+    client.set_server_final((await exchange.step(client.get_client_final().encode())).decode())
     return exchange.principal
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_client_with_the_password_gets_in_and_knows_the_server(run, directory, method):
-    assert log_in(run, directory, "alice", "secret", method) == "alice"
+async def test_a_client_with_the_password_gets_in_and_knows_the_server(directory, method):
+    assert await log_in(directory, "alice", "secret", method) == "alice"
 
 
 @pytest.mark.parametrize(
     ("name", "password", "principal"),
     [("\u2168", "pass\u00a0word", "IX"), ("a=b,c", "secret", "a=b,c")],
 )
-def test_names_and_passwords_are_prepared_and_escaped(run, directory, name, password, principal):
-    assert log_in(run, directory, name, password) == principal
+async def test_names_and_passwords_are_prepared_and_escaped(directory, name, password, principal):
+    assert await log_in(directory, name, password) == principal
 
 
 @pytest.mark.parametrize(
@@ -62,36 +59,36 @@ def test_names_and_passwords_are_prepared_and_escaped(run, directory, name, pass
         ("IX", "pass word", "SCRAM-SHA-512"),  # has no line for it
     ],
 )
-def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
-    run, directory, name, password, method
+async def test_a_wrong_password_and_an_unknown_user_are_refused_alike(
+    directory, name, password, method
 ):
     with pytest.raises(AccessError) as caught:
-        log_in(run, directory, name, password, method)
+        await log_in(directory, name, password, method)
     assert caught.value.problem == "wrong user name or password"
 
 
-def test_the_example_of_rfc_7677_gives_the_same_messages(run, users_file):
+async def test_the_example_of_rfc_7677_gives_the_same_messages(users_file):
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     path = users_file(f"user:{make('pencil', 'SCRAM-SHA-256', 4096, salt).written()}")
     nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     exchange = ScramExchange("SCRAM-SHA-256", UserDirectory(path), nonce)
-    assert run(exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")) == (
+    assert await exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     )
     final = (
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
-    assert run(exchange.step(final)) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert await exchange.step(final) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert exchange.principal == "user"
 
 
-def first_and_final(run, directory, change=lambda final: final, header="n,,"):
+async def first_and_final(directory, change=lambda final: final, header="n,,"):
     """An honest client's messages, the last one changed."""
     client = ScramClient(["SCRAM-SHA-256"], "alice", "secret")
     exchange = ScramExchange("SCRAM-SHA-256", directory)
     client_first = header + client.get_client_first()[3:]
-    client.set_server_first(run(exchange.step(client_first.encode())).decode())
+    client.set_server_first((await exchange.step(client_first.encode())).decode())
     final = change(client.get_client_final())
     return exchange, final
 
@@ -108,34 +105,34 @@ def first_and_final(run, directory, change=lambda final: final, header="n,,"):
         lambda final: "",
     ],
 )
-def test_a_last_message_that_was_tampered_with_is_refused(run, directory, change):
-    exchange, final = first_and_final(run, directory, change)
+async def test_a_last_message_that_was_tampered_with_is_refused(directory, change):
+    exchange, final = await first_and_final(directory, change)
     with pytest.raises(AccessError):
-        run(exchange.step(final.encode()))
+        await exchange.step(final.encode())
     assert exchange.principal == ""
     with pytest.raises(AccessError, match="over"):
-        run(exchange.step(final.encode()))
+        await exchange.step(final.encode())
 
 
-def test_a_message_of_another_exchange_is_refused(run, directory):
-    _, final = first_and_final(run, directory)
-    exchange, _ = first_and_final(run, directory)
+async def test_a_message_of_another_exchange_is_refused(directory):
+    _, final = await first_and_final(directory)
+    exchange, _ = await first_and_final(directory)
     with pytest.raises(AccessError):
-        run(exchange.step(final.encode()))
+        await exchange.step(final.encode())
 
 
-def test_nothing_follows_success(run, directory):
-    exchange, final = first_and_final(run, directory)
-    run(exchange.step(final.encode()))
+async def test_nothing_follows_success(directory):
+    exchange, final = await first_and_final(directory)
+    await exchange.step(final.encode())
     assert exchange.principal == "alice"
     with pytest.raises(AccessError, match="over"):
-        run(exchange.step(b""))
+        await exchange.step(b"")
 
 
-def test_a_client_that_could_bind_to_the_channel_goes_on_without(run, directory):
+async def test_a_client_that_could_bind_to_the_channel_goes_on_without(directory):
     """RFC 5802 section 6: ``y``, because we do not say that we could."""
     exchange = ScramExchange("SCRAM-SHA-256", directory)
-    assert run(exchange.step(b"y,,n=alice,r=abc")).startswith(b"r=abc")
+    assert (await exchange.step(b"y,,n=alice,r=abc")).startswith(b"r=abc")
 
 
 @pytest.mark.parametrize(
@@ -156,28 +153,28 @@ def test_a_client_that_could_bind_to_the_channel_goes_on_without(run, directory)
         b"n,,n=" + b"a" * MESSAGE_BYTES_MAX + b",r=abc",
     ],
 )
-def test_a_first_message_that_cannot_be_followed_is_refused(run, directory, first):
+async def test_a_first_message_that_cannot_be_followed_is_refused(directory, first):
     exchange = ScramExchange("SCRAM-SHA-256", directory)
     with pytest.raises(AccessError):
-        run(exchange.step(first))
+        await exchange.step(first)
     with pytest.raises(AccessError, match="over"):
-        run(exchange.step(b"n,,n=alice,r=abc"))
+        await exchange.step(b"n,,n=alice,r=abc")
 
 
-def test_a_client_may_wait_to_be_asked_once(run, directory):
+async def test_a_client_may_wait_to_be_asked_once(directory):
     exchange = ScramExchange("SCRAM-SHA-256", directory)
-    assert run(exchange.step(b"")) == b""
+    assert await exchange.step(b"") == b""
     with pytest.raises(AccessError):
-        run(exchange.step(b""))
+        await exchange.step(b"")
     exchange = ScramExchange("SCRAM-SHA-256", directory)
-    run(exchange.step(b""))
-    assert run(exchange.step(b"n,,n=alice,r=abc")).startswith(b"r=abc")
+    await exchange.step(b"")
+    assert (await exchange.step(b"n,,n=alice,r=abc")).startswith(b"r=abc")
 
 
-def test_a_user_who_was_added_meanwhile_gets_in(run, users_file, line):
+async def test_a_user_who_was_added_meanwhile_gets_in(users_file, line):
     directory = UserDirectory(users_file(line("alice", "secret")))
     users_file(line("bob", "secret"))
-    assert log_in(run, directory, "bob", "secret") == "bob"
+    assert await log_in(directory, "bob", "secret") == "bob"
 
 
 pieces = st.sampled_from(
@@ -201,15 +198,12 @@ messages = st.binary(max_size=30) | st.lists(pieces, max_size=8).map(b"".join)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(messages, min_size=1, max_size=4), st.sampled_from(METHODS))
-def test_any_bytes_are_answered_or_refused_and_nobody_gets_in(run, directory, data, method):
+async def test_any_bytes_are_answered_or_refused_and_nobody_gets_in(directory, data, method):
     exchange = ScramExchange(method, directory)
 
-    async def steps():
+    try:
         for message in data:
             await exchange.step(message)
-
-    try:
-        run(steps())
     except AccessError:
         pass
     assert exchange.principal == ""
@@ -217,12 +211,12 @@ def test_any_bytes_are_answered_or_refused_and_nobody_gets_in(run, directory, da
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.text(max_size=8), messages)
-def test_any_last_message_is_refused(run, directory, name, final):
+async def test_any_last_message_is_refused(directory, name, final):
     exchange = ScramExchange("SCRAM-SHA-256", directory)
     try:
-        answer = run(exchange.step(f"n,,n={name},r=abc".encode()))
+        answer = await exchange.step(f"n,,n={name},r=abc".encode())
     except AccessError:
         return
     nonce = answer.partition(b",")[0]
     with pytest.raises(AccessError):
-        run(exchange.step(b"c=biws," + nonce + b"," + final))
+        await exchange.step(b"c=biws," + nonce + b"," + final)

@@ -101,37 +101,37 @@ def test_what_is_no_text_file_is_refused(tmp_path, users_file):
 
 
 class TestDirectory:
-    def test_a_change_is_seen(self, users_file, line, run):
+    async def test_a_change_is_seen(self, users_file, line):
         directory = UserDirectory(users_file(line("alice", "a")))
         users_file(line("bob", "b"))
         assert directory.find("alice", "")[1]
-        run(directory.refresh())
+        await directory.refresh()
         assert not directory.find("alice", "")[1]
         assert directory.find("bob", "")[1]
 
-    def test_a_file_that_became_wrong_is_logged_once_and_changes_nothing(
-        self, users_file, line, run, caplog
+    async def test_a_file_that_became_wrong_is_logged_once_and_changes_nothing(
+        self, users_file, line, caplog
     ):
         directory = UserDirectory(users_file(line("alice", "a")))
         users_file("half a li")
         with caplog.at_level(logging.ERROR):
-            run(directory.refresh())
-            run(directory.refresh())
+            await directory.refresh()
+            await directory.refresh()
         assert [record.message for record in caplog.records if "line 1" in record.message] != []
         assert len(caplog.records) == 1
         assert directory.find("alice", "")[1]
         users_file(line("bob", "b"))
-        run(directory.refresh())
+        await directory.refresh()
         assert directory.find("bob", "")[1]
 
-    def test_a_file_that_is_gone_changes_nothing_until_it_is_back(self, users_file, line, run):
+    async def test_a_file_that_is_gone_changes_nothing_until_it_is_back(self, users_file, line):
         path = users_file(line("alice", "a"))
         directory = UserDirectory(path)
         path.unlink()
-        run(directory.refresh())
+        await directory.refresh()
         assert directory.find("alice", "")[1]
         users_file(line("bob", "b"))
-        run(directory.refresh())
+        await directory.refresh()
         assert not directory.find("alice", "")[1]
 
     def test_a_user_that_does_not_exist_looks_like_one_that_does(self, users_file, line):

@@ -29,27 +29,27 @@ def make(directory: Path, limit_bytes: int = ALL, buffer_bytes: int = 0) -> Spoo
     return Spool(directory, limit_bytes, "queue://q", buffer_bytes)
 
 
-def drain(spool: Spool, limit: int = 7) -> list[StoredMessage]:
+async def drain(spool: Spool, limit: int = 7) -> list[StoredMessage]:
     found: list[StoredMessage] = []
     while spool.count:
-        found += asyncio.run(spool.read(limit, ALL))
+        found += await spool.read(limit, ALL)
     return found
 
 
 @pytest.mark.parametrize("buffer_bytes", [0, 1_000, ALL])
-def test_messages_come_back_whole_and_in_order(tmp_path: Path, buffer_bytes: int) -> None:
+async def test_messages_come_back_whole_and_in_order(tmp_path: Path, buffer_bytes: int) -> None:
     spool = make(tmp_path, buffer_bytes=buffer_bytes)
     messages = messages_of(1, 50)
     assert spool.append(messages[:20]) == 20
-    assert asyncio.run(spool.read(5, ALL)) == messages[:5]
+    assert await spool.read(5, ALL) == messages[:5]
     assert spool.append(messages[20:]) == 30
     assert spool.count == 45
-    assert drain(spool) == messages[5:]
+    assert await drain(spool) == messages[5:]
     assert (spool.count, spool.spooled_bytes, spool.buffered_bytes) == (0, 0, 0)
     spool.close()
 
 
-def test_a_large_body_comes_back_with_the_very_handle_that_keeps_it(tmp_path: Path) -> None:
+async def test_a_large_body_comes_back_with_the_very_handle_that_keeps_it(tmp_path: Path) -> None:
     spool = make(tmp_path)
     bodies = [LargeBody(f"b{sequence}", 1000, 7) for sequence in range(1, 5)]
     messages = [
@@ -59,7 +59,7 @@ def test_a_large_body_comes_back_with_the_very_handle_that_keeps_it(tmp_path: Pa
     spool.append(messages)
     spool.append(messages_of(5, 6))
     spool.remove({2})
-    found = drain(spool, 2)
+    found = await drain(spool, 2)
     assert found == [messages[0], *messages[2:], *messages_of(5, 6)]
     assert [stored.message.large for stored in found[3:]] == [None, None]
     for stored in found[:3]:
@@ -81,7 +81,9 @@ def test_the_file_has_no_name(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_the_file_never_grows_beyond_the_limit_and_shrinks_when_drained(tmp_path: Path) -> None:
+async def test_the_file_never_grows_beyond_the_limit_and_shrinks_when_drained(
+    tmp_path: Path,
+) -> None:
     spool = make(tmp_path, limit_bytes=5_000)
     expected: list[StoredMessage] = []
     found: list[StoredMessage] = []
@@ -90,58 +92,58 @@ def test_the_file_never_grows_beyond_the_limit_and_shrinks_when_drained(tmp_path
         expected += batch[: spool.append(batch)]
         assert spool._file is not None
         assert os.fstat(spool._file.fileno()).st_size <= 5_000
-        found += asyncio.run(spool.read(3, ALL))
+        found += await spool.read(3, ALL)
     assert len(found) > 200, "it went round the ring many times"
-    found += drain(spool)
+    found += await drain(spool)
     assert found == expected
     assert spool._file is not None
     assert os.fstat(spool._file.fileno()).st_size == 0
     spool.close()
 
 
-def test_appending_stops_at_the_limit(tmp_path: Path) -> None:
+async def test_appending_stops_at_the_limit(tmp_path: Path) -> None:
     spool = make(tmp_path, limit_bytes=1_000)
     kept = spool.append(messages_of(1, 20))
     assert 0 < kept < 20
     assert spool.last == kept
     assert spool.append(messages_of(21, 21, size=990)) == 0
-    assert [message.sequence for message in drain(spool)] == list(range(1, kept + 1))
+    assert [message.sequence for message in await drain(spool)] == list(range(1, kept + 1))
     assert make(tmp_path, limit_bytes=0).append(messages_of(1, 1)) == 0
     spool.close()
 
 
-def test_a_message_larger_than_one_read_comes_back(tmp_path: Path) -> None:
+async def test_a_message_larger_than_one_read_comes_back(tmp_path: Path) -> None:
     spool = make(tmp_path)
     messages = messages_of(1, 3, size=_spool.READ_BYTES * 2)
     spool.append(messages)
-    assert asyncio.run(spool.read(10, 1)) == messages[:1]
-    assert drain(spool) == messages[1:]
+    assert await spool.read(10, 1) == messages[:1]
+    assert await drain(spool) == messages[1:]
     spool.close()
 
 
-def test_removed_messages_are_left_out(tmp_path: Path) -> None:
+async def test_removed_messages_are_left_out(tmp_path: Path) -> None:
     spool = make(tmp_path)
     spool.append(messages_of(10, 20))
-    assert asyncio.run(spool.read(2, ALL)) == messages_of(10, 11)
+    assert await spool.read(2, ALL) == messages_of(10, 11)
     assert spool.remove({9, 10, 11, 12, 15, 20, 21}) == 3
     assert spool.remove({12}) == 0, "it left already"
     assert spool.count == 6
-    assert [message.sequence for message in drain(spool)] == [13, 14, 16, 17, 18, 19]
+    assert [message.sequence for message in await drain(spool)] == [13, 14, 16, 17, 18, 19]
     spool.close()
 
 
-def test_removing_all_gives_the_space_back(tmp_path: Path) -> None:
+async def test_removing_all_gives_the_space_back(tmp_path: Path) -> None:
     spool = make(tmp_path)
     spool.append(messages_of(1, 10))
     assert spool.remove(set(range(1, 11))) == 10
     assert (spool.count, spool.spooled_bytes) == (0, 0)
     assert spool.append(messages_of(11, 12)) == 2
-    assert drain(spool) == messages_of(11, 12)
+    assert await drain(spool) == messages_of(11, 12)
     assert spool.remove({11}) == 0
     spool.close()
 
 
-def test_a_read_that_was_overtaken_brings_nothing(
+async def test_a_read_that_was_overtaken_brings_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest are dropped, and their place overwritten, while a thread reads them."""
@@ -167,13 +169,15 @@ def test_a_read_that_was_overtaken_brings_nothing(
         may_go_on.set()
         return await task
 
-    assert asyncio.run(overtake()) == []
-    left = [message.sequence for message in drain(spool)]
+    assert await overtake() == []
+    left = [message.sequence for message in await drain(spool)]
     assert left == [*range(4, kept + 1), 51, 52, 53]
     spool.close()
 
 
-def test_closing_during_a_read_is_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_during_a_read_is_harmless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool = make(tmp_path)
     spool.append(messages_of(1, 5))
 
@@ -183,10 +187,10 @@ def test_closing_during_a_read_is_harmless(tmp_path: Path, monkeypatch: pytest.M
         spool.close()
         return await task
 
-    assert asyncio.run(close_meanwhile()) == []
+    assert await close_meanwhile() == []
 
 
-def test_a_full_disk_ends_appending_and_loses_nothing(
+async def test_a_full_disk_ends_appending_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool = make(tmp_path)
@@ -200,35 +204,35 @@ def test_a_full_disk_ends_appending_and_loses_nothing(
         assert spool.append(messages_of(4, 9)) == 1, "what was buffered when it failed is kept"
     assert "No space left" in caplog.text
     assert spool.append(messages_of(5, 5)) == 0, "refused until it is drained"
-    assert drain(spool) == messages_of(1, 4)
+    assert await drain(spool) == messages_of(1, 4)
     assert spool.append(messages_of(5, 6)) == 2
     spool.close()
 
 
-def test_a_directory_that_is_gone_is_like_a_full_disk(tmp_path: Path) -> None:
+async def test_a_directory_that_is_gone_is_like_a_full_disk(tmp_path: Path) -> None:
     spool = make(tmp_path / "missing")
     assert spool.append(messages_of(1, 5)) == 1
-    assert drain(spool) == messages_of(1, 1)
+    assert await drain(spool) == messages_of(1, 1)
     spool.close()
 
 
-def test_a_file_that_was_cut_is_reported(tmp_path: Path) -> None:
+async def test_a_file_that_was_cut_is_reported(tmp_path: Path) -> None:
     spool = make(tmp_path)
     spool.append(messages_of(1, 5))
     assert spool._file is not None
     spool._file.truncate(10)
     with pytest.raises(StoreIOError, match=r"queue://q: cannot read the spool"):
-        asyncio.run(spool.read(5, ALL))
+        await spool.read(5, ALL)
     assert spool.count == 5
     spool.close()
 
 
 @pytest.mark.parametrize("offset", [0, 16])
-def test_a_damaged_frame_is_reported(tmp_path: Path, offset: int) -> None:
+async def test_a_damaged_frame_is_reported(tmp_path: Path, offset: int) -> None:
     spool = make(tmp_path)
     spool.append(messages_of(1, 5))
     assert spool._file is not None
     os.pwrite(spool._file.fileno(), b"\xc1\xff\xff\xff", offset)
     with pytest.raises(StoreIOError, match=r"queue://q"):
-        asyncio.run(spool.read(5, ALL))
+        await spool.read(5, ALL)
     spool.close()

@@ -1,6 +1,5 @@
 """The part of a list that is only in the store is counted right while everything moves."""
 
-import asyncio
 from collections.abc import Sequence
 
 from tidegate.spi import MESSAGE_OVERHEAD_BYTES, Message, StoredMessage
@@ -27,34 +26,34 @@ class Pages:
         return [stored(sequence) for sequence in self.pages.pop(0)]
 
 
-def read(tail: StoredTail, room_bytes: int = ROOM) -> list[int]:
-    return [message.sequence for message in asyncio.run(tail.read(room_bytes))]
+async def read(tail: StoredTail, room_bytes: int = ROOM) -> list[int]:
+    return [message.sequence for message in await tail.read(room_bytes)]
 
 
-def test_pages_follow_each_other() -> None:
+async def test_pages_follow_each_other() -> None:
     pages = Pages([3, 5], [8])
     tail = StoredTail(pages.read, recovered_count=3, page_count=2)
-    assert (read(tail), tail.count, tail.position) == ([3, 5], 1, 5)
-    assert (read(tail), tail.count, tail.position) == ([8], 0, 8)
+    assert (await read(tail), tail.count, tail.position) == ([3, 5], 1, 5)
+    assert (await read(tail), tail.count, tail.position) == ([8], 0, 8)
     assert [after for after, _, _ in pages.asked] == [0, 5]
-    assert read(tail) == []
+    assert await read(tail) == []
     assert len(pages.asked) == 2, "nothing is left, so nothing is read"
 
 
-def test_durable_messages_that_were_not_offered_yet_stay_behind() -> None:
+async def test_durable_messages_that_were_not_offered_yet_stay_behind() -> None:
     tail = StoredTail(Pages([1, 2, 3, 4]).read, recovered_count=2, page_count=10)
-    assert (read(tail), tail.count, tail.position) == ([1, 2], 0, 2)
+    assert (await read(tail), tail.count, tail.position) == ([1, 2], 0, 2)
 
 
-def test_messages_removed_while_the_page_is_read_do_not_come_back() -> None:
+async def test_messages_removed_while_the_page_is_read_do_not_come_back() -> None:
     pages = Pages([1, 2, 3, 4])
     tail = StoredTail(pages.read, recovered_count=4, page_count=10)
     removed: list[int] = []
     pages.meanwhile = lambda: removed.append(tail.remove({2, 3}))
-    assert (read(tail), tail.count, removed) == ([1, 4], 0, [2])
+    assert (await read(tail), tail.count, removed) == ([1, 4], 0, [2])
 
 
-def test_what_went_past_the_page_into_memory_is_not_taken_from_it() -> None:
+async def test_what_went_past_the_page_into_memory_is_not_taken_from_it() -> None:
     """All known messages are purged during the read; 5 goes to memory directly, 6 no longer fits."""
     pages = Pages([1, 2, 5, 6])
     tail = StoredTail(pages.read, recovered_count=2, page_count=10)
@@ -65,35 +64,35 @@ def test_what_went_past_the_page_into_memory_is_not_taken_from_it() -> None:
         tail.add(1)
 
     pages.meanwhile = meanwhile
-    assert (read(tail), tail.count, tail.position) == ([6], 0, 6)
+    assert (await read(tail), tail.count, tail.position) == ([6], 0, 6)
 
 
-def test_a_count_that_is_too_high_is_corrected_by_an_empty_page() -> None:
+async def test_a_count_that_is_too_high_is_corrected_by_an_empty_page() -> None:
     tail = StoredTail(Pages([]).read, recovered_count=3, page_count=10)
-    assert (read(tail), tail.count) == ([], 0)
+    assert (await read(tail), tail.count) == ([], 0)
 
 
-def test_an_empty_page_keeps_what_was_offered_during_the_read() -> None:
+async def test_an_empty_page_keeps_what_was_offered_during_the_read() -> None:
     pages = Pages([], [9])
     tail = StoredTail(pages.read, recovered_count=3, page_count=10)
     pages.meanwhile = lambda: tail.add(1) if len(pages.asked) == 1 else None
-    assert (read(tail), tail.count) == ([], 1)
-    assert (read(tail), tail.count) == ([9], 0)
+    assert (await read(tail), tail.count) == ([], 1)
+    assert (await read(tail), tail.count) == ([9], 0)
 
 
-def test_removal_counts_only_what_lies_behind_the_position() -> None:
+async def test_removal_counts_only_what_lies_behind_the_position() -> None:
     tail = StoredTail(Pages([1, 2]).read, recovered_count=5, page_count=2)
-    read(tail)
+    await read(tail)
     assert tail.remove({1, 2, 3}) == 1
     assert tail.count == 2
     assert tail.remove({3, 4, 5, 6, 7}) == 2, "more than are known cannot leave"
     assert tail.remove({8}) == 0
 
 
-def test_a_list_without_a_store_has_no_tail() -> None:
+async def test_a_list_without_a_store_has_no_tail() -> None:
     tail = StoredTail(None, recovered_count=0, page_count=10)
     assert not tail.is_stored
-    assert read(tail) == []
+    assert await read(tail) == []
 
 
 def test_a_page_is_as_large_as_the_room_and_never_empty() -> None:

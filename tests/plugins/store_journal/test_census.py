@@ -9,12 +9,12 @@ from journal_kit import ack, add, data_files, opened, run, write
 
 from tidegate.spi import AddDestination, RecordDelivery, RemoveDestination
 from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.datafile import read_data_file
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
+from tidegate_store_journal.log.walk import Batch, walk
 from tidegate_store_journal.tools.census import (
     RECORD_NAMES,
     Census,
-    batches,
-    open_file,
     take_census,
 )
 from tidegate_store_journal.tools.lookon import ReadOnlyStorage
@@ -33,12 +33,8 @@ def filled(where: Path) -> Path:
 
 
 def census_of(path: Path, *, checks: bool = True) -> Census:
-    file = open_file(ReadOnlyStorage(path.parent), path.name)
-    assert file.handle is not None
-    try:
-        return take_census(file, checks=checks)
-    finally:
-        file.handle.close()
+    storage = ReadOnlyStorage(path.parent)
+    return take_census(read_data_file(storage, path.name), checks=checks)
 
 
 def test_batches_and_records_are_counted_by_type(tmp_path: Path) -> None:
@@ -77,10 +73,11 @@ def test_a_record_that_is_wrong_inside_a_whole_batch_is_named_with_its_offset(
     tmp_path: Path,
 ) -> None:
     path = filled(tmp_path)
-    file = open_file(ReadOnlyStorage(path.parent), path.name)
-    assert file.handle is not None
-    header, payload, at = next(iter(batches(file)))
-    file.handle.close()
+    storage = ReadOnlyStorage(path.parent)
+    file = read_data_file(storage, path.name)
+    batch = next(walk(file))
+    assert isinstance(batch, Batch)
+    header, payload, at = batch.header, batch.payload, batch.at
     records = list(_format.iterate_records(payload, header.record_count))
     wrong = bytearray(payload)
     wrong[records[1].offset + _format.RECORD_HEADER_BYTES + 5] ^= 1  # the message of the first add
@@ -112,4 +109,4 @@ def test_every_type_of_the_format_has_a_name() -> None:
 def test_what_is_no_data_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal-0000000001.data").write_bytes(b"something else")
     with pytest.raises(FormatError, match="header"):
-        open_file(ReadOnlyStorage(tmp_path), "journal-0000000001.data")
+        read_data_file(ReadOnlyStorage(tmp_path), "journal-0000000001.data")

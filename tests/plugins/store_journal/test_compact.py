@@ -43,7 +43,9 @@ class Journal:
     def __init__(self, *live: int) -> None:
         self.index = Index(keep_acknowledged=False)
         self.files = DataFiles(CrashStorage(), None, FilePolicy(1000), store_id="0" * 32)  # pyright: ignore[reportArgumentType]  # nothing is prepared
-        self.made = [DataFile(number, 1000, 0, None) for number in range(1, len(live) + 1)]
+        self.made = [
+            DataFile(number, 1000, 0, home=CrashStorage()) for number in range(1, len(live) + 1)
+        ]
         for file, count in zip(self.made, live, strict=True):
             file.first_batch = file.file_id
             use = self.index.file_use(file.file_id)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-import pytest
 from journal_crash import EAGER, Profile, fast_directory, restart_after_faults
 from journal_kit import run, with_maps
 
@@ -22,7 +21,6 @@ PROFILES = (
 )
 
 
-@pytest.mark.xfail(strict=True, reason="fault 2: recovery believes what the disk never got")
 def test_what_is_confirmed_after_a_failed_sync_and_a_restart_is_on_the_disk(
     tmp_path: Path,
 ) -> None:

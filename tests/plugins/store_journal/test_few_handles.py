@@ -19,7 +19,6 @@ BIG = 40_000
 MESSAGES = 60
 #: Far below the data files that there are.
 FEW = 24
-ALL_OPEN = "fault 7: every data file is open at once"
 
 
 async def filled(where: Path, disk: FaultyDisk | None) -> None:
@@ -30,7 +29,6 @@ async def filled(where: Path, disk: FaultyDisk | None) -> None:
     await store.close()
 
 
-@pytest.mark.xfail(strict=True, reason=ALL_OPEN)
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
 def test_a_store_with_more_data_files_than_may_be_open_starts(
     tmp_path: Path, *, is_closed: bool
@@ -53,7 +51,6 @@ def test_a_store_with_more_data_files_than_may_be_open_starts(
     run(scenario())
 
 
-@pytest.mark.xfail(strict=True, reason=ALL_OPEN)
 def test_a_running_store_does_not_keep_every_data_file_open(tmp_path: Path) -> None:
     """Fault 7, while it runs."""
 
@@ -68,7 +65,6 @@ def test_a_running_store_does_not_keep_every_data_file_open(tmp_path: Path) -> N
     run(scenario())
 
 
-@pytest.mark.xfail(strict=True, reason=ALL_OPEN)
 @pytest.mark.parametrize("command", ["verify", "inspect", "rebuild-index"])
 def test_a_tool_does_not_open_every_data_file_at_once(tmp_path: Path, command: str) -> None:
     """Fault 7, of the tools: they fail when they are needed most."""

@@ -90,14 +90,14 @@ def test_counting_can_be_left_out(journal: Path) -> None:
 def test_a_file_that_is_put_away_meanwhile_is_left_out(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = _inspect.open_file
+    real = _inspect.read_data_file
 
     def gone(storage: object, name: str) -> object:
         if name.endswith("1.data"):
             raise FileNotFoundError(name)
         return real(storage, name)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_inspect, "open_file", gone)
+    monkeypatch.setattr(_inspect, "read_data_file", gone)
     found: JournalReport = report(journal, silent)
     assert "journal-0000000001.data" not in found.records
     assert "journal-0000000002.data" in found.records

@@ -39,6 +39,7 @@ from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk
 from tidegate_store_journal import JournalStore, read_large
 from tidegate_store_journal.bodies import large as _large
 from tidegate_store_journal.bodies.large import LARGE_THREADS, LargeFiles, file_name_of
+from tidegate_store_journal.index.acklog import ROW_BYTES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.encode import encode_batch
@@ -252,7 +253,7 @@ def test_a_file_stays_until_the_acknowledged_log_let_go(tmp_path: Path, restart:
         if restart:
             await store.close()
             store, _ = await opened(tmp_path, keep=True)
-        assert store.statistics().acknowledged_bytes == SIZE
+        assert store.statistics().acknowledged_bytes == SIZE + ROW_BYTES
         page = await store.acknowledged(0, 10, 1)
         large = page.rows[0].message.large
         assert large is not None

@@ -82,7 +82,8 @@ def test_a_journal_that_never_stands_still_is_given_up(
 def test_damage_is_told_from_change(tmp_path: Path) -> None:
     run(some_files(tmp_path))
     path = data_files(tmp_path)[0]
-    path.write_bytes(b"TGJOURNLx" + path.read_bytes()[9:])
+    whole = path.read_bytes()
+    path.write_bytes(b"TGJOURNLx" + whole[9:2048] + b"TGJOURNLx" + whole[2057:])
     with pytest.raises(CorruptRecordError, match="header"), look(tmp_path / "journal"):
         pass
 

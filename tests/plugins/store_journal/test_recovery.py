@@ -42,6 +42,7 @@ def test_a_damaged_file_header_is_reported(tmp_path: Path) -> None:
         await write(store, add(1))
         await store.close()
         storage.flip(NAME, 20)
+        storage.flip(NAME, 2048 + 20)
         with pytest.raises(CorruptRecordError, match="file header") as caught:
             await opened(tmp_path, storage)
         assert NAME in caught.value.location

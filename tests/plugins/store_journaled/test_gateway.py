@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import signal
 import sys
@@ -45,7 +44,7 @@ def accounted_for(oracle: crash.Oracle, context: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
+async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     turns = itertools.count()
@@ -60,8 +59,8 @@ def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
             postgres.start()
 
     extra = on_postgres(postgres, tmp_path)
-    oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=8, kills=4, load_s=(0.15, 0.6), extra=extra, strike=strike)
+    oracle = await crash.run_kills(
+        tmp_path, seed=8, kills=4, load_s=(0.15, 0.6), extra=extra, strike=strike
     )
     accounted_for(oracle, "postgres")
     assert postgres.password not in (tmp_path / "gateway.log").read_text()
@@ -71,8 +70,10 @@ def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(amount(1, 2)))
 @pytest.mark.parametrize("quick", [False, True], ids=["journal", "quick"])
-def test_nothing_confirmed_is_lost_over_many_kills(tmp_path: Path, seed: int, quick: bool) -> None:
-    oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=seed, kills=15, load_s=(0.02, 1.2), extra=journaled(quick))
+async def test_nothing_confirmed_is_lost_over_many_kills(
+    tmp_path: Path, seed: int, quick: bool
+) -> None:
+    oracle = await crash.run_kills(
+        tmp_path, seed=seed, kills=15, load_s=(0.02, 1.2), extra=journaled(quick)
     )
     accounted_for(oracle, f"quick={quick}, seed {seed}")

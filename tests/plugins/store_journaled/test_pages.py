@@ -5,64 +5,55 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, ack, add, pending, run
+from jdbc_kit import QUEUE, ack, add, pending
 from journaled_kit import checkpoint, opened, write
 
 from tidegate.spi import RecordDelivery
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_pages_go_over_the_border_with_limits(tmp_path: Path, quick: bool) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, use_quick_journal=quick)
-        await write(store, QUEUE, *[add(n) for n in range(1, 11)])
-        await checkpoint(store)
-        await write(store, *[add(n) for n in range(11, 21)], ack(2, 3, 12))
-        expected = [n for n in range(1, 21) if n not in (2, 3, 12)]
-        assert await pending(store) == expected
-        for limit in (1, 3, 7):
-            found: list[int] = []
-            while page := await store.page_in(1, found[-1] if found else 0, limit, 1 << 30):
-                assert len(page) <= limit
-                found += [stored.sequence for stored in page]
-                assert all(s.message.body == add(s.sequence).message.body for s in page)
-            assert found == expected
-        sizes = [len(await store.page_in(1, after, 100, 250)) for after in (0, 9, 12)]
-        assert sizes == [1, 1, 2] or sizes == [2, 2, 2]
-        assert len(await store.page_in(1, 0, 100, 0)) == 1
-        await store.close()
-
-    run(scenario())
+async def test_pages_go_over_the_border_with_limits(tmp_path: Path, quick: bool) -> None:
+    store, _ = await opened(tmp_path, use_quick_journal=quick)
+    await write(store, QUEUE, *[add(n) for n in range(1, 11)])
+    await checkpoint(store)
+    await write(store, *[add(n) for n in range(11, 21)], ack(2, 3, 12))
+    expected = [n for n in range(1, 21) if n not in (2, 3, 12)]
+    assert await pending(store) == expected
+    for limit in (1, 3, 7):
+        found: list[int] = []
+        while page := await store.page_in(1, found[-1] if found else 0, limit, 1 << 30):
+            assert len(page) <= limit
+            found += [stored.sequence for stored in page]
+            assert all(s.message.body == add(s.sequence).message.body for s in page)
+        assert found == expected
+    sizes = [len(await store.page_in(1, after, 100, 250)) for after in (0, 9, 12)]
+    assert sizes == [1, 1, 2] or sizes == [2, 2, 2]
+    assert len(await store.page_in(1, 0, 100, 0)) == 1
+    await store.close()
 
 
-def test_a_page_is_empty_only_at_the_end(tmp_path: Path) -> None:
+async def test_a_page_is_empty_only_at_the_end(tmp_path: Path) -> None:
     """However much of the database was acknowledged since the last checkpoint."""
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, *[add(n) for n in range(1, 501)])
-        await checkpoint(store)
-        await write(store, ack(*range(1, 500)))
-        assert [s.sequence for s in await store.page_in(1, 0, 10, 1 << 30)] == [500]
-        await write(store, ack(500))
-        assert await store.page_in(1, 0, 10, 1 << 30) == []
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, *[add(n) for n in range(1, 501)])
+    await checkpoint(store)
+    await write(store, ack(*range(1, 500)))
+    assert [s.sequence for s in await store.page_in(1, 0, 10, 1 << 30)] == [500]
+    await write(store, ack(500))
+    assert await store.page_in(1, 0, 10, 1 << 30) == []
+    await store.close()
 
 
-def test_delivery_counts_of_the_journal_replace_those_of_the_database(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, add(1), add(2))
-        await checkpoint(store)
-        await write(store, add(3), RecordDelivery(1, (1, 3), (4, 5)))
-        page = await store.page_in(1, 0, 10, 1 << 30)
-        assert [stored.delivery_count for stored in page] == [4, 0, 5]
-        await store.close()
-        store, _ = await opened(tmp_path)
-        page = await store.page_in(1, 0, 10, 1 << 30)
-        assert [stored.delivery_count for stored in page] == [4, 0, 5]
-        await store.close()
-
-    run(scenario())
+async def test_delivery_counts_of_the_journal_replace_those_of_the_database(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, add(1), add(2))
+    await checkpoint(store)
+    await write(store, add(3), RecordDelivery(1, (1, 3), (4, 5)))
+    page = await store.page_in(1, 0, 10, 1 << 30)
+    assert [stored.delivery_count for stored in page] == [4, 0, 5]
+    await store.close()
+    store, _ = await opened(tmp_path)
+    page = await store.page_in(1, 0, 10, 1 << 30)
+    assert [stored.delivery_count for stored in page] == [4, 0, 5]
+    await store.close()

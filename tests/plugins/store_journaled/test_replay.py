@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, pending, run
+from jdbc_kit import QUEUE, add, new_store, pending
 from journaled_kit import checkpoint, crash, opened, write
 
 from tidegate.spi import StoreIOError
@@ -22,7 +22,7 @@ async def crashed(where: Path) -> None:
     await crash(store)
 
 
-def test_the_plain_store_refuses_a_database_whose_journal_holds_more(tmp_path: Path) -> None:
+async def test_the_plain_store_refuses_a_database_whose_journal_holds_more(tmp_path: Path) -> None:
     async def scenario() -> None:
         await crashed(tmp_path)
         with pytest.raises(StoreIOError, match=f"journal in .*{tmp_path}.* may hold confirmed"):
@@ -47,63 +47,54 @@ def test_the_plain_store_refuses_a_database_whose_journal_holds_more(tmp_path: P
         assert isinstance(store, MessageStore)
         await store.write(WriteBatch([add(3)]))
 
-    run(scenario())
+    await scenario()
 
 
-def test_another_journal_is_refused_unless_the_messages_are_given_up(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await crashed(tmp_path)
-        shutil.move(tmp_path / "journaled", tmp_path / "elsewhere")
-        with pytest.raises(StoreIOError, match="may hold confirmed messages"):
-            await opened(tmp_path)
-        store, _ = await opened(tmp_path, journal_lost_policy="ignore")
-        assert await pending(store) == [1]
-        await write(store, add(3))
-        await store.close()
-        # And that journal is not quietly merged into what became of the database meanwhile.
-        with pytest.raises(StoreIOError, match="holds 1 batches"):
-            await opened(tmp_path, journal_directory="elsewhere")
-        store, _ = await opened(tmp_path)
-        assert await pending(store) == [1, 3]
-        await store.close()
-
-    run(scenario())
+async def test_another_journal_is_refused_unless_the_messages_are_given_up(tmp_path: Path) -> None:
+    await crashed(tmp_path)
+    shutil.move(tmp_path / "journaled", tmp_path / "elsewhere")
+    with pytest.raises(StoreIOError, match="may hold confirmed messages"):
+        await opened(tmp_path)
+    store, _ = await opened(tmp_path, journal_lost_policy="ignore")
+    assert await pending(store) == [1]
+    await write(store, add(3))
+    await store.close()
+    # And that journal is not quietly merged into what became of the database meanwhile.
+    with pytest.raises(StoreIOError, match="holds 1 batches"):
+        await opened(tmp_path, journal_directory="elsewhere")
+    store, _ = await opened(tmp_path)
+    assert await pending(store) == [1, 3]
+    await store.close()
 
 
-def test_an_older_copy_of_the_database_is_noticed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, add(1))
-        await checkpoint(store)
-        source = sqlite3.connect(tmp_path / "tidegate.db")
-        copy = sqlite3.connect(tmp_path / "copy.db")
-        source.backup(copy)
-        copy.execute("UPDATE TIDEGATE_LOCK SET expires_at = 0")
-        copy.commit()
-        source.close()
-        copy.close()
-        await write(store, add(2))
-        await checkpoint(store)
-        await write(store, add(3))
-        await crash(store)
-        for file in tmp_path.glob("tidegate.db*"):
-            file.unlink()
-        (tmp_path / "copy.db").rename(tmp_path / "tidegate.db")
-        with pytest.raises(StoreIOError, match="older copy of the database"):
-            await opened(tmp_path)
-
-    run(scenario())
+async def test_an_older_copy_of_the_database_is_noticed(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, add(1))
+    await checkpoint(store)
+    source = sqlite3.connect(tmp_path / "tidegate.db")
+    copy = sqlite3.connect(tmp_path / "copy.db")
+    source.backup(copy)
+    copy.execute("UPDATE TIDEGATE_LOCK SET expires_at = 0")
+    copy.commit()
+    source.close()
+    copy.close()
+    await write(store, add(2))
+    await checkpoint(store)
+    await write(store, add(3))
+    await crash(store)
+    for file in tmp_path.glob("tidegate.db*"):
+        file.unlink()
+    (tmp_path / "copy.db").rename(tmp_path / "tidegate.db")
+    with pytest.raises(StoreIOError, match="older copy of the database"):
+        await opened(tmp_path)
 
 
-def test_a_replay_says_what_it_did(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await crashed(tmp_path)
-        store, state = await opened(tmp_path)
-        assert (state.report.clean, state.report.replayed) == (False, 1)
-        assert state.last_sequence == 2
-        await store.close()
-        store, state = await opened(tmp_path)
-        assert (state.report.clean, state.report.replayed) == (True, 0)
-        await store.close()
-
-    run(scenario())
+async def test_a_replay_says_what_it_did(tmp_path: Path) -> None:
+    await crashed(tmp_path)
+    store, state = await opened(tmp_path)
+    assert (state.report.clean, state.report.replayed) == (False, 1)
+    assert state.last_sequence == 2
+    await store.close()
+    store, state = await opened(tmp_path)
+    assert (state.report.clean, state.report.replayed) == (True, 0)
+    await store.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from broken_network import Proxy
 from child_process import Child
-from jdbc_kit import ANY_SIZE, QUEUE, ack, add, pending, run, sqlite_rows
+from jdbc_kit import ANY_SIZE, QUEUE, ack, add, pending, sqlite_rows
 from journaled_kit import (
     checkpoint,
     crash,
@@ -60,234 +60,208 @@ def server(request: pytest.FixtureRequest) -> PostgresServer | None:
     return found
 
 
-def test_ten_thousand_produced_and_9900_consumed_write_100_rows(
+async def test_ten_thousand_produced_and_9900_consumed_write_100_rows(
     server: PostgresServer | None, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, options(server, tmp_path))
-        await write(store, QUEUE)
-        await checkpoint(store)
-        told = steps_of(store)
-        for first in range(1, 10_001, 500):
-            await write(store, *[add(n) for n in range(first, first + 500)])
-        for first in range(1, 9_901, 300):
-            await write(store, ack(*range(first, first + 300)), synced=False)
-        assert told == []
-        assert len(plan_of(store).messages) == 100  # nor does memory hold what was consumed
-        await checkpoint(store)
-        assert [(step.statement, len(step.rows)) for step in told] == [
-            ("add_message_statement", 100),
-            ("add_pending_statement", 100),
-            ("put_journal_statement", 1),
-        ]
-        assert await pending(store) == list(range(9_901, 10_001))
-        assert store.statistics().pending_messages == 100
-        await store.close()
-        store, state = await opened(tmp_path, options(server, tmp_path))
-        assert state.pending[1].messages == 100
-        assert state.last_sequence == 10_000
-        assert await pending(store) == list(range(9_901, 10_001))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, options(server, tmp_path))
+    await write(store, QUEUE)
+    await checkpoint(store)
+    told = steps_of(store)
+    for first in range(1, 10_001, 500):
+        await write(store, *[add(n) for n in range(first, first + 500)])
+    for first in range(1, 9_901, 300):
+        await write(store, ack(*range(first, first + 300)), synced=False)
+    assert told == []
+    assert len(plan_of(store).messages) == 100  # nor does memory hold what was consumed
+    await checkpoint(store)
+    assert [(step.statement, len(step.rows)) for step in told] == [
+        ("add_message_statement", 100),
+        ("add_pending_statement", 100),
+        ("put_journal_statement", 1),
+    ]
+    assert await pending(store) == list(range(9_901, 10_001))
+    assert store.statistics().pending_messages == 100
+    await store.close()
+    store, state = await opened(tmp_path, options(server, tmp_path))
+    assert state.pending[1].messages == 100
+    assert state.last_sequence == 10_000
+    assert await pending(store) == list(range(9_901, 10_001))
+    await store.close()
 
 
-def test_an_interval_starts_checkpoints(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, checkpoint_interval=0.02)
-        await write(store, QUEUE, add(1))
-        async with asyncio.timeout(20):
-            while message_rows(tmp_path) != 1:
-                await asyncio.sleep(0.01)
-        await store.close()
-
-    run(scenario())
+async def test_an_interval_starts_checkpoints(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, checkpoint_interval=0.02)
+    await write(store, QUEUE, add(1))
+    async with asyncio.timeout(20):
+        while message_rows(tmp_path) != 1:
+            await asyncio.sleep(0.01)
+    await store.close()
 
 
-def test_half_a_journal_starts_a_checkpoint_and_a_full_one_waits_for_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, journal_log_file_size=64 << 10)
-        await write(store, QUEUE)
-        for number in range(1, 101):
-            await write(store, add(number, size=10_000))
-            assert sum(o.size_bytes for o in store._overlays()) <= 140_000  # pyright: ignore[reportPrivateUsage]
-        assert await pending(store) == list(range(1, 101))
-        await store.close()
-
-    run(scenario())
+async def test_half_a_journal_starts_a_checkpoint_and_a_full_one_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path, journal_log_file_size=64 << 10)
+    await write(store, QUEUE)
+    for number in range(1, 101):
+        await write(store, add(number, size=10_000))
+        assert sum(o.size_bytes for o in store._overlays()) <= 140_000  # pyright: ignore[reportPrivateUsage]
+    assert await pending(store) == list(range(1, 101))
+    await store.close()
 
 
 @pytest.mark.parametrize("place", ["before the transaction", "before the journal forgets"])
-def test_a_crash_in_a_checkpoint_loses_and_repeats_nothing(
+async def test_a_crash_in_a_checkpoint_loses_and_repeats_nothing(
     server: PostgresServer | None, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, options(server, tmp_path), keep=True)
-        await write(store, QUEUE, *[add(n) for n in range(1, 11)])
+    store, _ = await opened(tmp_path, options(server, tmp_path), keep=True)
+    await write(store, QUEUE, *[add(n) for n in range(1, 11)])
+    await checkpoint(store)
+    await write(store, ack(1, 2), add(11), add(12))
+    await write(store, ack(11))
+
+    async def fails(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    target: Any = store._database if "transaction" in place else store._front  # pyright: ignore[reportPrivateUsage]
+    name = "carry_out" if "transaction" in place else "discard"
+    monkeypatch.setattr(target, name, fails)
+    with pytest.raises(asyncio.CancelledError):
         await checkpoint(store)
-        await write(store, ack(1, 2), add(11), add(12))
-        await write(store, ack(11))
-
-        async def fails(*_: object, **__: object) -> None:
-            raise asyncio.CancelledError
-
-        target: Any = store._database if "transaction" in place else store._front  # pyright: ignore[reportPrivateUsage]
-        name = "carry_out" if "transaction" in place else "discard"
-        monkeypatch.setattr(target, name, fails)
-        with pytest.raises(asyncio.CancelledError):
-            await checkpoint(store)
-        await crash(store)
-        store, state = await opened(tmp_path, options(server, tmp_path), keep=True)
-        assert not state.report.clean or "forgets" in place
-        assert await pending(store) == [*range(3, 11), 12]
-        assert store.statistics().pending_messages == 9
-        page = await store.acknowledged(0, 100, ANY_SIZE)
-        assert [(row.ack_sequence, row.sequence) for row in page.rows] == [(1, 1), (2, 2), (3, 11)]
-        await write(store, add(13), ack(3))
-        assert [row.ack_sequence for row in (await store.acknowledged(3, 9, ANY_SIZE)).rows] == [4]
-        await store.close()
-
-    run(scenario())
+    await crash(store)
+    store, state = await opened(tmp_path, options(server, tmp_path), keep=True)
+    assert not state.report.clean or "forgets" in place
+    assert await pending(store) == [*range(3, 11), 12]
+    assert store.statistics().pending_messages == 9
+    page = await store.acknowledged(0, 100, ANY_SIZE)
+    assert [(row.ack_sequence, row.sequence) for row in page.rows] == [(1, 1), (2, 2), (3, 11)]
+    await write(store, add(13), ack(3))
+    assert [row.ack_sequence for row in (await store.acknowledged(3, 9, ANY_SIZE)).rows] == [4]
+    await store.close()
 
 
-def test_a_reader_sees_each_message_once_while_a_checkpoint_moves_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, checkpoint_interval=0.01)
-        await write(store, QUEUE)
-        done = False
+async def test_a_reader_sees_each_message_once_while_a_checkpoint_moves_it(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, checkpoint_interval=0.01)
+    await write(store, QUEUE)
+    done = False
 
-        async def read() -> None:
-            while not done:
-                await asyncio.sleep(0)
-                found = await pending(store)
-                assert found == (list(range(found[0], found[-1] + 1)) if found else [])
+    async def read() -> None:
+        while not done:
+            await asyncio.sleep(0)
+            found = await pending(store)
+            assert found == (list(range(found[0], found[-1] + 1)) if found else [])
 
-        reading = asyncio.create_task(read())
-        for number in range(1, 400):
-            await write(store, add(number), synced=False)
-            if number > 50:
-                await write(store, ack(number - 50), synced=False)
-        done = True
-        await reading
-        assert await pending(store) == list(range(350, 400))
-        await store.close()
-
-    run(scenario())
+    reading = asyncio.create_task(read())
+    for number in range(1, 400):
+        await write(store, add(number), synced=False)
+        if number > 50:
+            await write(store, ack(number - 50), synced=False)
+    done = True
+    await reading
+    assert await pending(store) == list(range(350, 400))
+    await store.close()
 
 
-def test_a_removed_queue_is_gone_in_both(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, AddDestination("queue://r", 2), *[add(n, 1, 2) for n in (1, 2)])
-        await checkpoint(store)
-        await write(store, add(3, 1, 2), add(4))
-        await write(store, RemoveDestination("queue://q", 1))
-        assert await pending(store) == []
-        assert await pending(store, 2) == [1, 2, 3]
-        assert store.statistics().pending_messages == 3
-        await store.close()
-        assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_ACKS") == [(3,)]
-        assert message_rows(tmp_path) == 3
-
-    run(scenario())
+async def test_a_removed_queue_is_gone_in_both(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, AddDestination("queue://r", 2), *[add(n, 1, 2) for n in (1, 2)])
+    await checkpoint(store)
+    await write(store, add(3, 1, 2), add(4))
+    await write(store, RemoveDestination("queue://q", 1))
+    assert await pending(store) == []
+    assert await pending(store, 2) == [1, 2, 3]
+    assert store.statistics().pending_messages == 3
+    await store.close()
+    assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_ACKS") == [(3,)]
+    assert message_rows(tmp_path) == 3
 
 
-def test_what_is_released_before_a_checkpoint_never_reaches_the_database(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
-        await write(store, QUEUE, *[add(n) for n in range(1, 11)])
-        await write(store, ack(*range(1, 9)))
-        assert len((await store.acknowledged(0, 100, ANY_SIZE)).rows) == 8
-        await store.release_acknowledged(6)
-        await checkpoint(store)
-        assert sqlite_rows(tmp_path, "SELECT ack_sequence FROM TIDEGATE_ACKLOG") == [(7,), (8,)]
-        assert message_rows(tmp_path) == 4
-        await crash(store)
-        store, _ = await opened(tmp_path, keep=True)
-        assert store.statistics().acknowledged_first == 7
-        await store.release_acknowledged(8)
-        assert store.statistics().acknowledged_bytes == 0
-        await store.close()
-        assert message_rows(tmp_path) == 2
+async def test_what_is_released_before_a_checkpoint_never_reaches_the_database(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, QUEUE, *[add(n) for n in range(1, 11)])
+    await write(store, ack(*range(1, 9)))
+    assert len((await store.acknowledged(0, 100, ANY_SIZE)).rows) == 8
+    await store.release_acknowledged(6)
+    await checkpoint(store)
+    assert sqlite_rows(tmp_path, "SELECT ack_sequence FROM TIDEGATE_ACKLOG") == [(7,), (8,)]
+    assert message_rows(tmp_path) == 4
+    await crash(store)
+    store, _ = await opened(tmp_path, keep=True)
+    assert store.statistics().acknowledged_first == 7
+    await store.release_acknowledged(8)
+    assert store.statistics().acknowledged_bytes == 0
+    await store.close()
+    assert message_rows(tmp_path) == 2
 
-    run(scenario())
 
-
-def test_without_the_database_confirmations_go_on_until_the_journal_is_full(
+async def test_without_the_database_confirmations_go_on_until_the_journal_is_full(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with Proxy(postgres.port) as proxy:
-            made = options(
-                postgres,
-                tmp_path,
-                url=f"postgresql://127.0.0.1:{proxy.port}/{postgres.url.rpartition('/')[2]}",
-                journal_log_file_size=64 << 10,
-                reconnect_wait=0.2,
-                network_timeout=1.0,
-            )
-            store, _ = await opened(tmp_path, made)
-            await write(store, QUEUE)
-            await checkpoint(store)
-            proxy.refuses = True
-            proxy.cut()
-            # No row of the queue is in the database, so reading goes on, too.
-            for number in range(1, 11):
-                await write(store, add(number, size=10_000))
-            assert await pending(store) == list(range(1, 11))
-
-            async def fill() -> None:
-                for number in range(11, 30):
-                    await write(store, add(number, size=10_000))
-
-            with pytest.raises(StoreFullError):
-                await fill()
-            assert not store.statistics().writable
-            await write(store, ack(1))  # there is room left for what makes room
-            proxy.refuses = False
-            async with asyncio.timeout(60):
-                while not store.statistics().writable:
-                    await asyncio.sleep(0.02)
-            await write(store, add(100, size=10_000))
-            found = await pending(store)
-            assert found[:9] == list(range(2, 11))
-            assert found[-1] == 100
-            await store.close()
-
-    run(scenario())
-
-
-def test_a_cancelled_write_is_in_both_or_in_none(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, *[add(n) for n in range(1, 11)])
+    async with Proxy(postgres.port) as proxy:
+        made = options(
+            postgres,
+            tmp_path,
+            url=f"postgresql://127.0.0.1:{proxy.port}/{postgres.url.rpartition('/')[2]}",
+            journal_log_file_size=64 << 10,
+            reconnect_wait=0.2,
+            network_timeout=1.0,
+        )
+        store, _ = await opened(tmp_path, made)
+        await write(store, QUEUE)
+        await checkpoint(store)
+        proxy.refuses = True
+        proxy.cut()
+        # No row of the queue is in the database, so reading goes on, too.
         for number in range(1, 11):
-            task = asyncio.create_task(write(store, ack(number), add(100 + number)))
-            for _ in range(number % 4):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await write(store)
-        before = await pending(store)
-        assert store.statistics().pending_messages == len(before)
-        await crash(store)
-        store, _ = await opened(tmp_path)
-        assert await pending(store) == before
+            await write(store, add(number, size=10_000))
+        assert await pending(store) == list(range(1, 11))
+
+        async def fill() -> None:
+            for number in range(11, 30):
+                await write(store, add(number, size=10_000))
+
+        with pytest.raises(StoreFullError):
+            await fill()
+        assert not store.statistics().writable
+        await write(store, ack(1))  # there is room left for what makes room
+        proxy.refuses = False
+        async with asyncio.timeout(60):
+            while not store.statistics().writable:
+                await asyncio.sleep(0.02)
+        await write(store, add(100, size=10_000))
+        found = await pending(store)
+        assert found[:9] == list(range(2, 11))
+        assert found[-1] == 100
         await store.close()
 
-    run(scenario())
+
+async def test_a_cancelled_write_is_in_both_or_in_none(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, *[add(n) for n in range(1, 11)])
+    for number in range(1, 11):
+        task = asyncio.create_task(write(store, ack(number), add(100 + number)))
+        for _ in range(number % 4):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await write(store)
+    before = await pending(store)
+    assert store.statistics().pending_messages == len(before)
+    await crash(store)
+    store, _ = await opened(tmp_path)
+    assert await pending(store) == before
+    await store.close()
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await store.close()
-        await store.close()
-        for call in (write(store, QUEUE), store.page_in(1, 0, 1, 1), store.open()):
-            with pytest.raises(StoreClosedError):
-                await call
-
-    run(scenario())
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await store.close()
+    await store.close()
+    for call in (write(store, QUEUE), store.page_in(1, 0, 1, 1), store.open()):
+        with pytest.raises(StoreClosedError):
+            await call
 
 
 async def bodies(where: Path, made: Any) -> dict[int, str]:
@@ -302,7 +276,7 @@ def confirmed(child: Child, tag: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["journal", "quick"])
-def test_a_killed_process_loses_nothing_that_it_confirmed(
+async def test_a_killed_process_loses_nothing_that_it_confirmed(
     server: PostgresServer | None, tmp_path: Path, quick: bool
 ) -> None:
     made = options(server, tmp_path, checkpoint_interval=0.02, use_quick_journal=quick)
@@ -312,12 +286,12 @@ def test_a_killed_process_loses_nothing_that_it_confirmed(
             child.until_confirmed(count)
             child.kill()
         expected.update(confirmed(child, f"life{life}"))
-    found = run(bodies(tmp_path, made))
+    found = await bodies(tmp_path, made)
     assert {n: found.get(n) for n in expected} == expected
     assert list(found) == list(range(1, max(found) + 1))
 
 
-def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
+async def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
     server: PostgresServer | None, tmp_path: Path
 ) -> None:
     """The standby has the lock of the database; the journal comes when the master lets go of it."""
@@ -332,7 +306,7 @@ def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
         assert "StoreIOError" in first.until("failed")
         second.until_confirmed(20)
         second.kill()
-    found = run(bodies(tmp_path, made))
+    found = await bodies(tmp_path, made)
     expected = confirmed(first, "master") | confirmed(second, "standby")
     assert {n: found.get(n) for n in expected} == expected
     assert list(found) == list(range(1, max(found) + 1))
@@ -341,7 +315,7 @@ def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("carried_over", [False, True])
-def test_branches_and_duplicate_ids_survive_a_crash_before_and_after_a_checkpoint(
+async def test_branches_and_duplicate_ids_survive_a_crash_before_and_after_a_checkpoint(
     server: PostgresServer | None, tmp_path: Path, *, quick: bool, carried_over: bool
 ) -> None:
     made = options(server, tmp_path, use_quick_journal=quick)
@@ -350,90 +324,80 @@ def test_branches_and_duplicate_ids_survive_a_crash_before_and_after_a_checkpoin
     branch = Branch(prepared, 3, prepared_at=9, principal="me", locked=locked)
     known = [DuplicateId("queue://q", "id 3", 9)]
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, made)
-        assert store.capabilities.branches
-        assert store.capabilities.duplicate_ids
-        await write(store, QUEUE, *[add(number) for number in range(1, 4)])
-        await write(store, PutBranch(Branch(done, 2)), add(4, 2))
-        await write(store, PutBranch(branch), add(5, 3), add(6, 3))
-        await write(store, *[AddDuplicateId("queue://q", f"id {n}", 6 + n) for n in range(1, 4)])
-        if carried_over:
-            await checkpoint(store)
-        await write(store, RemoveBranch(done, 2), add(10), ForgetDuplicateIds("queue://q", 8))
-        await crash(store)
+    store, _ = await opened(tmp_path, made)
+    assert store.capabilities.branches
+    assert store.capabilities.duplicate_ids
+    await write(store, QUEUE, *[add(number) for number in range(1, 4)])
+    await write(store, PutBranch(Branch(done, 2)), add(4, 2))
+    await write(store, PutBranch(branch), add(5, 3), add(6, 3))
+    await write(store, *[AddDuplicateId("queue://q", f"id {n}", 6 + n) for n in range(1, 4)])
+    if carried_over:
+        await checkpoint(store)
+    await write(store, RemoveBranch(done, 2), add(10), ForgetDuplicateIds("queue://q", 8))
+    await crash(store)
 
-        for _ in range(2):
-            store, state = await opened(tmp_path, made)
-            assert list(state.branches) == [branch]
-            assert list(state.duplicate_ids) == known
-            assert (state.last_sequence, state.last_pending_list) == (10, 3)
-            assert await pending(store) == [1, 2, 3, 10]
-            assert await pending(store, 2) == []
-            assert await pending(store, 3) == [5, 6]
-            assert store.statistics().pending_messages == 6
-            await store.close()
-
-        store, _ = await opened(tmp_path, made)
-        await write(store, RemoveBranch(prepared, 3), ForgetDuplicateIds("queue://q", 9))
-        assert await pending(store, 3) == []
-        await crash(store)
+    for _ in range(2):
         store, state = await opened(tmp_path, made)
-        assert not [*state.branches, *state.duplicate_ids]
+        assert list(state.branches) == [branch]
+        assert list(state.duplicate_ids) == known
+        assert (state.last_sequence, state.last_pending_list) == (10, 3)
         assert await pending(store) == [1, 2, 3, 10]
+        assert await pending(store, 2) == []
+        assert await pending(store, 3) == [5, 6]
+        assert store.statistics().pending_messages == 6
         await store.close()
 
-    run(scenario())
+    store, _ = await opened(tmp_path, made)
+    await write(store, RemoveBranch(prepared, 3), ForgetDuplicateIds("queue://q", 9))
+    assert await pending(store, 3) == []
+    await crash(store)
+    store, state = await opened(tmp_path, made)
+    assert not [*state.branches, *state.duplicate_ids]
+    assert await pending(store) == [1, 2, 3, 10]
+    await store.close()
 
 
-def test_a_command_does_not_wait_for_the_journal_whatever_the_policy(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        (tmp_path / "one").mkdir()
-        (tmp_path / "two").mkdir()
-        shared = str(tmp_path / "journal")
-        master, _ = await opened(tmp_path / "one", options(journal_directory=shared))
-        context = StoreContext(tmp_path / "two", "command", wait_for_lock=False)
-        made = options(journal_directory=shared, lock_policy="wait")
-        with pytest.raises(StoreLockedError):
-            await JournaledStore(context, made).open()
-        await write(master, QUEUE, add(1))
-        await master.close()
-
-    run(scenario())
+async def test_a_command_does_not_wait_for_the_journal_whatever_the_policy(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    shared = str(tmp_path / "journal")
+    master, _ = await opened(tmp_path / "one", options(journal_directory=shared))
+    context = StoreContext(tmp_path / "two", "command", wait_for_lock=False)
+    made = options(journal_directory=shared, lock_policy="wait")
+    with pytest.raises(StoreLockedError):
+        await JournaledStore(context, made).open()
+    await write(master, QUEUE, add(1))
+    await master.close()
 
 
-def test_a_second_gateway_on_an_embedded_database_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        with pytest.raises(StoreLockedError):
-            await opened(tmp_path)
-        await write(store, QUEUE, add(1))
-        await store.close()
-
-    run(scenario())
+async def test_a_second_gateway_on_an_embedded_database_is_refused(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    with pytest.raises(StoreLockedError):
+        await opened(tmp_path)
+    await write(store, QUEUE, add(1))
+    await store.close()
 
 
-def test_without_its_journal_a_master_confirms_only_what_is_surely_its_own(tmp_path: Path) -> None:
+async def test_without_its_journal_a_master_confirms_only_what_is_surely_its_own(
+    tmp_path: Path,
+) -> None:
     """With journal_lost_policy = 'ignore' another gateway may go on elsewhere."""
 
-    async def scenario() -> None:
-        made = options(journal_lost_policy="ignore", lock_renew_period=1.0, lock_expiration=2.0,
-                       network_timeout=1.0)  # fmt: skip
-        store, _ = await opened(tmp_path, made)
-        await write(store, QUEUE, add(1))
-        lease = store._database._lease  # pyright: ignore[reportPrivateUsage]
-        lease._sure_until = 0.0  # pyright: ignore[reportPrivateUsage] - it slept for long
-        await write(store, add(2))
-        assert lease.is_sure
-        import sqlite3
+    made = options(journal_lost_policy="ignore", lock_renew_period=1.0, lock_expiration=2.0,
+                   network_timeout=1.0)  # fmt: skip
+    store, _ = await opened(tmp_path, made)
+    await write(store, QUEUE, add(1))
+    lease = store._database._lease  # pyright: ignore[reportPrivateUsage]
+    lease._sure_until = 0.0  # pyright: ignore[reportPrivateUsage] - it slept for long
+    await write(store, add(2))
+    assert lease.is_sure
+    import sqlite3
 
-        thief = sqlite3.connect(tmp_path / "tidegate.db")
-        with thief:
-            thief.execute("UPDATE TIDEGATE_LOCK SET fencing_token = fencing_token + 1")
-        thief.close()
-        lease._sure_until = 0.0  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(StoreIOError):
-            await write(store, add(3))
-        await store.close()
-
-    run(scenario())
+    thief = sqlite3.connect(tmp_path / "tidegate.db")
+    with thief:
+        thief.execute("UPDATE TIDEGATE_LOCK SET fencing_token = fencing_token + 1")
+    thief.close()
+    lease._sure_until = 0.0  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(StoreIOError):
+        await write(store, add(3))
+    await store.close()

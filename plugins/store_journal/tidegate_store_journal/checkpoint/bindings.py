@@ -31,6 +31,7 @@ from tidegate_store_journal.log.datafile import DataFile, make_padded, reuse
 from tidegate_store_journal.log.encode import PUTTING, encode_operation
 from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, BINDINGS, DATA_OFFSET, END_MARK
 from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
+from tidegate_store_journal.log.walk import Unproven
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -91,6 +92,7 @@ class Found:
         files that wait to be used. leftovers: names of those in which nothing counts. batch, position:
         where the journal ends. mark: the last one. is_damaged: everything
         must be written anew. problems: file, offset and what is wrong there.
+        unproven: what may not be on stable storage.
     """
 
     store_id: str = ""
@@ -103,6 +105,7 @@ class Found:
     position: int = 0
     mark: Mark = field(default_factory=Mark)
     is_damaged: bool = False
+    unproven: Unproven = field(default_factory=Unproven)
     problems: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
 
 
@@ -282,7 +285,7 @@ class Bindings:
                 self._position,
                 continued,
                 0,
-                last - first,
+                0,
             )
             end = self._offset + BATCH_HEADER_BYTES + len(payload)
             file.handle.pwritev([header, payload, END_MARK[: file.length - end]], self._offset)

@@ -27,6 +27,7 @@ from tidegate_store_journal.checkpoint.metadata import (
     MetadataState,
     NoMetadata,
 )
+from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
@@ -93,6 +94,7 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsaved: Changes | None = None  # of checkpoints that failed
         self._bindings = bindings
+        self.rows = Rows(index.log, metadata, executor)
         self._saved_batch = -1
         self._saved_released = index.log.released
 
@@ -104,6 +106,9 @@ class Checkpointer:
         Returns: data files put away. Raises: OSError; StoreError when the journal cannot be synced.
         """
         async with self._lock:
+            if cleanup:
+                # What lives in files that the dead ones speak of is written down.
+                await self.rows.of_files(lambda: self._living_spoken(self._find_dead()))
             work = self._begin(cleanup=cleanup, clean=clean, force=force)
             loose = self._index.large.take_loose()
             if work is None:
@@ -117,6 +122,7 @@ class Checkpointer:
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
+            await self.rows.page_out()
             # In the journal's order, without gaps: a file must not outlive another one that says
             # what became of its messages. A page may still be read from one; then it waits.
             gone = list(itertools.takewhile(lambda file: file.readers == 0, work.dead))
@@ -233,16 +239,7 @@ class Checkpointer:
     def _live_lists(self, dead: list[DataFile]) -> list[LiveList]:
         """Lists for the living files that acknowledgements in the dead ones speak of."""
         index = self._index
-        spoken: set[int] = set()
-        for file in dead:
-            use = index.files.get(file.file_id)
-            if use is not None:
-                spoken |= use.speaks_of
-        living = {
-            file_id
-            for file_id in spoken
-            if file_id in index.files and index.files[file_id].references
-        }
+        living = self._living_spoken(dead)
         if not living:
             return []
         rows = split_blocks(index.log.blocks(), index.log.released, frozenset(living))
@@ -256,6 +253,16 @@ class Checkpointer:
             )
             for file_id in sorted(living)
         ]
+
+    def _living_spoken(self, dead: list[DataFile]) -> set[int]:
+        """Living files that acknowledgements in *dead* speak of."""
+        files = self._index.files
+        spoken: set[int] = set()
+        for file in dead:
+            use = files.get(file.file_id)
+            if use is not None:
+                spoken |= use.speaks_of
+        return {file_id for file_id in spoken if file_id in files and files[file_id].references}
 
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""

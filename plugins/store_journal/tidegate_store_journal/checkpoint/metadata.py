@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import struct
+import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -21,7 +22,7 @@ import msgspec
 from lmdb import verify as lmdb_verify
 
 from tidegate.spi import LargeBody
-from tidegate_store_journal.index.acklog import AckBlock, decode_block
+from tidegate_store_journal.index.acklog import AckBlock, AckPage, decode_block
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece, without_removed
 from tidegate_store_journal.log.format import FormatError, crc32c, encode
@@ -138,6 +139,13 @@ class Metadata(Protocol):
         """
         ...
 
+    def acknowledged(self, page: AckPage) -> list[AckBlock]:
+        """The blocks of *page*. From any thread, also while others call.
+
+        Raises: MetadataError, OSError.
+        """
+        ...
+
     def reset(self) -> None:
         """Begin again with an empty one."""
         ...
@@ -169,6 +177,10 @@ class NoMetadata:
         """See :class:`Metadata`."""
         self.counters.checkpoints += 1
 
+    def acknowledged(self, page: AckPage) -> list[AckBlock]:
+        """See :class:`Metadata`. Nothing is kept here, so nothing is paged out."""
+        raise NotImplementedError
+
     def reset(self) -> None:
         """See :class:`Metadata`."""
 
@@ -196,6 +208,7 @@ class LmdbMetadata:
         self._digests: dict[str, int] = {}
         #: As of the checkpoint on disk; None when that was not read yet.
         self._saved_digests: dict[str, int] | None = None
+        self._lock = threading.Lock()  # LMDB must not be unmapped or grow while it is read
 
     def _env(self) -> lmdb.Environment:
         if self._environment is None:
@@ -370,8 +383,32 @@ class LmdbMetadata:
         self._digests["pending"] = digest
         return lists
 
+    def acknowledged(self, page: AckPage) -> list[AckBlock]:
+        """See :class:`Metadata`."""
+        blocks: list[AckBlock] = []
+        try:
+            with self._lock:
+                with self._env().begin() as transaction:
+                    cursor = transaction.cursor(db=self._open["acknowledged"])
+                    cursor.set_range(_U64_KEY.pack(page.first))
+                    for key_seen, value in cursor:
+                        key = bytes(key_seen)
+                        if _U64_KEY.unpack(key)[0] > page.last:
+                            break
+                        blocks.append(decode_block(_checked("acknowledged", key, value)))
+                self._unmap_if_large()
+        except (lmdb.Error, FormatError) as error:
+            raise MetadataError(f"{self._directory}: {error}") from error
+        if not page.is_made_of(blocks):
+            raise MetadataError(f"{self._directory} misses rows from {page.first} to {page.last}")
+        return blocks
+
     def save(self, changes: Changes, state: MetadataState) -> None:
         """See :class:`Metadata`."""
+        with self._lock:
+            self._save(changes, state)
+
+    def _save(self, changes: Changes, state: MetadataState) -> None:
         while True:
             counters = MetadataCounters(checkpoints=1)
             try:

@@ -1,14 +1,19 @@
-"""The acknowledged log in memory: blocks of rows, dense, until they are released.
+"""The acknowledged log: blocks of rows, dense, until they are released.
 
 Each :class:`~tidegate.spi.Acknowledge` operation makes one block; what the rows have in common is
 kept once. Not thread-safe, but blocks are never changed after they were appended, except that
 :meth:`AckBlock.pack` makes one smaller.
+
+A sink may stand still for days, so the log does not stay in memory: behind a checkpoint the blocks
+that the metadata store has go, but for the newest, and an :class:`AckPage` stands for each run of them.
+Whoever needs its rows (to read, release, copy, or write them down) pages it in first; it goes again
+behind a later checkpoint.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -24,6 +29,12 @@ from tidegate_store_journal.log.format import (
     unpack_locations,
 )
 
+#: What a row takes beside its message: in the metadata store, or packed in memory.
+ROW_BYTES: Final = 32
+#: Newest rows that stay in memory: a sink that keeps up never waits for the metadata store.
+RESIDENT_ROWS: Final = 32_768
+#: A page has about so many rows: 5 ms to page in, a few MiB of memory.
+PAGE_ROWS: Final = 8192
 _BlockValue = tuple[int, int, int, str, str, str, bytes, bytes, bytes]
 _decode_block: Final = msgspec.msgpack.Decoder(_BlockValue).decode
 
@@ -100,7 +111,7 @@ class AckBlock:
         """Turn the rows into byte strings: 32 bytes a row instead of about 150."""
         if not isinstance(self._sequences, bytes):
             if self._locations:
-                self.may_speak_of(0)  # cheaper now than from the bytes
+                self.file_range()  # cheaper now than from the bytes
             delivered_at = self.delivered_at
             self._sequences = pack_integers(self._sequences)
             self._locations = pack_locations(self.locations)
@@ -124,11 +135,16 @@ class AckBlock:
 
     def may_speak_of(self, file_id: int) -> bool:
         """False when no row's message is in that data file."""
+        first, last = self.file_range()
+        return first <= file_id <= last
+
+    def file_range(self) -> tuple[int, int]:
+        """First and last data file that messages are in."""
         if not self._file_first:
             locations = self.locations
             self._file_first = min(locations) >> FILE_SHIFT
             self._file_last = max(locations) >> FILE_SHIFT
-        return self._file_first <= file_id <= self._file_last
+        return self._file_first, self._file_last
 
     def part(self, begin: int, end: int) -> AckBlock:
         """Rows begin … end - 1 (indexes) as a block of their own."""
@@ -173,6 +189,32 @@ def decode_block(data: bytes) -> AckBlock:
         raise FormatError(f"an acknowledged block cannot be decoded: {error}") from error
 
 
+class AckPage:
+    """Rows *first* … *last*, whose blocks are only in the metadata store.
+
+    Attributes: acked_at: of the first row; file_first, file_last: range of files of the locations.
+    """
+
+    __slots__ = ("acked_at", "file_first", "file_last", "first", "last")
+
+    def __init__(self, blocks: Sequence[AckBlock]) -> None:
+        self.first = blocks[0].first
+        self.last = blocks[-1].last
+        self.acked_at = blocks[0].acked_at
+        ranges = [block.file_range() for block in blocks]
+        self.file_first = min(first for first, _ in ranges)
+        self.file_last = max(last for _, last in ranges)
+
+    def is_made_of(self, blocks: Sequence[AckBlock]) -> bool:
+        """*blocks* are these rows, each once."""
+        row = self.first
+        for block in blocks:
+            if block.first != row:
+                return False
+            row = block.last + 1
+        return row == self.last + 1
+
+
 class AckRow(msgspec.Struct, frozen=True, gc=False):
     """One row as a page names it; the message is read from *location*."""
 
@@ -184,12 +226,19 @@ class AckRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class AckLog:
-    """Rows released + 1 … last."""
+    """Rows released + 1 … last.
+
+    Attributes:
+        rows: how many are in memory, those that were released since the last checkpoint among them.
+        pins: how many forbid for now that blocks leave memory; the first is a store that is opened.
+    """
 
     def __init__(self) -> None:
         self.last = 0
         self.released = 0
-        self._blocks: list[AckBlock] = []
+        self.rows = 0
+        self.pins = 1
+        self._blocks: list[AckBlock | AckPage] = []  # in order
         self._firsts: list[int] = []
         self._begin = 0  # blocks before it are released
         self._unstored_from = 0  # blocks before it are in the metadata store or released
@@ -199,6 +248,7 @@ class AckLog:
         """Add rows at the end."""
         assert block.first == self.last + 1, "the acknowledged log must be dense"
         self.last = block.last
+        self.rows += block.count
         self._blocks.append(block)
         self._firsts.append(block.first)
 
@@ -233,19 +283,25 @@ class AckLog:
         whole.reverse()
         self.last = last
         self.released = released
-        self._blocks = whole
+        self._blocks = list[AckBlock | AckPage](whole)
         self._firsts = [block.first for block in whole]
+        self.rows = sum(block.count for block in whole)
         self._begin = 0
         self._unstored_from = len(whole) if all(block.stored for block in whole) else 0
         return missing
 
     def page(self, after: int, limit: int, bytes_max: int) -> list[AckRow]:
-        """Rows behind *after* (at least ``released``): see MessageStore.acknowledged."""
+        """Rows behind *after* (at least ``released``): see MessageStore.acknowledged.
+
+        Fewer where the next ones are not in memory.
+        """
         rows: list[AckRow] = []
         total = 0
         number = max(self._begin, bisect_right(self._firsts, after + 1) - 1)
         while number < len(self._blocks):
             block = self._blocks[number]
+            if isinstance(block, AckPage):
+                return rows
             locations = block.locations
             sequences = block.sequences
             delivered_at = block.delivered_at
@@ -266,10 +322,15 @@ class AckLog:
         return rows
 
     def release(self, through: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Forget rows up to *through*; gives (sequences, locations) of what was forgotten."""
+        """Forget rows up to *through*; gives (sequences, locations) of what was forgotten.
+
+        Stops before rows that are not in memory.
+        """
         through = min(through, self.last)
         while self._begin < len(self._blocks) and self.released < through:
             block = self._blocks[self._begin]
+            if isinstance(block, AckPage):
+                return
             begin = self.released + 1 - block.first
             end = min(through, block.last) + 1 - block.first
             yield block.sequences[begin:end], block.locations[begin:end]
@@ -280,18 +341,22 @@ class AckLog:
         self.released = max(self.released, through)
 
     def location_of(self, row: int) -> int | None:
-        """Where the row's message is; None when there is no such row (any more)."""
+        """Where the row's message is; None when there is no such row (any more) in memory."""
         if not self.released < row <= self.last:
             return None
         number = bisect_right(self._firsts, row) - 1
         if number < self._begin:
             return None
         block = self._blocks[number]
-        return block.locations[row - block.first] if row <= block.last else None
+        if isinstance(block, AckPage) or row > block.last:
+            return None
+        return block.locations[row - block.first]
 
     def block_of(self, row: int) -> AckBlock:
-        """The block of a row that is there."""
-        return self._blocks[bisect_right(self._firsts, row) - 1]
+        """The block of a row that is in memory."""
+        block = self._blocks[bisect_right(self._firsts, row) - 1]
+        assert isinstance(block, AckBlock)
+        return block
 
     def relocate(self, moved: AckBlock) -> list[tuple[int, int]]:
         """The messages of rows are where *moved* says; rows that are not there are left out.
@@ -306,6 +371,7 @@ class AckLog:
             if number < self._begin:
                 return old
             block = self._blocks[number]
+            assert isinstance(block, AckBlock), "rows are paged in before they are copied"
             if row > block.last:
                 row += 1
                 continue
@@ -324,17 +390,78 @@ class AckLog:
         return old
 
     def blocks(self) -> Sequence[AckBlock]:
-        """All blocks that have rows which are not released."""
-        return self._blocks[self._begin :]
+        """All blocks in memory that have rows which are not released."""
+        return _resident(self._blocks[self._begin :])
+
+    def page_with(self, row: int) -> AckPage | None:
+        """What has to be paged in before the row, which is there, can be read; None: nothing."""
+        number = bisect_right(self._firsts, row) - 1
+        block = self._blocks[number] if number >= self._begin else None
+        return block if isinstance(block, AckPage) else None
+
+    def page_of_files(self, file_ids: Collection[int]) -> AckPage | None:
+        """One of the pages that may speak of these data files; None: those are all in memory."""
+        for block in self._blocks[self._begin : self._unstored_from]:
+            if isinstance(block, AckPage) and any(
+                block.file_first <= file_id <= block.file_last for file_id in file_ids
+            ):
+                return block
+        return None
+
+    def page_in(self, page: AckPage, blocks: Sequence[AckBlock]) -> None:
+        """Put *blocks*, which the metadata store has, in the place of their page.
+
+        Somebody else may have done so meanwhile.
+        """
+        number = bisect_right(self._firsts, page.first) - 1
+        if number < 0 or self._blocks[number] is not page:
+            return
+        for block in blocks:
+            block.stored = True
+        self._replace(number, number + 1, blocks)
+        self.rows += page.last + 1 - page.first
+
+    def page_out(self) -> bool:
+        """Forget a page of what the metadata store has, but for the newest rows. True: there is more.
+
+        It has all that :meth:`take_unstored` last gave, and nothing is being written.
+        """
+        if self.pins:
+            return False
+        newest = self.last - RESIDENT_ROWS
+        run: list[AckBlock] = []
+        rows = begin = 0
+        for number in range(self._begin, self._unstored_from):
+            block = self._blocks[number]
+            if isinstance(block, AckBlock) and block.first not in self._relocated:
+                if block.last > newest:
+                    return False
+                begin = begin if run else number
+                run.append(block)
+                rows += block.count
+                if rows < PAGE_ROWS:
+                    continue
+            if run:
+                self._replace(begin, begin + len(run), [AckPage(run)])
+                self.rows -= rows
+                return True
+        return False
+
+    def _replace(self, begin: int, end: int, blocks: Sequence[AckBlock | AckPage]) -> None:
+        self._blocks[begin:end] = blocks
+        self._firsts[begin:end] = [block.first for block in blocks]
+        self._unstored_from += len(blocks) - (end - begin)
 
     def take_unstored(self) -> tuple[list[AckBlock], list[int]]:
         """For a checkpoint: blocks to put, and keys of stored blocks to delete."""
-        put = self._blocks[max(self._begin, self._unstored_from) :]
+        put = _resident(self._blocks[max(self._begin, self._unstored_from) :])
         if self._relocated:
-            stored = self._blocks[self._begin : self._unstored_from]
+            stored = _resident(self._blocks[self._begin : self._unstored_from])
             put = [block for block in stored if block.first in self._relocated] + put
             self._relocated.clear()
-        gone = [block.first for block in self._blocks[: self._begin] if block.stored]
+        released = _resident(self._blocks[: self._begin])
+        gone = [block.first for block in released if block.stored]
+        self.rows -= sum([block.count for block in released])
         for block in put:
             block.stored = True
         if self._begin:
@@ -348,3 +475,7 @@ class AckLog:
     def oldest_at(self) -> int:
         """``acked_at`` of the oldest row; 0 when there is none."""
         return self._blocks[self._begin].acked_at if self._begin < len(self._blocks) else 0
+
+
+def _resident(blocks: Sequence[AckBlock | AckPage]) -> list[AckBlock]:
+    return [block for block in blocks if isinstance(block, AckBlock)]

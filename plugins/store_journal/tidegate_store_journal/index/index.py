@@ -18,9 +18,8 @@ from tidegate_store_journal.index.changes import Changes, Dirty
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.pending import SEAL_ENTRIES, PendingList
 from tidegate_store_journal.index.pieces import Piece
-from tidegate_store_journal.index.references import HELD_SHIFT, References
+from tidegate_store_journal.index.references import HELD_SHIFT, References, held_bytes
 from tidegate_store_journal.index.smallstate import SmallState
-from tidegate_store_journal.log.format import MASK_32
 
 _NEVER: Final = 1 << 62
 
@@ -44,6 +43,7 @@ class Index(References, SmallState):
         self._is_settled = False
         self._growth_max: int = 0
         self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
+        self._log_grown_at: int = _NEVER  # the same for rows
         self._on_growth: Callable[[], None] | None = None
         self._dirty = Dirty()
         self._apply_one: dict[type, Callable[[Any], None]] = {
@@ -94,18 +94,25 @@ class Index(References, SmallState):
         self.last_list = effects.last_list
         # The log's own counter moves with its blocks; this covers rows that were never kept.
         self.log.last = max(self.log.last, effects.last_ack)
-        if self.pending_messages >= self._grown_at and self._on_growth is not None:
-            self._grown_at = _NEVER
+        if self._on_growth is not None and (
+            self.pending_messages >= self._grown_at or self.log.rows >= self._log_grown_at
+        ):
+            self._grown_at = self._log_grown_at = _NEVER
             self._on_growth()
 
     def watch_growth(self, count: int, on_growth: Callable[[], None]) -> None:
         """Call *on_growth* when *count* messages more are pending than at the last checkpoint.
 
-        Once for each checkpoint; 0 for never.
+        Or rows of the acknowledged log in memory. Once for each checkpoint; 0 for never.
         """
         self._growth_max = count
         self._on_growth = on_growth
-        self._grown_at = self.pending_messages + count if count else _NEVER
+        self._watch_again()
+
+    def _watch_again(self) -> None:
+        if self._growth_max:
+            self._grown_at = self.pending_messages + self._growth_max
+            self._log_grown_at = self.log.rows + self._growth_max
 
     # --------------------------------------------------------------------- leaving a list
 
@@ -250,7 +257,7 @@ class Index(References, SmallState):
         if self._shared:
             sequences, locations = self._leave_shared(sequences, locations, held=0, pending=1)
         self.pending_messages -= len(sequences)
-        self.acknowledged_bytes += sum([location & MASK_32 for location in locations])
+        self.acknowledged_bytes += sum(map(held_bytes, locations))
 
     def _keep_loose(
         self,
@@ -288,7 +295,7 @@ class Index(References, SmallState):
         for sequences, locations in self.log.release(through):
             if self._shared:
                 sequences, locations = self._leave_shared(sequences, locations, held=1, pending=0)
-            self.acknowledged_bytes -= sum([location & MASK_32 for location in locations])
+            self.acknowledged_bytes -= sum(map(held_bytes, locations))
             self._free(locations)
             if self.on_freed is not None:
                 self.on_freed(sequences)
@@ -340,11 +347,10 @@ class Index(References, SmallState):
                 if gone_keys:
                     pieces_gone[list_id] = set(gone_keys)
         added_after, self.watermark = self.watermark, self.last_sequence
-        if self._growth_max:
-            self._grown_at = self.pending_messages + self._growth_max
         dirty, self._dirty = self._dirty, Dirty()
         files_gone, self.files_gone = self.files_gone, []
         put, gone = self.log.take_unstored()
+        self._watch_again()
         speaks_of: dict[int, list[int]] = {}
         for file_id, use in self.files.items():
             if len(use.speaks_of) != use.speaks_of_stored:

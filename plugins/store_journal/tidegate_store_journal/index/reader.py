@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
 from tidegate.spi import CorruptRecordError, Message, StoreIOError
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
-from tidegate_store_journal.log.format import FormatError, location_parts, read_message, read_value
+from tidegate_store_journal.log.format import (
+    FILE_SHIFT,
+    FormatError,
+    location_parts,
+    read_message,
+    read_value,
+)
 from tidegate_store_journal.log.storage import File, Storage
 
 #: Records this close together are read in one piece: what lies between costs less than a call.
@@ -19,7 +25,22 @@ _GAP_BYTES_MAX: Final = 64 << 10
 _EXTENT_BYTES_MAX: Final = 4 << 20
 
 
+#: Files that one page may hold open at a time; they are not closed meanwhile.
+_FILES_MAX: Final = 8
+
 T = TypeVar("T")
+
+
+def _parts(wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+    """*wanted* in parts of few files each."""
+    begin = 0
+    files: set[int] = set()
+    for number, (_, location) in enumerate(wanted):
+        files.add(location >> FILE_SHIFT)
+        if len(files) > _FILES_MAX:
+            yield wanted[begin:number]
+            begin, files = number, {location >> FILE_SHIFT}
+    yield wanted[begin:] if begin else wanted
 
 
 class _Extent:
@@ -56,6 +77,14 @@ class Reader:
         return await self._read(wanted, read_value)
 
     async def _read(
+        self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]
+    ) -> list[T]:
+        messages: list[T] = []
+        for part in _parts(wanted):
+            messages += await self._read_part(part, decode)
+        return messages
+
+    async def _read_part(
         self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]
     ) -> list[T]:
         extents = self._plan(wanted)

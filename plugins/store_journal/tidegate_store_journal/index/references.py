@@ -19,6 +19,11 @@ from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
 HELD_SHIFT: Final = 32
 
 
+def held_bytes(location: int) -> int:
+    """What a message takes: its record, or its body where that is elsewhere."""
+    return max(location >> 32 & MASK_32, location & MASK_32)
+
+
 class FileUse:
     """What the index knows of one data file.
 
@@ -53,7 +58,7 @@ class References:
     Attributes:
         lists: pending lists by id; log: the acknowledged log; files: use of each data file by id.
         pending_messages: messages that at least one list holds.
-        acknowledged_bytes: bytes of bodies that only the log holds.
+        acknowledged_bytes: bytes of records (and of large bodies) that only the log holds.
         large: messages whose body is in a file of its own.
     """
 
@@ -122,14 +127,14 @@ class References:
                     places[sequence] = location
                 else:
                     use.live_bytes += location >> 32 & MASK_32
-                    self.acknowledged_bytes += location & MASK_32
+                    self.acknowledged_bytes += held_bytes(location)
         for sequence, counts in shared.items():
             location = places[sequence]
             self.files[location >> FILE_SHIFT].live_bytes += location >> 32 & MASK_32
             if counts & MASK_32:
                 self.pending_messages += 1
             else:
-                self.acknowledged_bytes += location & MASK_32
+                self.acknowledged_bytes += held_bytes(location)
         self._shared = shared
         self.large.keep_only(shared)
         return missing
@@ -174,7 +179,7 @@ class References:
             # Bytes that only the log holds: no list does, but a row still does.
             was_log_only = before & MASK_32 == 0
             is_log_only = lists_left == 0 and after > 0
-            self.acknowledged_bytes += (is_log_only - was_log_only) * (location & MASK_32)
+            self.acknowledged_bytes += (is_log_only - was_log_only) * held_bytes(location)
             if after == 0:
                 use.live_bytes -= location >> 32 & MASK_32
                 del shared[sequence]

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.format import DATA_OFFSET, END_MARK
+from tidegate_store_journal.log.format import (
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    END_MARK,
+)
 from tidegate_store_journal.log.storage import File, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -20,33 +26,92 @@ class DataFile:
     """One data file.
 
     Attributes:
-        file_id, name, length, seed: from its header.
+        file_id, name, length, seed, store_id: from its header.
         first_batch: number of its first batch; 0 for a spare.
         reused: it had an earlier life, see ``FileHeader``.
         handle: open, or None.
+        home: where it lies.
         readers: page reads under way; a handle with readers is not closed.
+        mended_page: what its first page should be when one copy of the header is damaged, or b"".
     """
 
-    __slots__ = ("file_id", "first_batch", "handle", "length", "name", "readers", "reused", "seed")
+    __slots__ = (
+        "file_id",
+        "first_batch",
+        "handle",
+        "home",
+        "length",
+        "mended_page",
+        "name",
+        "readers",
+        "reused",
+        "seed",
+        "store_id",
+    )
 
     def __init__(
         self,
         file_id: int,
         length: int,
         seed: int,
-        handle: File | None,
+        handle: File | None = None,
         *,
+        home: Storage,
         reused: bool = False,
         series: str = _format.JOURNAL,
+        store_id: str = "",
     ) -> None:
         self.file_id = file_id
         self.name = _format.file_name(file_id, series)
         self.length = length
         self.seed = seed
+        self.store_id = store_id
+        self.home = home
+        self.mended_page = b""
         self.first_batch = 0
         self.handle = handle
         self.reused = reused
         self.readers = 0
+
+
+@contextmanager
+def using(file: DataFile) -> Generator[File]:
+    """The file's handle, or one for the time being: there can be more files than descriptors.
+
+    Raises: OSError.
+    """
+    handle = file.handle or file.home.open(file.name)
+    try:
+        yield handle
+    finally:
+        if handle is not file.handle:
+            handle.close()
+
+
+def read_data_file(storage: Storage, name: str) -> DataFile:
+    """The data file *name* with its number of the first batch, not open.
+
+    Raises: FormatError: its header; OSError.
+    """
+    handle = storage.open(name)
+    try:
+        header, mended_page = _format.decode_header_page(handle.pread(DATA_OFFSET, 0))
+        head = handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
+    finally:
+        handle.close()
+    file = DataFile(
+        header.file_id,
+        header.length,
+        header.seed,
+        home=storage,
+        reused=header.reused,
+        series=header.series,
+        store_id=header.store_id,
+    )
+    file.mended_page = mended_page
+    first = _format.decode_batch_header(file.seed, head)
+    file.first_batch = first.batch if first else 0
+    return file
 
 
 def prepare(
@@ -143,19 +208,20 @@ def _finish(
     header = _format.encode_file_header(
         store_id, file_id, secrets.randbits(64), length, reused=reused, series=series
     )
-    file.pwritev([header.ljust(DATA_OFFSET, b"\0")], 0)
+    file.pwritev([_format.header_page(header)], 0)
     file.datasync()
     storage.rename(_temporary(file_id, series), _format.file_name(file_id, series))
     storage.sync_directory()
     seed = _format.decode_file_header(header).seed
-    return DataFile(file_id, length, seed, file, reused=reused, series=series)
+    return DataFile(file_id, length, seed, file, home=storage, reused=reused, series=series)
 
 
-def _abandon(storage: Storage, name: str, file: File | None) -> None:
+def _abandon(storage: Storage, temporary: str, file: File | None) -> None:
     """It could not be made: leave nothing that takes room."""
     if file is not None:
         file.close()
     try:
-        storage.unlink(name)
+        storage.unlink(temporary)
+        storage.unlink(temporary.removesuffix(".tmp"))  # its name may not be durable
     except OSError:
-        logger.info("could not remove an unfinished data file name=%s", name)
+        logger.info("could not remove an unfinished data file name=%s", temporary)

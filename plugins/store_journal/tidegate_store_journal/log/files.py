@@ -28,6 +28,9 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Open data files besides the current one and the spares; far below the usual limit of 1024.
 OPEN_FILES_MAX: Final = 128
+_OPEN_FILES_MIN: Final = 4
+#: errno values that mean "no descriptor left", in this process or in the system.
+NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class DataFiles:
         self._files: dict[int, DataFile] = {}
         self._spares: deque[DataFile] = deque()
         self._pool: deque[str] = deque()  # names of dead files of our length
+        self._open_max = OPEN_FILES_MAX
         self._open_old: OrderedDict[int, DataFile] = OrderedDict()
         self._freed: list[str] = []  # on their way into the pool
         self._next_id = 1
@@ -238,8 +242,14 @@ class DataFiles:
             self._taken = await self._prepare_special(length)
             return self._taken
         if self._spares and len(self._spares) > self._reserve(grows=grows, waits=waits):
+            file = self._spares[0]
+            if file.handle is None:
+                try:
+                    file.handle = self._open(file)
+                except OSError as error:
+                    raise StoreIOError(f"cannot open a data file: {error}") from error
             self._taken = self._spares.popleft()
-            return self._taken
+            return file
         return None
 
     def _reserve(self, *, grows: bool, waits: bool) -> int:
@@ -378,6 +388,14 @@ class DataFiles:
         return free - self._policy.length >= self._policy.free_limit_bytes
 
     async def _prepare(self, length: int, *, pad: bool = True) -> DataFile:
+        while True:
+            try:
+                return await self._make(length, pad=pad)
+            except OSError as error:
+                if not self.gives_up_handles(error):
+                    raise
+
+    async def _make(self, length: int, *, pad: bool) -> DataFile:
         file_id = self._next_id
         if file_id > _format.FILE_ID_MAX:
             raise OSError(errno.ENOSPC, "all file ids are used up")
@@ -431,7 +449,7 @@ class DataFiles:
         handle = file.handle
         if handle is None:
             try:
-                handle = file.handle = self._storage.open(file.name)
+                handle = file.handle = self._open(file)
             except OSError:
                 file.readers -= 1
                 raise
@@ -450,12 +468,33 @@ class DataFiles:
         self.close_surplus()
 
     def close_surplus(self) -> None:
-        """Close the files that were not read for longest, above OPEN_FILES_MAX."""
-        while len(self._open_old) > OPEN_FILES_MAX:
-            _, file = self._open_old.popitem(last=False)
-            if file.readers:
-                self._open_old[file.file_id] = file
+        """Close the files that were not read for longest, above a limit."""
+        for file in list(self._open_old.values()):
+            if len(self._open_old) <= self._open_max:
                 return
-            if file.handle is not None:
-                file.handle.close()
-                file.handle = None
+            if not file.readers:
+                del self._open_old[file.file_id]
+                if file.handle is not None:
+                    file.handle.close()
+                    file.handle = None
+
+    def gives_up_handles(self, error: OSError) -> bool:
+        """For want of descriptors: close files that are only read, and keep fewer from now on.
+
+        Clients can take all descriptors there are. Returns: it is worth trying again.
+        """
+        if error.errno not in NO_HANDLE_ERRNOS or not self._open_old:
+            return False
+        self._open_max = max(_OPEN_FILES_MIN, len(self._open_old) // 2)
+        before = len(self._open_old)
+        self.close_surplus()
+        return len(self._open_old) < before
+
+    def _open(self, file: DataFile) -> File:
+        """Raises: OSError."""
+        while True:
+            try:
+                return self._storage.open(file.name)
+            except OSError as error:
+                if not self.gives_up_handles(error):
+                    raise

@@ -50,6 +50,8 @@ FILE_MAGIC: Final = b"TGJOURNL"
 BATCH_MAGIC: Final = b"TGB1"
 #: The first batch begins on the page behind the header, so that padding keeps pages whole.
 DATA_OFFSET: Final = 4096
+#: The file header is there twice: without it nothing in the file could be verified.
+_HEADER_OFFSETS: Final = (0, 2048)
 
 _REUSED_FLAG: Final = 1
 #: In a reused file these zeros follow each batch until the next one takes their place: otherwise
@@ -101,7 +103,7 @@ ADD_DUPLICATE_ID: Final = 22
 FORGET_DUPLICATE_IDS: Final = 23
 #: In the bindings journal only: everything in front of it is the small state as of a batch.
 MARK: Final = 25
-#: In place of batches that were damaged: zeros up to where the next one begins.
+#: In place of batches that were damaged; its sequence is the offset where the next one begins.
 VOID: Final = 250
 
 #: Set in the type of a record that holds a message whose body is in a file of its own; the rest of
@@ -227,6 +229,35 @@ def encode_file_header(
     return body + _CRC.pack(crc32c(0, body))
 
 
+def header_page(header: bytes) -> bytes:
+    """All bytes in front of the first batch: *header* twice."""
+    page = bytearray(DATA_OFFSET)
+    for at in _HEADER_OFFSETS:
+        page[at : at + len(header)] = header
+    return bytes(page)
+
+
+def decode_header_page(page: bytes) -> tuple[FileHeader, bytes]:
+    """Read the header from whichever copy is whole.
+
+    Returns: it; and what should be in the place of *page* when one of the copies is damaged, or b"".
+    Raises: FormatError: both are.
+    """
+    first: FormatError | None = None
+    for at in _HEADER_OFFSETS:
+        data = page[at : at + FILE_HEADER_BYTES]
+        try:
+            header = decode_file_header(data)
+        except FormatError as error:
+            first = first or error
+            continue
+        copies = {page[other : other + FILE_HEADER_BYTES] for other in _HEADER_OFFSETS}
+        copies.discard(bytes(FILE_HEADER_BYTES))  # of version 3, which had one
+        return header, header_page(data) if copies != {data} else b""
+    assert first is not None
+    raise first
+
+
 def decode_file_header(data: bytes) -> FileHeader:
     """Read and verify a file header. Raises: FormatError."""
     if len(data) < FILE_HEADER_BYTES or data[:8] != FILE_MAGIC:
@@ -298,6 +329,14 @@ def decode_batch_header(seed: int, data: bytes) -> BatchHeader | None:
         return None
     fields = cast("tuple[int, ...]", _BATCH_HEADER.unpack(body)[1:9])
     return BatchHeader(*fields)
+
+
+def void_until(payload: bytes) -> int:
+    """Where the journal goes on behind the void batch with these records; 0: it is none."""
+    if len(payload) != RECORD_HEADER_BYTES:
+        return 0
+    _, _, sequence, _, _, _, kind = RECORD_HEADER.unpack(payload)
+    return sequence if kind == VOID else 0
 
 
 def payload_is_valid(seed: int, header: BatchHeader, payload: bytes) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreError
+from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.append import Appender
@@ -88,6 +89,7 @@ class Compactor:
         files: DataFiles,
         reader: Reader,
         appender: Appender,
+        rows: Rows,
         *,
         is_urgent: Callable[[], bool],
         is_stopped: Callable[[], bool],
@@ -101,6 +103,7 @@ class Compactor:
         self._files = files
         self._reader = reader
         self._appender = appender
+        self._rows = rows
         self._is_urgent = is_urgent
         self.copied_messages = 0
         self.copied_bytes = 0
@@ -126,7 +129,8 @@ class Compactor:
         """
         self.victim = file
         try:
-            return await self._compact(file)
+            with self._rows.pinned():
+                return await self._compact(file)
         finally:
             self.victim = None
 
@@ -177,6 +181,7 @@ class Compactor:
 
     async def _find_rows(self, file_id: int, found: dict[int, Found]) -> None:
         log = self._index.log
+        await self._rows.of_files(lambda: (file_id,))
         looked = 0
         for block in list(log.blocks()):
             looked += 1

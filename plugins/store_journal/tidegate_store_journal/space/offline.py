@@ -66,7 +66,13 @@ async def compact_files(
     """
     put_away = await checkpointer.run(cleanup=True, force=True)
     compactor = Compactor(
-        index, files, reader, appender, is_urgent=lambda: True, is_stopped=lambda: False
+        index,
+        files,
+        reader,
+        appender,
+        checkpointer.rows,
+        is_urgent=lambda: True,
+        is_stopped=lambda: False,
     )
     tail = appender.tail.file
     victims = [

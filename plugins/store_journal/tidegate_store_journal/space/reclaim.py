@@ -58,6 +58,7 @@ class Reclaim:
             files,
             reader,
             appender,
+            checkpointer.rows,
             is_urgent=self._is_urgent,
             is_stopped=lambda: self._is_closed,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -10,19 +11,19 @@ from tidegate.spi import CorruptRecordError
 from tidegate_store_journal.checkpoint.bindings import BindingsFile, Found, Mark
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
 from tidegate_store_journal.log.format import (
     BATCH_HEADER_BYTES,
-    BATCH_MAGIC,
-    BINDINGS,
     DATA_OFFSET,
-    FILE_HEADER_BYTES,
     RECORD_HEADER_BYTES,
     BatchHeader,
     FormatError,
 )
 from tidegate_store_journal.log.storage import Storage, fresh_name
+from tidegate_store_journal.log.walk import Batch, walk
 from tidegate_store_journal.start.lossreport import LossReport
+
+_DAMAGED: Final = "a batch is damaged that was on disk whole once"
 
 
 def read_bindings(storage: Storage, names: Sequence[str], index: Index, *, mends: bool) -> Found:
@@ -76,17 +77,12 @@ class _Reader:
                 elif (file := self._open(name)) is not None:
                     files.append(file)
         files.sort(key=lambda file: file.first_batch)
+        heads = [_first_header(file) for file in files]
         expected = files[0].first_batch if files else 1
-        try:
-            for number, file in enumerate(files):
-                following = files[number + 1 :]
-                until = following[0].first_batch if following else 1 << 62
-                expected = self._read_file(file, expected, until, following)
-        finally:
-            for file in files:
-                if file.handle is not None:
-                    file.handle.close()
-                    file.handle = None
+        for number, file in enumerate(files):
+            behind = heads[number + 1 :]
+            until = behind[0].batch if behind else 1 << 62
+            expected = self._read_file(file, expected, until, behind)
         self._index.forget_small_changes()
         if files and found.batch and files[0].first_batch > found.mark.oldest:
             self._damaged(files[0].name, 0, "older files of the bindings journal are missing")
@@ -108,61 +104,51 @@ class _Reader:
 
     def _open(self, name: str) -> DataFile | None:
         """A file with batches. Raises: CorruptRecordError, OSError."""
-        handle = self._storage.open(name)
         try:
-            header = _format.decode_file_header(handle.pread(FILE_HEADER_BYTES, 0))
-            if header.series != BINDINGS or _format.file_name(header.file_id, BINDINGS) != name:
+            file = read_data_file(self._storage, name)
+            if file.name != name:
                 raise FormatError("it is another file; move it away")
-            if self.found.store_id not in ("", header.store_id):
-                raise FormatError(f"it belongs to store {header.store_id}; move it away")
+            if self.found.store_id not in ("", file.store_id):
+                raise FormatError(f"it belongs to store {file.store_id}; move it away")
         except FormatError as error:
-            length = handle.length
-            handle.close()
             self._damaged(name, 0, str(error))
-            self.found.leftovers.append((name, length))
+            self.found.leftovers.append((name, self._length_of(name)))
             return None
-        self.found.store_id = header.store_id
-        file = DataFile(
-            header.file_id, header.length, header.seed, handle, reused=True, series=BINDINGS
-        )
-        first = _format.decode_batch_header(
-            header.seed, handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
-        )
-        if first is None:
-            handle.close()
-            self.found.leftovers.append((name, header.length))
+        self.found.store_id = file.store_id
+        if not file.first_batch:
+            self.found.leftovers.append((name, file.length))
             return None
-        file.first_batch = first.batch
         return file
 
     def _read_file(
-        self, file: DataFile, expected: int, until: int, following: Sequence[DataFile]
+        self, file: DataFile, expected: int, until: int, heads: Sequence[BatchHeader]
     ) -> int:
-        """Returns: the number of the batch that must come next. Raises: CorruptRecordError."""
-        assert file.handle is not None
+        """Args: until: first batch of the next file; heads: of the files behind.
+
+        Returns: the number of the batch that must come next. Raises: CorruptRecordError, OSError.
+        """
         item = BindingsFile(file)
         self.found.files.append(item)
-        data = file.handle.pread(file.length, 0)
-        offset = DATA_OFFSET
-        while True:
-            header = _batch_at(file, data, offset)
-            if header is None or header.batch != expected or expected >= until:
-                # Behind it: of this file first, then the first ones of the others.
-                later = list(_headers_behind(file, data, offset + 1, expected, until))
-                heads = [_first_header(other) for other in following]
-                synced = max((head.synced for head in (*(h for _, h in later), *heads)), default=0)
-                if expected == until or synced < expected:
-                    return expected
-                self._damaged(file.name, offset, "a batch is damaged that was on disk whole once")
-                self._rest = b""
-                if not later:
+        offset, synced = DATA_OFFSET, max((head.synced for head in heads), default=0)
+        for found in walk(file, number=expected):
+            if isinstance(found, Batch):
+                if found.header.batch >= until:
                     return until
-                offset, header = later[0]
-            begin = offset + BATCH_HEADER_BYTES
-            offset = begin + header.payload_bytes
-            item.batches.append((header.last_sequence, begin, header.payload_bytes))
-            self._take(header, data[begin:offset], file)
-            expected = header.batch + 1
+                position, length = found.header.last_sequence, len(found.payload)
+                item.batches.append((position, found.at, length))
+                self.found.unproven.add(file, found)
+                self._take(found.header, found.payload, file)
+                expected, offset = found.header.batch + 1, found.next
+            elif expected < until and max(synced, found.synced) >= expected:
+                self._damaged(file.name, found.begin, _DAMAGED)
+                self._rest = b""
+            else:
+                return expected  # behind it is what was never confirmed
+        if expected < until and synced >= expected:
+            self._damaged(file.name, offset, _DAMAGED)
+            self._rest = b""
+            return until
+        return expected
 
     def _take(self, header: BatchHeader, payload: bytes, file: DataFile) -> None:
         """The records of a batch, which may begin and end amid one."""
@@ -217,34 +203,12 @@ class _Reader:
 
 
 def _first_header(file: DataFile) -> BatchHeader:
-    assert file.handle is not None
-    header = _format.decode_batch_header(
-        file.seed, file.handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
-    )
+    with using(file) as handle:
+        header = _format.decode_batch_header(
+            file.seed, handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
+        )
     assert header is not None
     return header
-
-
-def _batch_at(file: DataFile, data: bytes, offset: int) -> BatchHeader | None:
-    """The header of a whole batch."""
-    header = _format.decode_batch_header(file.seed, data[offset : offset + BATCH_HEADER_BYTES])
-    if header is None:
-        return None
-    begin = offset + BATCH_HEADER_BYTES
-    payload = data[begin : begin + header.payload_bytes]
-    return header if _format.payload_is_valid(file.seed, header, payload) else None
-
-
-def _headers_behind(
-    file: DataFile, data: bytes, offset: int, expected: int, until: int
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Whole batches of this life behind *offset*, from *expected* to *until*."""
-    at = data.find(BATCH_MAGIC, offset)
-    while at >= 0:
-        header = _batch_at(file, data, at)
-        if header is not None and expected <= header.batch < until:
-            yield at, header
-        at = data.find(BATCH_MAGIC, at + 1)
 
 
 def _record_at(stream: bytes, offset: int) -> _format.Record | None:

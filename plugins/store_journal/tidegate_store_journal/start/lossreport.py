@@ -61,17 +61,11 @@ class LossReport:
                 )
         else:
             lines.append("Lost: all messages that were added there; how many is not known.")
-        if damage.readable:
-            lines.append(f"Of these the copy still holds readably: {_named(damage.readable)}.")
         lines.append(
             "Lost too: acknowledgements, drops and moves of other messages in there, so those may "
             "be delivered again; and changes to subscriptions, sessions and retained messages."
         )
         self._paragraphs.append("\n".join(lines))
-
-    def add_readable(self, readable: Sequence[tuple[int, int]]) -> None:
-        """Of a file that was put aside whole: (sequence, list) of messages that are whole in it."""
-        self._paragraphs[-1] += f"\nLost; but that file still holds readably: {_named(readable)}."
 
     def add_lost(self, why: str, lost: Mapping[int, Sequence[int]]) -> None:
         """Messages (sequences by list) are pending no more because *why*."""
@@ -101,16 +95,6 @@ class LossReport:
             logger.error("recovery: %s", note)
         if self.name:
             logger.error("recovery: the full report is %s", self._storage.describe(self.name))
-
-
-def _named(messages: Sequence[tuple[int, int]]) -> str:
-    """``1-3, 7 (list 1); 4 (list 2)``."""
-    lists: dict[int, list[int]] = {}
-    for sequence, list_id in messages:
-        lists.setdefault(list_id, []).append(sequence)
-    return "; ".join(
-        f"{_ranges(sorted(sequences))} (list {list_id})" for list_id, sequences in lists.items()
-    )
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -25,8 +25,8 @@ from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
+from tidegate_store_journal.log.walk import walk
 from tidegate_store_journal.start.replay import Replay
-from tidegate_store_journal.start.tail import scan
 
 _MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, Move, RecordDelivery)
 
@@ -55,8 +55,9 @@ def rebuild(replay: Replay, mark: Mark) -> int:
         if live is not None:
             blocks.extend(live.blocks())
             living = {list_id: set(sequences) for list_id, sequences in live.pending}
-        for header, payload, at in replay.batches(file, DATA_OFFSET):
-            effects = replay.decode(file, header, payload, at)
+        for batch in replay.batches(file, DATA_OFFSET):
+            header = batch.header
+            effects = replay.decode(file, batch)
             has_copied_rows |= bool(effects.copied_rows)
             if live is not None and header.batch <= live.batch:
                 _keep_living(effects, living)
@@ -64,8 +65,7 @@ def rebuild(replay: Replay, mark: Mark) -> int:
                 _leave_out_small_state(effects)
             index.apply(effects)
             replayed += header.record_count
-            replay.progress("rebuilding from the journal", done + at, total)
-        replay.make_durable(file)
+            replay.progress("rebuilding from the journal", done + batch.begin, total)
         done += file.length
         if file is not replay.files[-1]:
             _require_end(replay, file)
@@ -123,7 +123,7 @@ def _require_end(replay: Replay, file: DataFile) -> None:
         offset = DATA_OFFSET
     else:
         offset = replay.tail_offset
-    if not scan(file, offset, replay.expected).is_empty:
+    if any(walk(file, offset, number=replay.expected)):
         raise replay.damaged(file, offset)
 
 

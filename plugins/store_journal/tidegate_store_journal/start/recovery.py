@@ -21,20 +21,14 @@ from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, Metadat
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.losses import Lost, find_lost, missing_files
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.format import (
-    BATCH_HEADER_BYTES,
-    DATA_OFFSET,
-    FILE_HEADER_BYTES,
-    FormatError,
-)
+from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
+from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.log.storage import Storage
 from tidegate_store_journal.start.bindings import keep_damaged, read_bindings
 from tidegate_store_journal.start.lossreport import LossReport
 from tidegate_store_journal.start.quarantine import Quarantine
 from tidegate_store_journal.start.rebuild import rebuild
 from tidegate_store_journal.start.replay import Progress, Replay
-from tidegate_store_journal.start.tail import examine_tail
 
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 _LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
@@ -108,15 +102,12 @@ def recover(
     report = LossReport(storage)
     quarantine = Quarantine(storage, report)
     _remove_leftovers(storage)
+    storage.sync_directory()  # names that the last process made may only be in memory so far
 
     def attempt() -> Recovered:
         replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
         replay.may_skip = policy.ignores_missing or bool(quarantine.gone)
-        try:
-            return _recover(replay, metadata, policy, quarantine, report)
-        except BaseException:
-            replay.close()
-            raise
+        return _recover(replay, metadata, policy, quarantine, report)
 
     if policy.checks_files:
         damages = quarantine.look(_known_batch(storage, metadata))
@@ -199,11 +190,16 @@ def _recover(
     else:
         clean = not replay.files and not replay.spares
         replayed = rebuild(replay, bindings.mark)
-    repaired = examine_tail(replay, trusted=clean)
+    repaired = replay.end(trusted=clean)
     # Now, because what is wrong with data files has been said.
     check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
     keep_damaged(replay.storage, bindings, report)
+    _mend_headers(replay, bindings)
+    replay.unproven.rewrite()
+    bindings.unproven.rewrite()
     replay.go_on_behind_the_missing()
+    if replay.tail is not None:
+        replay.tail.handle = replay.storage.open(replay.tail.name)
     pool = sorted(filter(FREE_NAME.fullmatch, names))
     known = [file.file_id for file in (*replay.files, *replay.spares)]
     known += [_format.file_id_of(name) for name in pool]
@@ -280,32 +276,34 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
     """Read all headers; returns the store id they share, "" when there is no file."""
     store_id = ""
     for name in sorted(filter(_format.DATA_NAME.fullmatch, names)):
-        handle = replay.storage.open(name)
         try:
-            header = _format.decode_file_header(handle.pread(FILE_HEADER_BYTES, 0))
+            file = read_data_file(replay.storage, name)
         except FormatError as error:
-            handle.close()
+            raise replay.corrupt(name, 0, f"{error}. {_ADVICE}") from error
+        (replay.files if file.first_batch else replay.spares).append(file)
+        store_id = store_id or file.store_id
+        if file.name != name or file.store_id != store_id:
             raise replay.corrupt(
                 name,
                 0,
-                f"{error}. {_ADVICE}",
-            ) from error
-        file = DataFile(header.file_id, header.length, header.seed, handle, reused=header.reused)
-        first = _format.decode_batch_header(
-            header.seed, handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
-        )
-        file.first_batch = first.batch if first else 0
-        (replay.files if first else replay.spares).append(file)
-        store_id = store_id or header.store_id
-        if file.name != name or header.store_id != store_id:
-            raise replay.corrupt(
-                name,
-                0,
-                f"it is file {header.file_id} of store {header.store_id} and does not belong "
+                f"it is file {file.file_id} of store {file.store_id} and does not belong "
                 "here; move it away",
             )
     replay.files.sort(key=lambda file: file.first_batch)
     return store_id
+
+
+def _mend_headers(replay: Replay, bindings: Found) -> None:
+    """Each file header is there twice; where one copy is damaged the other is written over it."""
+    for file in (*replay.files, *replay.spares, *(item.file for item in bindings.files)):
+        if file.mended_page:
+            replay.notes.append(
+                f"One of the two file headers of {replay.storage.describe(file.name)} was damaged; "
+                "it was written again from the other."
+            )
+            with using(file) as handle:
+                handle.pwritev([file.mended_page], 0)
+                handle.datasync()
 
 
 def _load_metadata(
@@ -407,6 +405,7 @@ def restore(replay: Replay, loaded: Loaded) -> None:
     index.last_sequence = index.watermark = state.last_sequence
     index.last_list = state.last_list
     replay.expected = state.batch + 1
+    replay.unproven.proven = state.batch
     replay.tail_offset = state.offset
     replay.tail = next((file for file in replay.files if file.file_id == state.file_id), None)
     for file in replay.spares:

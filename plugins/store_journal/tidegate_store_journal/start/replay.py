@@ -1,5 +1,6 @@
-"""Reading batches back in the journal's order, and saying what is wrong where they end.
+"""Reading batches back in the journal's order, and how the journal ends.
 
+A torn tail is cut off after a copy is kept, damage is refused: docs/journal-format.md section 4.
 Everything here blocks; nothing else touches the store meanwhile.
 """
 
@@ -9,21 +10,24 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
+from tidegate_store_journal.checkpoint.checkpoint import RESERVE_NAME
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.datafile import DataFile, using
 from tidegate_store_journal.log.encode import decode_batch
+from tidegate_store_journal.log.files import FULL_ERRNOS
 from tidegate_store_journal.log.format import (
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
-    BatchHeader,
+    END_MARK,
     FormatError,
+    decode_batch_header,
 )
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name
+from tidegate_store_journal.log.walk import Batch, Remains, Unproven, remains, walk
 
-_READ_BYTES: Final = 4 << 20
+_ZEROS_BYTES: Final = 4 << 20
 
 Progress = Callable[[str, int, int], None]
 
@@ -38,6 +42,7 @@ class Replay:
         tail, tail_offset: where it must be; None for an empty journal.
         notes: one sentence for everything unusual.
         may_skip: data files may be missing: the journal goes on with the next one there is.
+        unproven: what was read and may not be on stable storage.
     """
 
     def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
@@ -52,12 +57,7 @@ class Replay:
         self.expected = 1
         self.tail: DataFile | None = None
         self.tail_offset = 0
-
-    def close(self) -> None:
-        """Close all files."""
-        for file in (*self.files, *self.spares):
-            if file.handle is not None:
-                file.handle.close()
+        self.unproven = Unproven()
 
     def replay(self) -> int:
         """Apply every batch behind the tail, which is behind the last one then.
@@ -66,54 +66,53 @@ class Replay:
         """
         replayed = 0
         first = self.tail
-        offset = self.tail_offset
+        offset = self._boundary(first, self.tail_offset) if first else 0
         todo = self.files[self.files.index(first) :] if first else self.files
         total = sum(file.length for file in todo)
         done = 0
         for file in todo:
-            before = replayed
             if self.may_skip and file.first_batch > self.expected:
                 self.notes.append(
                     f"Batches {self.expected} to {file.first_batch - 1} are missing; the journal "
                     f"goes on in {file.name}."
                 )
                 self.expected = file.first_batch
-            for header, payload, at in self.batches(file, offset if file is first else DATA_OFFSET):
-                effects = self.decode(file, header, payload, at)
+            for batch in self.batches(file, offset if file is first else DATA_OFFSET):
+                effects = self.decode(file, batch)
                 self._close_gap_in_log(effects)
                 self.index.apply(effects)
-                replayed += header.record_count
-                self.progress("replaying the journal", done + at, total)
-            if replayed != before:
-                self.make_durable(file)
+                replayed += batch.header.record_count
+                self.progress("replaying the journal", done + batch.begin, total)
             done += file.length
         return replayed
 
-    def batches(self, file: DataFile, offset: int) -> Iterator[tuple[BatchHeader, bytes, int]]:
-        """Valid batches that continue the journal: header, records, where the records begin."""
-        assert file.handle is not None
-        window = _Window(file.handle)
-        while True:
-            header = _format.decode_batch_header(file.seed, window.read(offset, BATCH_HEADER_BYTES))
-            if header is None or header.batch != self.expected:
-                return
-            at = offset + BATCH_HEADER_BYTES
-            payload = window.read(at, header.payload_bytes)
-            if not _format.payload_is_valid(file.seed, header, payload):
-                return
-            yield header, payload, at
-            offset = at + header.payload_bytes
-            self.expected = header.batch + 1
-            self.tail = file
-            self.tail_offset = offset
+    def _boundary(self, file: DataFile, offset: int) -> int:
+        """Where batch *expected* is: a checkpoint may name a place that was made void since."""
+        with using(file) as handle:
+            head = handle.pread(BATCH_HEADER_BYTES, offset)
+        if head.strip(b"\0") and decode_batch_header(file.seed, head) is None:
+            for item in walk(file, searches=False):
+                if isinstance(item, Batch) and item.header.batch >= self.expected:
+                    return item.begin
+        return offset
 
-    def decode(self, file: DataFile, header: BatchHeader, payload: bytes, at: int) -> Effects:
+    def batches(self, file: DataFile, offset: int) -> Iterator[Batch]:
+        """Batches that continue the journal."""
+        for batch in walk(file, offset, number=self.expected, searches=False):
+            assert isinstance(batch, Batch)
+            yield batch
+            self.unproven.add(file, batch)
+            self.expected = batch.header.batch + 1
+            self.tail = file
+            self.tail_offset = batch.next
+
+    def decode(self, file: DataFile, batch: Batch) -> Effects:
         """The effects of a batch. Raises: CorruptRecordError when a newer version wrote it."""
         try:
-            return decode_batch(payload, header, file.file_id, at)
+            return decode_batch(batch.payload, batch.header, file.file_id, batch.at)
         except FormatError as error:
             raise self.corrupt(
-                file.name, at, f"{error}. Open the store with the version that wrote it"
+                file.name, batch.at, f"{error}. Open the store with the version that wrote it"
             ) from error
 
     def go_on_behind_the_missing(self) -> None:
@@ -149,56 +148,100 @@ class Replay:
                 f"behind row {self.index.log.released}."
             )
 
-    def make_durable(self, file: DataFile) -> None:
-        """Sync what was just read: it may so far be only in the system's cache (after a kill).
-
-        From now on batch headers call it synced, and the checkpoint names it; both must be true in
-        a power cut.
-        """
-        assert file.handle is not None
-        file.handle.datasync()
-
     def corrupt(self, name: str, offset: int, problem: str) -> CorruptRecordError:
         """The error for *problem*, naming the place."""
         location = f"{self.storage.describe(name)} at offset {offset}"
         return CorruptRecordError(problem, location=location)
 
-    @staticmethod
-    def _length_of(file: DataFile, offset: int) -> str:
-        """How much is damaged, as far as the batch itself says so."""
-        assert file.handle is not None
-        header = _format.decode_batch_header(
-            file.seed, file.handle.pread(BATCH_HEADER_BYTES, offset)
-        )
-        if header is None:
-            return "from here on, length unknown,"
-        return f"of {BATCH_HEADER_BYTES + header.payload_bytes} bytes"
-
     def damaged(self, file: DataFile, offset: int) -> CorruptRecordError:
         """The error for a batch that was on stable storage once."""
+        gap = next(walk(file, offset, number=self.expected), None)
+        length = f" of {gap.end - gap.begin} bytes" if gap is not None else ""
         return self.corrupt(
             file.name,
             offset,
-            f"a batch {self._length_of(file, offset)} is damaged that was on disk whole once: later "
-            "batches say so. Nothing was changed. Restore the file from a copy; or set "
-            "damaged_journal_policy = 'quarantine' in [store] to keep a copy of the damaged part, "
-            "take it out, and serve the rest",
+            f"a batch{length} is damaged that was on disk whole once: later batches say so. Nothing was "
+            "changed. Restore the file from a copy; or set damaged_journal_policy = 'quarantine' "
+            "in [store] to keep a copy of the damaged part, take it out, and serve the rest",
         )
 
+    # ------------------------------------------------------------------------------- the end
 
-class _Window:
-    """Reads a file front to back in large pieces."""
+    def end(self, *, trusted: bool) -> int:
+        """Cut off what was never confirmed; refuse damage. Returns: bytes cut off.
 
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._begin = 0
-        self._data = b""
+        *trusted*: the store was closed properly, so only what could be mistaken is looked at.
+        Raises: CorruptRecordError, OSError.
+        """
+        tail, offset = self.tail, self.tail_offset
+        if tail is not None:
+            behind = self.files[self.files.index(tail) + 1 :]
+        else:
+            # Older ones are there when the file that the journal went on in is missing.
+            behind = [file for file in self.files if file.first_batch >= self.expected]
+        suspects: list[Remains] = []
+        if tail is not None and not trusted:
+            suspects.append(remains(tail, offset, self.expected))
+        for file in (*behind, *self.spares):
+            if not (trusted and file.first_batch == 0 and self._begins_empty(file)):
+                suspects.append(remains(file, DATA_OFFSET, 0))
+        suspects = [item for item in suspects if item.end > item.begin]
+        for rest in suspects:
+            if rest.synced >= self.expected:
+                raise self.damaged(suspects[0].file, suspects[0].begin)
+            if 0 < rest.first < self.expected:
+                raise self.damaged(rest.file, rest.begin)
+        for rest in suspects:
+            self._keep_copy(rest)
+        if suspects:
+            self.storage.sync_directory()
+        for rest in suspects:
+            self._cut_off(rest)
+        if suspects:
+            self.storage.sync_directory()
+        if tail is not None:
+            with using(tail) as handle:
+                if handle.length < tail.length:
+                    handle.preallocate(tail.length)
+                    handle.datasync()
+        return sum(rest.end - rest.begin for rest in suspects)
 
-    def read(self, offset: int, length: int) -> bytes:
-        """Up to *length* bytes at *offset*; fewer at the end of the file."""
-        begin = offset - self._begin
-        if begin < 0 or begin + length > len(self._data):
-            self._data = self._file.pread(max(_READ_BYTES, length), offset)
-            self._begin = offset
-            begin = 0
-        return self._data[begin : begin + length]
+    def _begins_empty(self, file: DataFile) -> bool:
+        with using(file) as handle:
+            return not handle.pread(len(END_MARK), DATA_OFFSET).strip(b"\0")
+
+    def _keep_copy(self, rest: Remains) -> None:
+        """A disk without room for the copy must not keep the store from opening.
+
+        Nothing in it was ever confirmed. The reserve is given up for it; the next start of the
+        maintenance sets it aside again.
+        """
+        name = fresh_name(self.storage, f"{rest.file.name}.{rest.begin}.torn")
+        kept = ""
+        for _ in range(2):
+            try:
+                copy_range(self.storage, rest.file.name, rest.begin, rest.end, name)
+                kept = f"A copy is kept in {self.storage.describe(name)}."
+                break
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+                self.storage.unlink(name)
+                self.storage.unlink(RESERVE_NAME)
+                kept = f"There was no room for a copy ({error})."
+        self.notes.append(
+            f"A torn tail of {rest.end - rest.begin} bytes at offset {rest.begin} of "
+            f"{self.storage.describe(rest.file.name)} was cut off; nothing in it had been confirmed "
+            f"as synced. {kept}"
+        )
+
+    def _cut_off(self, rest: Remains) -> None:
+        """The copies are synced: a crash in between repeats it."""
+        if rest.file is not self.tail:
+            self.storage.unlink(rest.file.name)
+            (self.files if rest.file in self.files else self.spares).remove(rest.file)
+            return
+        with using(rest.file) as handle:
+            for at in range(rest.begin, rest.end, _ZEROS_BYTES):
+                handle.pwritev([bytes(min(_ZEROS_BYTES, rest.end - at))], at)
+            handle.datasync()

@@ -1,4 +1,4 @@
-"""Walking through one data file without an index: its batches, its records, and where they end.
+"""Counting what is in one data file, without an index.
 
 Nothing here trusts more than checksums; nothing is repaired, and everything blocks. What is read may
 be written or put away by a gateway at the same time: the caller decides what a problem means.
@@ -6,7 +6,6 @@ be written or put away by a gateway at the same time: the caller decides what a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,18 +13,14 @@ from tidegate_store_journal.index.acklog import decode_block
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.format import (
-    BATCH_HEADER_BYTES,
     DATA_OFFSET,
-    FILE_HEADER_BYTES,
     MASK_32,
     RECORD_HEADER_BYTES,
-    BatchHeader,
     FormatError,
     Record,
 )
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.walk import Gap, walk
 
-_READ_BYTES: Final = 4 << 20
 #: The bit above them says where the body of a message is, not what the record is.
 _KIND_BITS: Final = 0x7F
 #: Records that hold a message.
@@ -66,6 +61,8 @@ class Census:
         first_batch, last_batch: numbers; 0 for a file without batches.
         batches, records: how many; types: records by what they are called.
         end: offset behind the last whole batch.
+        synced: the highest batch that a header calls synced.
+        gaps: where no whole batch is, the number of the one that should be, and batches in front.
         problems: (offset in the file, what is wrong) with records of whole batches.
     """
 
@@ -75,58 +72,38 @@ class Census:
     records: int = 0
     types: dict[str, int] = field(default_factory=dict[str, int])
     end: int = DATA_OFFSET
+    synced: int = 0
+    gaps: list[tuple[Gap, int, int]] = field(default_factory=list[tuple[Gap, int, int]])
     problems: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
 
-def open_file(storage: Storage, name: str) -> DataFile:
-    """The data file *name*, open. Raises: FormatError (its header), OSError."""
-    handle = storage.open(name)
-    try:
-        header = _format.decode_file_header(handle.pread(FILE_HEADER_BYTES, 0))
-    except BaseException:
-        handle.close()
-        raise
-    return DataFile(header.file_id, header.length, header.seed, handle, reused=header.reused)
-
-
-def batches(file: DataFile) -> Iterator[tuple[BatchHeader, bytes, int]]:
-    """Whole batches from the beginning, one behind the other: header, records, where these begin."""
-    assert file.handle is not None
-    window = _Window(file.handle)
-    offset = DATA_OFFSET
-    expected = 0
-    while True:
-        header = _format.decode_batch_header(file.seed, window.read(offset, BATCH_HEADER_BYTES))
-        if header is None or (expected and header.batch != expected):
-            return
-        at = offset + BATCH_HEADER_BYTES
-        payload = window.read(at, header.payload_bytes)
-        if not _format.payload_is_valid(file.seed, header, payload):
-            return
-        yield header, payload, at
-        offset = at + header.payload_bytes
-        expected = header.batch + 1
-
-
 def take_census(file: DataFile, *, checks: bool = False) -> Census:
-    """Count what is in *file*. With *checks* every record's own checksum and value are read too."""
+    """Count what is in *file*. With *checks* every record's own checksum and value are read too.
+
+    Raises: OSError.
+    """
     census = Census()
     types: dict[int, int] = {}
-    for header, payload, at in batches(file):
+    for item in walk(file):
+        if isinstance(item, Gap):
+            census.gaps.append((item, census.last_batch + 1, census.batches))
+            census.synced = max(census.synced, item.synced)
+            continue
+        header = item.header
         census.first_batch = census.first_batch or header.batch
         census.last_batch = header.batch
+        census.synced = max(census.synced, header.synced)
         census.batches += 1
-        census.end = at + header.payload_bytes
+        census.end = item.next
         try:
-            for record in _format.iterate_records(payload, header.record_count):
+            for record in _format.iterate_records(item.payload, header.record_count):
                 types[record.type] = types.get(record.type, 0) + 1
                 census.records += 1
-                if checks:
-                    problem = _problem(payload, record)
-                    if problem:
-                        census.problems.append((at + record.offset, problem))
+                problem = _problem(item.payload, record) if checks else ""
+                if problem:
+                    census.problems.append((item.at + record.offset, problem))
         except FormatError as error:
-            census.problems.append((at, str(error)))
+            census.problems.append((item.at, str(error)))
     census.types = {_name_of(number): count for number, count in sorted(types.items())}
     return census
 
@@ -157,21 +134,3 @@ def _problem(payload: bytes, record: Record) -> str:
     except FormatError as error:
         return str(error)
     return ""
-
-
-class _Window:
-    """Reads a file front to back in large pieces."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._begin = 0
-        self._data = b""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Up to *length* bytes at *offset*; fewer at the end of the file."""
-        begin = offset - self._begin
-        if begin < 0 or begin + length > len(self._data):
-            self._data = self._file.pread(max(_READ_BYTES, length), offset)
-            self._begin = offset
-            begin = 0
-        return self._data[begin : begin + length]

@@ -14,8 +14,9 @@ from tidegate_store_journal.checkpoint.metadata import (
     MetadataError,
     read_counters,
 )
+from tidegate_store_journal.log.datafile import read_data_file
 from tidegate_store_journal.log.format import FormatError, file_name
-from tidegate_store_journal.tools.census import open_file, take_census
+from tidegate_store_journal.tools.census import take_census
 from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
 from tidegate_store_journal.tools.why import FileReport, file_reports
 
@@ -100,16 +101,11 @@ def report(directory: Path, progress: Progress, *, records: bool = True) -> Jour
             name = file_name(one.file_id)
             progress("counting records", done, len(used))
             try:
-                file = open_file(storage, name)
+                census = take_census(read_data_file(storage, name))
             except FileNotFoundError:
                 continue  # put away by the gateway meanwhile
             except FormatError as error:
                 raise StoreIOError(f"{storage.describe(name)}: {error}") from error
-            assert file.handle is not None
-            try:
-                census = take_census(file)
-            finally:
-                file.handle.close()
             result.records[one.name] = census.types
             result.batches[one.name] = (census.first_batch, census.last_batch)
         progress("counting records", len(used), len(used))

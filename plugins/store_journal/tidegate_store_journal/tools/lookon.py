@@ -89,11 +89,7 @@ def look(directory: Path, *, rebuilt: bool = False) -> Generator[Look]:
     *rebuilt*: leave the metadata alone and read what the data files themselves say.
     Raises: StoreIOError when there is none or it changes too fast; CorruptRecordError.
     """
-    seen = _look(directory, rebuilt=rebuilt)
-    try:
-        yield seen
-    finally:
-        seen.replay.close()
+    yield _look(directory, rebuilt=rebuilt)
 
 
 def _look(directory: Path, *, rebuilt: bool) -> Look:
@@ -108,10 +104,6 @@ def _look(directory: Path, *, rebuilt: bool) -> Look:
         except (FileNotFoundError, CorruptRecordError) as error:
             # A gateway that begins files and puts them away meanwhile looks like this, too.
             problem = error
-        except BaseException:
-            replay.close()
-            raise
-        replay.close()
     if isinstance(problem, CorruptRecordError):
         raise problem
     reason = problem or "it changes faster than it can be read; try again"

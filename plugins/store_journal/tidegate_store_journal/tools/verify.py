@@ -24,9 +24,8 @@ from tidegate_store_journal.checkpoint.live import read_live_list
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
 from tidegate_store_journal.log.format import (
-    BATCH_HEADER_BYTES,
     DATA_OFFSET,
     FILE_SHIFT,
     MASK_32,
@@ -38,8 +37,7 @@ from tidegate_store_journal.log.names import NAMINGS, NamedStorage, preset_of
 from tidegate_store_journal.log.storage import LOCK_NAME
 from tidegate_store_journal.split.reference import Reference, decode_reference
 from tidegate_store_journal.start.bindings import read_bindings
-from tidegate_store_journal.start.tail import scan
-from tidegate_store_journal.tools.census import Census, open_file, take_census
+from tidegate_store_journal.tools.census import Census, take_census
 from tidegate_store_journal.tools.located import data_names
 from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
 from tidegate_store_journal.tools.verifybodies import Places, Wanted, check_bodies, confirmed
@@ -156,16 +154,9 @@ class _Verifier:
     def _first_batch(self, name: str) -> int:
         """0 for a file that has none, cannot be read or is gone: the census says why."""
         try:
-            file = open_file(self._storage, name)
+            return read_data_file(self._storage, name).first_batch
         except (FormatError, OSError):
             return 0
-        assert file.handle is not None
-        try:
-            head = file.handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
-        finally:
-            file.handle.close()
-        header = _format.decode_batch_header(file.seed, head)
-        return header.batch if header else 0
 
     def _data_file(self, name: str, newest: int) -> Census | None:
         """Read one file whole; None when it is damaged, or was put away meanwhile.
@@ -181,21 +172,17 @@ class _Verifier:
             end = last[0].end if last else 0
             last = None
             try:
-                file = open_file(self._storage, name)
+                file = read_data_file(self._storage, name)
+                census = take_census(file, checks=True)
             except FileNotFoundError:
                 return None
-            except (FormatError, OSError) as error:
+            except FormatError as error:
                 problems = [Damage(name, 0, f"{error}. Restore the file from a copy")]
                 continue
-            assert file.handle is not None
-            try:
-                census = take_census(file, checks=True)
-                problems, torn = self._problems(file, census, newest)
             except OSError as error:
                 problems = [Damage(name, 0, f"cannot be read: {error}")]
                 continue
-            finally:
-                file.handle.close()
+            problems, torn = _problems(file, census, newest)
             last = census, torn
             if not problems and not torn:
                 break
@@ -208,26 +195,6 @@ class _Verifier:
         for damage in problems:
             self._add(damage)
         return None
-
-    def _problems(self, file: DataFile, census: Census, newest: int) -> tuple[list[Damage], int]:
-        """What is wrong with a file, and how many bytes may be a batch under way."""
-        found = [Damage(file.name, at, problem) for at, problem in census.problems]
-        file.first_batch = census.first_batch
-        expected = census.last_batch + 1
-        rest = scan(file, census.end, expected if census.batches else 0)
-        if rest.is_empty:
-            return found, 0
-        later = [header for header in rest.headers if not census.batches or header.batch > expected]
-        is_last = census.first_batch >= newest or not census.batches
-        if is_last and not later:
-            return found, rest.end - rest.begin
-        what = (
-            f"a batch is damaged, and {len(later)} whole ones come behind it"
-            if later
-            else "a batch is damaged that was on disk whole once: other files continue behind it"
-        )
-        found.append(Damage(file.name, census.end, f"{what}. Restore the file from a copy"))
-        return found, 0
 
     def _count(self, name: str, census: Census, torn: int) -> None:
         report = self._report
@@ -244,14 +211,11 @@ class _Verifier:
     def _is_still(self, name: str, seed: int) -> bool:
         """The name means the same life of the same file: nobody puts it away or uses it again."""
         try:
-            file = open_file(self._storage, name)
+            return read_data_file(self._storage, name).seed == seed
         except FormatError:
             return True  # damaged rather than used again: those headers are written before the name
         except OSError:
             return False
-        assert file.handle is not None
-        file.handle.close()
-        return file.seed == seed
 
     def _order(self, files: list[tuple[str, Census]]) -> None:
         """Batches are numbered through; files may be gone in between, but none may overlap."""
@@ -445,6 +409,23 @@ class _Verifier:
         self._add(Damage(name, int(offset) if offset.isdigit() else 0, error.problem))
 
 
+def _problems(file: DataFile, census: Census, newest: int) -> tuple[list[Damage], int]:
+    """What is wrong with a file, and how many bytes may be a batch under way."""
+    found = [Damage(file.name, at, problem) for at, problem in census.problems]
+    if file.mended_page:
+        text = "one of the two file headers is damaged; the next start writes it again"
+        found.append(Damage(file.name, 0, text))
+    is_last = census.first_batch >= newest or not census.batches
+    for gap, number, before in census.gaps:
+        if is_last and census.synced < number:
+            return found, max(gap.end, census.end) - gap.begin
+        what = "a batch is damaged that was on disk whole once: other files continue behind it"
+        if census.batches > before:
+            what = f"a batch is damaged, and {census.batches - before} whole ones come behind it"
+        found.append(Damage(file.name, gap.begin, f"{what}. Restore the file from a copy"))
+    return found, 0
+
+
 def _held_in(seen: Look, file_id: int) -> Iterator[tuple[int, int, int]]:
     """(list, sequence, location) of everything in a file that something holds; list 0: the log."""
     index = seen.replay.index
@@ -461,32 +442,33 @@ def _held_in(seen: Look, file_id: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _read_held(
-    file: DataFile, held: list[tuple[int, int, int]], references: dict[int, Reference]
+    file: DataFile,
+    held: list[tuple[int, int, int]],
+    references: dict[int, Reference],
 ) -> list[tuple[int, int, int, str]]:
     """Read messages of one file, sorted by location. Returns those that cannot be read, with why."""
-    handle = file.handle
-    assert handle is not None
     found: list[tuple[int, int, int, str]] = []
     data, begin = b"", 0
     known = -1
     problem = ""
-    for number, (list_id, sequence, place) in enumerate(held):
-        _, offset, size, _ = location_parts(place)
-        if offset != known:
-            if not begin <= offset <= offset + size <= begin + len(data):
-                begin = offset
-                data = handle.pread(_extent(held, number), begin)
-            at = offset - begin
-            known, problem = offset, ""
-            try:
-                message = read_message(data[at : at + size], sequence)
-                reference = decode_reference(message, place & MASK_32)
-                if reference is not None:
-                    references[sequence] = reference
-            except FormatError as error:
-                problem = str(error)
-        if problem:
-            found.append((list_id, sequence, place, problem))
+    with using(file) as handle:
+        for number, (list_id, sequence, place) in enumerate(held):
+            _, offset, size, _ = location_parts(place)
+            if offset != known:
+                if not begin <= offset <= offset + size <= begin + len(data):
+                    begin = offset
+                    data = handle.pread(_extent(held, number), begin)
+                at = offset - begin
+                known, problem = offset, ""
+                try:
+                    message = read_message(data[at : at + size], sequence)
+                    reference = decode_reference(message, place & MASK_32)
+                    if reference is not None:
+                        references[sequence] = reference
+                except FormatError as error:
+                    problem = str(error)
+            if problem:
+                found.append((list_id, sequence, place, problem))
     return found
 
 
