@@ -235,6 +235,7 @@ def test_without_bindings_and_metadata_the_messages_are_still_there(tmp_path: Pa
             if damage:
                 (name,) = [name for name in other.list() if re.match(r"bindings.*\.data", name)]
                 other.flip(name, 30)
+                other.flip(name, 2048 + 30)  # it is there twice
                 with pytest.raises(CorruptRecordError, match="CRC of its file header"):
                     await opened(tmp_path, other)
             else:

@@ -192,7 +192,7 @@ class Index(References, SmallState):
                 counts[sequence] = counts.get(sequence, 0) + 1
                 olds[sequence] = old
         for sequence, place, lists in effects.copies:
-            count = counts.get(sequence, 0)
+            count = rows_count = counts.get(sequence, 0)
             old = olds.get(sequence, 0)
             for list_id in lists:
                 found = self._relocate(list_id, sequence, place)
@@ -201,6 +201,8 @@ class Index(References, SmallState):
                     old = found
             if count:
                 self._move_references(sequence, count, old, place)
+            if count and count == rows_count:  # the record of a copy can have another length
+                self.acknowledged_bytes += held_bytes(place) - held_bytes(old)
 
     def _relocate(self, list_id: int, sequence: int, place: int) -> int:
         """Returns the old location; 0 when the original is gone (while replaying)."""
