@@ -78,7 +78,8 @@ def _outside_room(name: str, folder: str, package: str) -> Room:
 
 
 _HOST = ROOT / "gateway" / "tidegate"
-_HOST_THIRD_PARTY = declared(ROOT / "pyproject.toml", "clients", "portable")
+_PROTOCOLS = ROOT / "protocols"
+_HOST_THIRD_PARTY = declared(ROOT / "pyproject.toml", "portable")
 
 ROOMS = (
     Room("spi", _HOST / "spi", "tidegate.spi", ("tidegate.spi",), frozenset({"msgspec", "pluggy"})),
@@ -95,11 +96,25 @@ ROOMS = (
         _HOST / "broker",
         "tidegate.broker",
         own=("tidegate",),
-        third_party=_HOST_THIRD_PARTY - {"paho", "pyarrow", "rich", "stomp", "typer"},
+        third_party=_HOST_THIRD_PARTY - {"pyarrow", "rich", "typer"},
         denied=("tidegate.cli", "tidegate.testing"),
     ),
     Room("host", _HOST, "tidegate", ("tidegate",), _HOST_THIRD_PARTY, ("tidegate.testing",)),
-    _outside_room("protocols", "protocols", "tidegate_protocols"),
+    Room(
+        "protocols",
+        _PROTOCOLS / "tidegate_protocols",
+        "tidegate_protocols",
+        own=("tidegate_protocols", "tidegate.spi"),
+        third_party=declared(_PROTOCOLS / "pyproject.toml") - {"tidegate", "typer"},
+        denied=("tidegate_protocols.commands",),
+    ),
+    Room(
+        "commands",
+        _PROTOCOLS / "tidegate_protocols" / "commands",
+        "tidegate_protocols.commands",
+        own=("tidegate_protocols.commands", "tidegate.spi"),
+        third_party=declared(_PROTOCOLS / "pyproject.toml", "clients") - {"tidegate", "msgspec"},
+    ),
     *(
         _outside_room(folder.name, f"plugins/{folder.name}", f"tidegate_{folder.name}")
         for folder in sorted((ROOT / "plugins").iterdir())
@@ -271,6 +286,10 @@ _FORBIDDEN = [
     ("protocols", "from tidegate.spi import _private"),
     ("protocols", "import tidegate_store_journal"),
     ("protocols", "import stomp"),
+    ("protocols", "import typer"),
+    ("protocols", "from tidegate_protocols.commands import stomp"),
+    ("commands", "from tidegate_protocols.stomp import Decoder"),
+    ("commands", "from tidegate.cli import main"),
     ("protocols", "if TYPE_CHECKING:\n    from tidegate.broker import Broker"),
     ("store_journal", "import tidegate_cursors"),
     ("store_journal", "import pyarrow"),

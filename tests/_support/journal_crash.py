@@ -394,11 +394,11 @@ async def load(
 
 async def tidy_up(store: JournalStore, chance: random.Random) -> None:
     """What a cleanup does to the directories of destinations, and to one of them in any case."""
-    tidy = store._layout.tidy  # pyright: ignore[reportPrivateUsage]
+    tidy = store._tidy  # pyright: ignore[reportPrivateUsage]
     await tidy.tidy()
-    folders = store._split.folders()  # pyright: ignore[reportPrivateUsage]
-    if folders:
-        await tidy.compact(chance.choice(folders).header.destination)
+    names = sorted(store._series.directories)  # pyright: ignore[reportPrivateUsage]
+    if names:
+        await tidy.compact(chance.choice(names).replace("#", "://"))
 
 
 def new_store(where: Path, storage: Any, **options: Any) -> JournalStore:

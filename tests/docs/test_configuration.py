@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -12,6 +13,7 @@ from tidegate.cli._reference import block_names, host_tables, plugin_tables, upd
 from tidegate.config import parse_config
 from tidegate.plugins import PROVIDERS, PluginHost
 from tidegate.spi import parse_duration, parse_size
+from tidegate_protocols.commands import mqtt, stomp
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 TEXT = DOCUMENT.read_text()
@@ -60,12 +62,16 @@ COMMANDS = {
     for name, command in COMMAND.commands.items()  # type: ignore[attr-defined]  # it is a group
     if not command.hidden
 }
+#: Those that come with `tidegate-protocols`.
+OURS: dict[str, Any] = {
+    "mqtt": typer.main.get_group(mqtt.app),
+    "stomp": typer.main.get_group(stomp.app),
+}
+COMMANDS |= OURS
 
 
 def test_the_commands_are_those_that_the_document_names() -> None:
-    assert set(COMMANDS) == {
-        *("run", "check-config", "plugins", "mqtt", "stomp", "store", "transactions"),
-    }
+    assert set(COMMANDS) == {"run", "check-config", "plugins", "store", "transactions"} | set(OURS)
     assert COMMAND.help is not None
     assert COMMAND.help in FLAT
 

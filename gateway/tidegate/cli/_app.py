@@ -14,7 +14,7 @@ import typer
 
 from tidegate import __version__
 from tidegate._logging import LogLevel, configure_logging
-from tidegate.cli import _mqtt, _reference, _show, _stomp, _store, _transactions
+from tidegate.cli import _reference, _show, _store, _transactions
 from tidegate.cli._commands import Commands
 from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._host import Host
@@ -40,8 +40,6 @@ app = typer.Typer(
     "owned by another gateway, 5 directory or disk, 6 plugin, 7 store damaged, 8 the broker that a "
     "client command speaks to.",
 )
-app.add_typer(_stomp.app, name="stomp")
-app.add_typer(_mqtt.app, name="mqtt")
 app.add_typer(_store.app, name="store")
 app.add_typer(_transactions.app, name="transactions")
 

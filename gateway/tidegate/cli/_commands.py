@@ -42,8 +42,8 @@ class OpenGroup(TyperGroup):
                     )
                 self.commands[name] = command
                 self._origins[name] = origin
-            if not self.help:
-                self.help = offered.help
+            if not self.help:  # a group of this plugin's
+                self.help, self.epilog = offered.help, offered.epilog
         except PluginError as error:
             self.problems.append(error)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidegate.spi import (
+    ClientError,
     ConfigError,
     CorruptRecordError,
     GatewayError,
@@ -35,10 +36,6 @@ class ExitCode(enum.IntEnum):
     PLUGIN = 6
     STORE_CORRUPT = 7
     BROKER = 8
-
-
-class ClientError(GatewayError):
-    """A client command could not do its work: the broker it speaks to, or what it needs itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,13 @@ from tidegate.spi.branches import (
     check_branch_id,
     parse_branch_id,
 )
-from tidegate.spi.commands import COMMANDS_GROUP, CommandHost, ConfiguredStore, Progress
+from tidegate.spi.commands import (
+    COMMANDS_GROUP,
+    ClientError,
+    CommandHost,
+    ConfiguredStore,
+    Progress,
+)
 from tidegate.spi.cursor import CursorContext, CursorFactory, PageReader, PendingCursor
 from tidegate.spi.errors import (
     AccessError,
@@ -154,6 +160,7 @@ __all__ = [
     "Broker",
     "BrokerConnection",
     "ClearRetained",
+    "ClientError",
     "ClientPeer",
     "CommandHost",
     "ConfigError",

@@ -17,9 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+from tidegate.spi.errors import GatewayError
 from tidegate.spi.store import MessageStore, MessageStoreFactory, StoreContext
 
 COMMANDS_GROUP: Final = "tidegate.commands"
+
+
+class ClientError(GatewayError):
+    """A client command could not do its work: the broker it speaks to, or what it needs itself.
+
+    Exit code 8.
+    """
+
 
 #: (what, done, total) as in :attr:`StoreContext.progress`.
 Progress: TypeAlias = Callable[[str, int, int], None]

@@ -63,9 +63,7 @@ _RULES: Final[Sequence[tuple[str, Callable[[JournalOptions], bool], str]]] = (
     (
         "journal_compact_percentage",
         lambda options: (
-            bool(options.journal_compact_percentage)
-            and not options.journal_compact_min_files
-            and not options.per_destination  # record files know no number of files
+            bool(options.journal_compact_percentage) and not options.journal_compact_min_files
         ),
         "does nothing with journal_compact_min_files = 0, which turns compaction off",
     ),

@@ -122,19 +122,19 @@ class JournalOptions:
     )
     damaged_journal_policy: str = option(
         DefaultText(REFUSE),
-        help="Damage in the middle of a data file or record file: 'refuse' to start, naming file, "
+        help="Damage in the middle of a data file: 'refuse' to start, naming file, "
         "offset and length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
         "and list what was lost in damage-NNNN.report. A torn tail is repaired either way.",
         choices=DAMAGE_POLICIES,
     )
     ignore_missing_journalfiles: bool = option(
         False,
-        help="Start although data files, record files or files of single messages are missing "
+        help="Start although data files are missing "
         "that held pending messages, and list those messages in damage-NNNN.report. Otherwise the start is refused and names the files.",
     )
     check_for_corrupt_journal_files: bool = option(
         False,
-        help="Read and check every data file and record file at each start, not only what is newer "
+        help="Read and check every data file at each start, not only what is newer "
         "than the last checkpoint: the start then takes as long as reading all of them.",
     )
     archive_corrupted_index: bool = option(
@@ -145,21 +145,21 @@ class JournalOptions:
     per_destination: tuple[str, ...] = option(
         DefaultList(),
         help="Filters of destinations (such as 'queue://>') whose messages are kept in a directory "
-        "of their own, in a file of records that are used again one by one; the journal then holds "
-        "only references to them. A destination with a backlog does not keep the files of others.",
+        "of their own, in data files like the journal's; the journal then holds only references to "
+        "them. A destination with a backlog does not keep the files of others.",
     )
     max_record_size: int = option(
         DefaultInt(1 << 20),
         help="Of a destination with a directory of its own: a larger message is kept in a file of "
-        "its own and not in the record file, which stays small.",
+        "its own there, which goes when that message is consumed.",
         kind=Kind.SIZE,
         minimum=1 << 10,
         maximum=1 << 30,
     )
     filepool_limit: int = option(
         DefaultInt(100),
-        help="Files of single messages that a destination keeps to use again, instead of deleting "
-        "them.",
+        help="Dead data files that a destination's directory keeps to use again, instead of deleting "
+        "them (and fewer when they would exceed the bound on its room).",
         minimum=0,
         maximum=100_000,
     )

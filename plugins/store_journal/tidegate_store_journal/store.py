@@ -17,6 +17,7 @@ from typing import Final
 from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
+    CorruptRecordError,
     Durability,
     Message,
     Operation,
@@ -35,12 +36,15 @@ from tidegate.spi import (
     StoreStatistics,
     WriteBatch,
 )
+from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import (
     LARGE_THREADS,
     NO_NEW_BODIES,
     READING_THREADS,
     LargeFiles,
 )
+from tidegate_store_journal.bodies.series import Series, SeriesPolicy
+from tidegate_store_journal.bodies.tidy import DestinationCompaction, Tidy
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.checkpoint.marker import seal_marker
@@ -51,22 +55,28 @@ from tidegate_store_journal.checkpoint.metadata import (
     NoMetadata,
 )
 from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES
+from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.losses import Losses
+from tidegate_store_journal.index.losses import Losses, Lost, check_messages, lost_in_power_cut
 from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.append import Appender, Tail
 from tidegate_store_journal.log.buffer import TimedBuffer
 from tidegate_store_journal.log.encode import encode_batch
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, FilePolicy
-from tidegate_store_journal.log.format import (
-    DATA_OFFSET,
-)
+from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
 from tidegate_store_journal.log.journaltypes import make_writer, open_directory
 from tidegate_store_journal.log.memory import LimitedMemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
 from tidegate_store_journal.log.writer import BatchWriter
-from tidegate_store_journal.options import ALWAYS, NEVER, QUARANTINE, JournalOptions, check
+from tidegate_store_journal.options import (
+    ALWAYS,
+    NEVER,
+    PERIODIC,
+    QUARANTINE,
+    JournalOptions,
+    check,
+)
 from tidegate_store_journal.presets import (
     directory_of,
     refuse_other_journal,
@@ -75,16 +85,16 @@ from tidegate_store_journal.presets import (
 from tidegate_store_journal.space.maintenance import Maintenance, RoomWatch
 from tidegate_store_journal.space.offline import compact_files
 from tidegate_store_journal.space.reclaim import Reclaim
-from tidegate_store_journal.split.layout import Layout, Surroundings, open_layout
-from tidegate_store_journal.split.reference import AddReference
 from tidegate_store_journal.start import recovery as _recovery
 from tidegate_store_journal.start.opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal.start.recovery import Recovered
+from tidegate_store_journal.start.recovery import ADVICE, Recovered
 
 logger = logging.getLogger("tidegate.store.journal")
 
 #: Threads that read pages: reads are short; two keep one slow read from blocking all lists.
 _READER_THREADS: Final = 2
+#: Between two parts of what a dropped list held.
+_DROP_PAUSE_SECONDS: Final = 0.001
 #: Threads that prepare files and write checkpoints: one must not wait for the other.
 _WORKER_THREADS: Final = 2
 
@@ -234,8 +244,8 @@ class JournalStore:
 
     async def _write(self, operations: list[Operation], synced: bool) -> None:
         if operations:
-            if self._split.is_active:
-                await self._split.write(operations, lambda changed: self._append(changed, synced))
+            if self._series.is_active:
+                await self._series.write(operations, lambda changed: self._append(changed, synced))
             else:
                 await self._append(operations, synced)
         elif synced:
@@ -291,7 +301,7 @@ class JournalStore:
                 f"{after}"
             )
         page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
-        messages = await self._split.read([(row.sequence, row.location) for row in page])
+        messages = await self._reader.read([(row.sequence, row.location) for row in page])
         self._hold_large(messages)
         rows = [
             AcknowledgedMessage(
@@ -343,6 +353,7 @@ class JournalStore:
         self._is_open = False
         if self._buffer is not None:
             await self._buffer.close()
+        await self._series.until_idle()
         await self._maintenance.close()
         await self._appender.until_landed()
         if self._appender.failure is None:
@@ -427,7 +438,7 @@ class JournalStore:
         files.adopt(found.files, spares, pool, found.next_file_id)
         self._resources.push_async_callback(files.close)
         files.on_full = room.hurry
-        self._reader = Reader(self._storage, files, self._readers)
+        self._reader = Reader(files, self._readers)
         if not context.keep_acknowledged:
             self._index.release(self._index.log.last)
         tail = Tail(found.tail_file, found.tail_offset)
@@ -435,12 +446,11 @@ class JournalStore:
         self._appender = Appender(
             self._index, files, self._start_writer(), room, tail, bindings, self._workers
         )
-        layout = self._layout = await self._open_layout(found, room, policy)
-        self._split = layout.split  # on the path of every batch
-        self._resources.push_async_callback(layout.close)
+        series = self._series = self._make_series(found, room)
+        files.elsewhere = series
         self._losses = Losses(
             self._index,
-            self._split,
+            self._reader,
             found.report,
             lambda operations: self.write(WriteBatch(operations)),
             self._workers,
@@ -460,6 +470,20 @@ class JournalStore:
             bindings=bindings,
             large=self._large,
         )
+        self._tidy = Tidy(
+            series,
+            self._index,
+            files,
+            self._reader,
+            self._appender,
+            self._checkpointer,
+            # Either option at 0 turns all of it off, as for the journal's own files.
+            percentage=options.journal_compact_percentage
+            if options.journal_compact_min_files
+            else 0,
+        )
+        self._resources.push_async_callback(self._tidy.close)
+        damaged = await self._check_directories(policy) if policy.checks_files else None
         if tail.file is None:
             await files.make_ready(grows=False, waits=False)
             tail.file = await files.take(DATA_OFFSET, grows=False)
@@ -490,11 +514,17 @@ class JournalStore:
                 # What has gathered must not need a file of its own size.
                 bytes_max=min(options.journal_buffer_size, options.file_length // 4),
             )
+        self._index.on_dropped = self._give_up_dropped
         self._is_open = True
         if self._warning:
             logger.warning(self._warning)
         await self._losses.drop(found.lost)
-        await self._losses.drop(layout.losses)
+        if damaged:
+            await self._losses.drop(damaged)
+        if found.unsynced:
+            await self._losses.drop(
+                await lost_in_power_cut(self._index, self._reader, found.unsynced)
+            )
         if found.report.name or (found.rebuilt and options.ignore_missing_journalfiles):
             await self._losses.adopt()
         if found.report.name and not found.rebuilt:
@@ -508,8 +538,7 @@ class JournalStore:
         await self._checkpointer.rows.page_out()
         self._maintenance.start()
         files.reclaimer = reclaim
-        await layout.lost.drop(self._index, self.write)
-        layout.tidy.start(options.cleanup_interval)
+        self._tidy.start(options.cleanup_interval)
         return recovered_state(found)
 
     async def _open_bindings(self, found: Recovered) -> Bindings:
@@ -524,6 +553,11 @@ class JournalStore:
                 raise
             logger.warning("no room for the usual files of the bindings error=%s", error)
         return bindings
+
+    def _give_up_dropped(self) -> None:
+        """A part of what dropped lists held, with pauses in which the loop does other things."""
+        if self._is_open and self._index.give_up_dropped():
+            self._loop.call_later(_DROP_PAUSE_SECONDS, self._give_up_dropped)
 
     def _seal(self) -> None:
         directory = self._storage.metadata_directory
@@ -541,43 +575,65 @@ class JournalStore:
         found.notes += found.report.notes
         found.report.notes = []
 
-    async def _open_layout(
-        self, found: Recovered, room: RoomWatch, policy: _recovery.RecoveryPolicy
-    ) -> Layout:
+    def _make_series(self, found: Recovered, room: RoomWatch) -> Series:
         """The directories of destinations; without any this only passes everything on."""
+        options = self._options
 
         async def require_room() -> None:
             if room.is_short:
                 await room.require()
 
-        layout = await open_layout(
-            self._options,
-            Surroundings(
-                self._storage,
-                self._index,
-                self._reader,
-                self._workers,
-                self._readers,
-                store_id=found.store_id,
-                is_durable=lambda batch, released: (
-                    self._writer.synced_batch >= batch
-                    and self._checkpointer.saved_released >= released
+        series = Series(
+            self._storage,
+            found.elsewhere,
+            self._files,
+            self._index,
+            SeriesPolicy(
+                filters=options.per_destination if self._storage.durable else (),
+                file_length=options.file_length,
+                record_bytes_max=options.max_record_size,
+                pool_limit=options.filepool_limit,
+                clean_percent=options.filepool_cleanratio,
+                cleans_up=options.message_cleanup,
+                sync=options.sync_strategy == ALWAYS,
+                sync_seconds=(
+                    options.journal_disk_sync_interval if options.sync_strategy == PERIODIC else 0.0
                 ),
-                require_room=require_room,
-                fail=self._appender.fail,
-                progress=self._progress,
-                recovery=policy,
-                report=found.report,
-                checkpoint=lambda: self._checkpointer.run(force=True),
             ),
+            store_id=found.store_id,
+            require_room=require_room,
+            checkpoint=lambda: self._checkpointer.run(cleanup=True),
+            report_full=room.report_full,
+            fail=self._appender.fail,
         )
-        if layout.lost.messages:
-            found.notes.append(layout.lost.note())
-        return layout
+        series.mark_unsynced({place >> FILE_SHIFT for _, place in found.unsynced})
+        return series
+
+    async def _check_directories(self, policy: _recovery.RecoveryPolicy) -> Lost:
+        """Raises: CorruptRecordError when something is damaged and the policy is *refuse*."""
+        lost, where = await check_messages(self._index, self._reader, self._series.staying())
+        if lost and not policy.quarantines:
+            raise CorruptRecordError(
+                f"damaged: {where}. Nothing was changed. {ADVICE}",
+                location=self._storage.describe(FOLDERS_NAME),
+            )
+        return lost
+
+    async def compact_destination(self, destination: str) -> DestinationCompaction:
+        """Give back all room in the directory of one destination (offline tools).
+
+        Raises: StoreError.
+        """
+        self._require_open()
+        await self._maintenance.close()
+        try:
+            return await self._tidy.compact(destination)
+        except OSError as error:
+            raise StoreIOError(f"{self._storage.describe('')}: {error}") from error
 
     async def _sync_all(self) -> None:
         """Bodies first: the journal must not be ahead of what it refers to."""
-        await self._split.sync()
+        await self._series.sync()
         await self._appender.sync()
 
     def _progress(self, what: str, done: int, total: int) -> None:
@@ -603,10 +659,9 @@ class JournalStore:
 
     async def _keep_damaged(self, sequence: int) -> str:
         """Keep what is left of a message whose record is damaged; see Losses. Raises: OSError."""
-        kept = await self._split.keep_damaged(sequence)
         body = self._index.large.bodies.get(sequence)
-        if kept or body is None or self._large is None:
-            return kept
+        if body is None or self._large is None:
+            return ""
         return await self._large.keep_lost(body)
 
     def _hold_large(self, messages: Sequence[Message]) -> None:
@@ -641,7 +696,7 @@ class JournalStore:
     def _disk_bytes(self) -> int:
         large = 0 if self._large is None else self._large.disk_bytes
         large += 0 if self._bindings is None else self._bindings.capacity
-        return self._files.disk_bytes + self._metadata.disk_bytes + self._split.disk_bytes + large
+        return self._files.disk_bytes + self._metadata.disk_bytes + self._series.disk_bytes + large
 
 
 def _synced_origins(options: JournalOptions) -> Origin:

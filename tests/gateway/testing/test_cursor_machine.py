@@ -8,32 +8,34 @@ from tidegate.spi import StoreIOError
 from tidegate.testing._cursor_machine import ListStore, message_of
 
 
-def read(store: ListStore, after: int, limit: int, bytes_max: int) -> list[int]:
-    page = asyncio.run(store.read_page(after, limit, bytes_max))
+async def read(store: ListStore, after: int, limit: int, bytes_max: int) -> list[int]:
+    page = await store.read_page(after, limit, bytes_max)
     return [stored.sequence for stored in page]
 
 
-def test_pages_end_at_their_limits() -> None:
+async def test_pages_end_at_their_limits() -> None:
     store = ListStore()
     store.add([message_of(sequence, bytes(100)) for sequence in (9, 2, 5)])
-    assert read(store, 0, 2, 1_000) == [2, 5]
-    assert read(store, 2, 9, 1_000) == [5, 9]
-    assert read(store, 0, 9, 199) == [2]
-    assert read(store, 0, 9, 1) == [2]
-    assert read(store, 9, 9, 1) == []
+    assert await read(store, 0, 2, 1_000) == [2, 5]
+    assert await read(store, 2, 9, 1_000) == [5, 9]
+    assert await read(store, 0, 9, 199) == [2]
+    assert await read(store, 0, 9, 1) == [2]
+    assert await read(store, 9, 9, 1) == []
     assert store.pages[0] == (0, 2, 1_000)
 
 
-def test_a_page_fails_once() -> None:
+async def test_a_page_fails_once() -> None:
     store = ListStore()
     store.error = StoreIOError("once")
     with pytest.raises(StoreIOError):
-        read(store, 0, 1, 1)
-    assert read(store, 0, 1, 1) == []
+        await read(store, 0, 1, 1)
+    assert await read(store, 0, 1, 1) == []
 
 
 @pytest.mark.parametrize(("before", "expected"), [(True, [1, 2]), (False, [1])])
-def test_a_gate_holds_a_page_before_or_after_it_is_read(before: bool, expected: list[int]) -> None:
+async def test_a_gate_holds_a_page_before_or_after_it_is_read(
+    before: bool, expected: list[int]
+) -> None:
     async def scenario() -> list[int]:
         store = ListStore()
         store.gate, store.gate_before = asyncio.Event(), before
@@ -45,4 +47,4 @@ def test_a_gate_holds_a_page_before_or_after_it_is_read(before: bool, expected: 
         store.gate.set()
         return [stored.sequence for stored in await task]
 
-    assert asyncio.run(scenario()) == expected
+    assert await scenario() == expected

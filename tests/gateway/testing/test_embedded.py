@@ -27,7 +27,7 @@ async def stomp(port: int, frame: bytes, answer: bytes) -> bytes:
     return found
 
 
-def test_a_message_survives_a_restart_and_the_data_goes_with_the_gateway() -> None:
+async def test_a_message_survives_a_restart_and_the_data_goes_with_the_gateway() -> None:
     async def scenario() -> Path:
         async with EmbeddedGateway() as gateway:
             assert gateway.data_directory.is_dir()
@@ -39,21 +39,18 @@ def test_a_message_survives_a_restart_and_the_data_goes_with_the_gateway() -> No
             assert message.endswith(b"\n\nhello\0")
         return gateway.data_directory
 
-    assert not asyncio.run(scenario()).exists()
+    assert not (await scenario()).exists()
 
 
-def test_a_given_directory_stays(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with EmbeddedGateway(data_directory=tmp_path) as gateway:
-            await stomp(gateway.stomp_port, SEND, b"RECEIPT\n")
-        async with EmbeddedGateway(data_directory=tmp_path) as gateway:
-            await stomp(gateway.stomp_port, SUBSCRIBE, b"MESSAGE\n")
-
-    asyncio.run(scenario())
+async def test_a_given_directory_stays(tmp_path: Path) -> None:
+    async with EmbeddedGateway(data_directory=tmp_path) as gateway:
+        await stomp(gateway.stomp_port, SEND, b"RECEIPT\n")
+    async with EmbeddedGateway(data_directory=tmp_path) as gateway:
+        await stomp(gateway.stomp_port, SUBSCRIBE, b"MESSAGE\n")
     assert list(tmp_path.iterdir())
 
 
-def test_the_configuration_is_the_gateways() -> None:
+async def test_the_configuration_is_the_gateways() -> None:
     text = """
     [broker]
     persistent = false
@@ -65,27 +62,21 @@ def test_the_configuration_is_the_gateways() -> None:
     cursor = "file"
     """
 
-    async def scenario() -> None:
-        async with EmbeddedGateway(text) as gateway:
-            assert len(gateway.addresses) == 1
-            assert set(gateway.gateway.config.cursors) >= {"file"}
-            with pytest.raises(LookupError, match="mqtt"):
-                _ = gateway.mqtt_port
-            await stomp(gateway.stomp_port, SEND, b"RECEIPT\n")
-            assert list(gateway.data_directory.iterdir()) == []
-
-    asyncio.run(scenario())
+    async with EmbeddedGateway(text) as gateway:
+        assert len(gateway.addresses) == 1
+        assert set(gateway.gateway.config.cursors) >= {"file"}
+        with pytest.raises(LookupError, match="mqtt"):
+            _ = gateway.mqtt_port
+        await stomp(gateway.stomp_port, SEND, b"RECEIPT\n")
+        assert list(gateway.data_directory.iterdir()) == []
 
 
-def test_a_gateway_that_does_not_start_leaves_nothing_behind(
+async def test_a_gateway_that_does_not_start_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    async def scenario() -> None:
-        with pytest.raises(ConfigError):
-            async with EmbeddedGateway("[broker]\nnmae = 'x'"):
-                pytest.fail("it started")
-
-    asyncio.run(scenario())
+    with pytest.raises(ConfigError):
+        async with EmbeddedGateway("[broker]\nnmae = 'x'"):
+            pytest.fail("it started")
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,5 @@
 """A disk that loses power keeps what was synced, and anything or nothing of the rest."""
 
-import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -548,7 +547,7 @@ async def fill_until_the_power_goes(store: JournalStore) -> tuple[dict[int, byte
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_journal_on_it_keeps_what_it_confirmed(seed: int, tmp_path: Path) -> None:
+async def test_the_journal_on_it_keeps_what_it_confirmed(seed: int, tmp_path: Path) -> None:
     options = JournalOptions(journal_max_file_length=64 * 1024)
     disk = FaultyDisk(seed)
 
@@ -556,32 +555,27 @@ def test_the_journal_on_it_keeps_what_it_confirmed(seed: int, tmp_path: Path) ->
         storage = as_journal_storage(disk.start(faults))
         return JournalStore(StoreContext(tmp_path, "test"), options, storage)
 
-    async def scenario() -> None:
-        store = make(Faults(cut_at_sync=12 + seed * 3))
-        await store.open()
-        confirmed, unsure = await fill_until_the_power_goes(store)
-        assert unsure, "the power went"
-        try:
-            await store.close()
-        except GatewayError:
-            pass
-        disk.cut_power()
-        store = make()
-        await store.open()
-        page = await store.page_in(1, 0, 10_000, 1 << 40)
-        found = {stored.sequence: stored.message.body for stored in page}
-        assert list(found) == sorted(found)
-        arrived = unsure & found.keys()
-        assert arrived in (set(), unsure), "a batch is there or it is not"
-        last = min(unsure)
-        expected = confirmed.keys() | arrived
-        if arrived and last > 8:
-            expected -= {last - 6, last - 7}
-        assert found.keys() == expected
-        assert all(
-            found[sequence] == body for sequence, body in confirmed.items() if sequence in found
-        )
-        await store.write(WriteBatch([AddMessage(1_000, Message("queue://q", b"!"), (1,))]))
+    store = make(Faults(cut_at_sync=12 + seed * 3))
+    await store.open()
+    confirmed, unsure = await fill_until_the_power_goes(store)
+    assert unsure, "the power went"
+    try:
         await store.close()
-
-    asyncio.run(scenario())
+    except GatewayError:
+        pass
+    disk.cut_power()
+    store = make()
+    await store.open()
+    page = await store.page_in(1, 0, 10_000, 1 << 40)
+    found = {stored.sequence: stored.message.body for stored in page}
+    assert list(found) == sorted(found)
+    arrived = unsure & found.keys()
+    assert arrived in (set(), unsure), "a batch is there or it is not"
+    last = min(unsure)
+    expected = confirmed.keys() | arrived
+    if arrived and last > 8:
+        expected -= {last - 6, last - 7}
+    assert found.keys() == expected
+    assert all(found[sequence] == body for sequence, body in confirmed.items() if sequence in found)
+    await store.write(WriteBatch([AddMessage(1_000, Message("queue://q", b"!"), (1,))]))
+    await store.close()

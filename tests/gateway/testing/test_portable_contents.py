@@ -1,6 +1,5 @@
 """The contents that the portable tests carry: of everything something, and told in full."""
 
-import asyncio
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ def test_every_field_of_the_full_values_differs_from_its_default() -> None:
     assert DURABLE in SESSION.attached
 
 
-def test_a_difference_shows() -> None:
+async def test_a_difference_shows() -> None:
     async def told(extra: list) -> dict[str, object]:
         store = MemoryStore(StoreContext(Path(), "test", keep_acknowledged=True))
         await store.open()
@@ -27,8 +26,8 @@ def test_a_difference_shows() -> None:
         await store.close()
         return await contents(store, await store.open())
 
-    plain = asyncio.run(told([]))
+    plain = await told([])
     assert all(plain.values())
-    assert asyncio.run(told([])) == plain
+    assert await told([]) == plain
     more = [AddMessage(2**60, small(1), (1,)), Discard(1, (2**60,), DiscardReason.PURGED)]
-    assert asyncio.run(told(more)) != plain
+    assert await told(more) != plain

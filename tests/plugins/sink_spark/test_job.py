@@ -302,7 +302,7 @@ class Killer:
         os.killpg(self._sink.job_pid, signal.SIGKILL)
 
 
-def test_killed_jobs_and_lost_local_state_leave_every_row_once(
+async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
     tmp_path: Path, spark: Any, kit: Any
 ) -> None:
     log = kit.MemoryLog()
@@ -357,11 +357,8 @@ def test_killed_jobs_and_lost_local_state_leave_every_row_once(
         finally:
             await sink.stop()
 
-    async def main() -> None:
-        await kill()
-        await lose_everything()
-
-    asyncio.run(main())
+    await kill()
+    await lose_everything()
     contents = kit.read_table(table, APP_ID)
     assert contents.mark == log.last == 5 * 2_500 + 3_000
     assert contents.is_exact

@@ -1,6 +1,5 @@
 """The job as a child process. Most children here are a few lines of Python or the fake job."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -49,96 +48,80 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def test_a_job_gets_its_config_and_commands_and_reports(kit: Any, tmp_path: Path) -> None:
-    async def main() -> None:
-        kit.stage(tmp_path / "staging", 1, 10)
-        job = await start(tmp_path)
-        assert await job.next_report() == Mark(0, 0)
-        first = await job.next_report()
-        assert isinstance(first, Mark)
-        assert (first.mark, first.rows, first.files) == (10, 10, 1)
-        kit.stage(tmp_path / "staging", 11, 15)
-        job.send(Command.STOP)
-        second = await job.next_report()
-        assert isinstance(second, Mark)
-        assert second.mark == 15
-        assert await job.next_report() == Stopped(15)
-        assert await job.next_report() is None
-        assert await job.wait() == 0
-        assert await job.end() == 0
-
-    asyncio.run(main())
+async def test_a_job_gets_its_config_and_commands_and_reports(kit: Any, tmp_path: Path) -> None:
+    kit.stage(tmp_path / "staging", 1, 10)
+    job = await start(tmp_path)
+    assert await job.next_report() == Mark(0, 0)
+    first = await job.next_report()
+    assert isinstance(first, Mark)
+    assert (first.mark, first.rows, first.files) == (10, 10, 1)
+    kit.stage(tmp_path / "staging", 11, 15)
+    job.send(Command.STOP)
+    second = await job.next_report()
+    assert isinstance(second, Mark)
+    assert second.mark == 15
+    assert await job.next_report() == Stopped(15)
+    assert await job.next_report() is None
+    assert await job.wait() == 0
+    assert await job.end() == 0
 
 
-def test_lines_that_are_no_reports_are_skipped(tmp_path: Path) -> None:
-    async def main() -> None:
-        job = await start(tmp_path, **{"fake.noise": "1"})
-        job.send(Command.STOP)
-        assert await job.next_report() == Mark(0, 0)
-        await job.end()
-
-    asyncio.run(main())
+async def test_lines_that_are_no_reports_are_skipped(tmp_path: Path) -> None:
+    job = await start(tmp_path, **{"fake.noise": "1"})
+    job.send(Command.STOP)
+    assert await job.next_report() == Mark(0, 0)
+    await job.end()
 
 
-def test_the_end_of_a_job_is_the_end_of_its_whole_group(kit: Any, tmp_path: Path) -> None:
+async def test_the_end_of_a_job_is_the_end_of_its_whole_group(kit: Any, tmp_path: Path) -> None:
     program = (
         "import subprocess, sys, time; child = subprocess.Popen(['sleep', '600']);"
         "print(child.pid, file=sys.stderr, flush=True); time.sleep(600)"
     )
 
-    async def main() -> None:
-        job = await start(tmp_path, program)
-        await kit.until(lambda: job.tail.strip())
-        child = int(job.tail)
-        assert is_alive(child)
-        assert await job.end() == -signal.SIGKILL
-        await kit.until(lambda: not is_alive(child))
-        assert await job.end() == -signal.SIGKILL
-
-    asyncio.run(main())
+    job = await start(tmp_path, program)
+    await kit.until(lambda: job.tail.strip())
+    child = int(job.tail)
+    assert is_alive(child)
+    assert await job.end() == -signal.SIGKILL
+    await kit.until(lambda: not is_alive(child))
+    assert await job.end() == -signal.SIGKILL
 
 
-def test_a_job_is_in_a_session_of_its_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        job = await start(tmp_path, "import time; time.sleep(600)")
-        assert os.getsid(job.pid) == job.pid
-        assert os.getpgid(job.pid) == job.pid
-        await job.end()
-
-    asyncio.run(main())
+async def test_a_job_is_in_a_session_of_its_own(tmp_path: Path) -> None:
+    job = await start(tmp_path, "import time; time.sleep(600)")
+    assert os.getsid(job.pid) == job.pid
+    assert os.getpgid(job.pid) == job.pid
+    await job.end()
 
 
-def test_the_tail_holds_the_last_lines_whatever_their_length(kit: Any, tmp_path: Path) -> None:
+async def test_the_tail_holds_the_last_lines_whatever_their_length(
+    kit: Any, tmp_path: Path
+) -> None:
     program = (
         "import sys; sys.stderr.write('x' * 3_000_000 + chr(10));"
         "[print('line', n, file=sys.stderr) for n in range(100)]"
     )
 
-    async def main() -> None:
-        job = await start(tmp_path, program)
-        await kit.until(lambda: "line 99" in job.tail)
-        lines = job.tail.splitlines()
-        assert len(lines) == TAIL_LINES
-        assert lines[-1] == "line 99"
-        await job.end()
-
-    asyncio.run(main())
+    job = await start(tmp_path, program)
+    await kit.until(lambda: "line 99" in job.tail)
+    lines = job.tail.splitlines()
+    assert len(lines) == TAIL_LINES
+    assert lines[-1] == "line 99"
+    await job.end()
 
 
-def test_a_command_to_a_job_that_is_gone_is_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        job = await start(tmp_path, "raise SystemExit(3)")
-        assert await job.wait() == 3
-        for _ in range(10):
-            job.send(Command.STOP)
-        assert await job.next_report() is None
-        assert await job.end() == 3
-
-    asyncio.run(main())
+async def test_a_command_to_a_job_that_is_gone_is_nothing(tmp_path: Path) -> None:
+    job = await start(tmp_path, "raise SystemExit(3)")
+    assert await job.wait() == 3
+    for _ in range(10):
+        job.send(Command.STOP)
+    assert await job.next_report() is None
+    assert await job.end() == 3
 
 
-def test_a_program_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_a_program_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
         await JobProcess.start(
             config(tmp_path),
             environment=os.environ,
@@ -146,11 +129,8 @@ def test_a_program_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
             command=("/nowhere/python",),
         )
 
-    with pytest.raises(FileNotFoundError):
-        asyncio.run(main())
 
-
-def test_a_job_dies_with_its_gateway(kit: Any, tmp_path: Path) -> None:
+async def test_a_job_dies_with_its_gateway(kit: Any, tmp_path: Path) -> None:
     """The gateway is killed with SIGKILL: nobody sends the job anything, its stdin just ends."""
     program = f"""
 import asyncio, os, sys
@@ -173,4 +153,4 @@ asyncio.run(main())
             assert is_alive(job)
         finally:
             gateway.kill()
-    asyncio.run(kit.until(lambda: not is_alive(job)))
+    await kit.until(lambda: not is_alive(job))

@@ -191,26 +191,23 @@ def test_without_draining_the_rest_comes_with_the_next_start(bench: Bench) -> No
     assert bench.rows() == list(range(1, 26))
 
 
-def test_a_stop_takes_no_longer_than_its_limit(bench: Bench) -> None:
-    async def main() -> None:
-        sink = bench.make(spark_conf={"fake.mute": "1"}, stop_timeout=0.3)
-        bench.log.grow(5)
-        await sink.start(bench.log)
-        await bench.kit.until(lambda: sink.job_pid)
-        async with asyncio.timeout(10):
-            await sink.stop()
-            await sink.stop()
-        assert sink.job_pid == 0
-        assert not sink.health().running
-
-    asyncio.run(main())
+async def test_a_stop_takes_no_longer_than_its_limit(bench: Bench) -> None:
+    sink = bench.make(spark_conf={"fake.mute": "1"}, stop_timeout=0.3)
+    bench.log.grow(5)
+    await sink.start(bench.log)
+    await bench.kit.until(lambda: sink.job_pid)
+    async with asyncio.timeout(10):
+        await sink.stop()
+        await sink.stop()
+    assert sink.job_pid == 0
+    assert not sink.health().running
     assert bench.log.released == 0
     assert len(bench.staged()) == 1
 
 
-def test_a_sink_that_was_never_started_can_be_stopped(bench: Bench) -> None:
+async def test_a_sink_that_was_never_started_can_be_stopped(bench: Bench) -> None:
     sink = bench.make()
-    asyncio.run(sink.stop())
+    await sink.stop()
     assert not sink.health().running
 
 
@@ -362,13 +359,15 @@ def test_jars_that_cannot_be_fetched_do_not_keep_the_gateway_from_starting(
     )
 
 
-def test_no_java_is_a_config_error_at_start(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_java_is_a_config_error_at_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(*_: object) -> JavaRuntime:
         raise ConfigError("Spark needs Java", key="java_home")
 
     monkeypatch.setattr(_runtime, "find_java", none)
     with pytest.raises(ConfigError, match="Spark needs Java"):
-        asyncio.run(bench.make().start(bench.log))
+        await bench.make().start(bench.log)
 
 
 def test_files_of_another_store_are_left_alone_and_told(

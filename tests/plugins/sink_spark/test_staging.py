@@ -47,25 +47,22 @@ class Bench:
         return rows
 
 
-def staged(
+async def staged(
     bench: Bench, work: Callable[[Bench], Awaitable[None]] | None = None, mark: int = 0
 ) -> None:
     """Run *bench*: do *work* beside it, then drain it."""
 
-    async def main() -> None:
-        await bench.staging.recover(mark)
-        task = asyncio.create_task(bench.staging.run())
-        try:
-            if work is not None:
-                await work(bench)
-            bench.staging.drain()
-            await asyncio.wait_for(task, 30)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await bench.staging.close()
-
-    asyncio.run(main())
+    await bench.staging.recover(mark)
+    task = asyncio.create_task(bench.staging.run())
+    try:
+        if work is not None:
+            await work(bench)
+        bench.staging.drain()
+        await asyncio.wait_for(task, 30)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await bench.staging.close()
 
 
 @pytest.fixture(autouse=True)
@@ -73,30 +70,30 @@ def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_staging, "RETRY_DELAY_MIN", 0.01)
 
 
-def test_a_segment_is_sealed_at_its_row_limit(kit: Any, tmp_path: Path) -> None:
+async def test_a_segment_is_sealed_at_its_row_limit(kit: Any, tmp_path: Path) -> None:
     bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10)
-    staged(bench)
+    await staged(bench)
     assert bench.ranges() == [(1, 10), (11, 20), (21, 25)]
     assert bench.sequences() == list(range(1, 26))
     assert bench.staging.position == 25
     assert bench.staging.size_bytes == sum(f.size_bytes for f in list_staged(tmp_path))
 
 
-def test_segments_of_many_chunks_hold_every_row_in_order(kit: Any, tmp_path: Path) -> None:
+async def test_segments_of_many_chunks_hold_every_row_in_order(kit: Any, tmp_path: Path) -> None:
     bench = Bench(tmp_path, kit.MemoryLog(last=5_500), segment_rows=2_500)
-    staged(bench)
+    await staged(bench)
     assert bench.ranges() == [(1, 2_500), (2_501, 5_000), (5_001, 5_500)]
     assert bench.sequences() == list(range(1, 5_501))
 
 
-def test_a_segment_is_sealed_at_its_byte_limit(kit: Any, tmp_path: Path) -> None:
+async def test_a_segment_is_sealed_at_its_byte_limit(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=6_000, make=lambda n: kit.acknowledged(n, body=b"x" * 1_000))
     bench = Bench(tmp_path, log, segment_bytes=2 << 20)
-    staged(bench)
+    await staged(bench)
     assert bench.ranges() == [(1, 2_000), (2_001, 4_000), (4_001, 6_000)]
 
 
-def test_a_segment_is_sealed_when_its_first_row_has_waited(kit: Any, tmp_path: Path) -> None:
+async def test_a_segment_is_sealed_when_its_first_row_has_waited(kit: Any, tmp_path: Path) -> None:
     async def trickle(bench: Bench) -> None:
         bench.log.grow(3)
         await kit.until(lambda: bench.ranges() == [(1, 3)])
@@ -104,11 +101,11 @@ def test_a_segment_is_sealed_when_its_first_row_has_waited(kit: Any, tmp_path: P
         await kit.until(lambda: bench.ranges() == [(1, 3), (4, 5)])
 
     bench = Bench(tmp_path, kit.MemoryLog(), segment_interval=0.05)
-    staged(bench, trickle)
+    await staged(bench, trickle)
     assert bench.sequences() == [1, 2, 3, 4, 5]
 
 
-def test_a_drain_seals_what_is_there_without_waiting_for_the_interval(
+async def test_a_drain_seals_what_is_there_without_waiting_for_the_interval(
     kit: Any, tmp_path: Path
 ) -> None:
     async def idle(bench: Bench) -> None:
@@ -117,62 +114,66 @@ def test_a_drain_seals_what_is_there_without_waiting_for_the_interval(
         assert bench.ranges() == []
 
     bench = Bench(tmp_path, kit.MemoryLog())
-    staged(bench, idle)
+    await staged(bench, idle)
     assert bench.ranges() == [(1, 7)]
 
 
-def test_an_idle_log_is_not_read_again_and_again(kit: Any, tmp_path: Path) -> None:
+async def test_an_idle_log_is_not_read_again_and_again(kit: Any, tmp_path: Path) -> None:
     async def idle(bench: Bench) -> None:
         await asyncio.sleep(0.2)
         assert bench.log.reads <= 2
 
-    staged(Bench(tmp_path, kit.MemoryLog(), segment_interval=0.01), idle)
+    await staged(Bench(tmp_path, kit.MemoryLog(), segment_interval=0.01), idle)
 
 
-def test_a_restart_continues_behind_the_staged_files(kit: Any, tmp_path: Path) -> None:
+async def test_a_restart_continues_behind_the_staged_files(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=20)
-    staged(Bench(tmp_path, log))
+    await staged(Bench(tmp_path, log))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     log.grow(5)
     bench = Bench(tmp_path, log)
-    staged(bench)
+    await staged(bench)
     assert bench.ranges() == [(1, 20), (21, 25)]
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def test_a_restart_without_its_files_continues_behind_the_release(kit: Any, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, kit.MemoryLog(last=20, released=12))
-    staged(bench)
-    assert bench.ranges() == [(13, 20)]
-
-
-def test_a_restart_continues_behind_the_table_when_its_mark_is_known(
+async def test_a_restart_without_its_files_continues_behind_the_release(
     kit: Any, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path, kit.MemoryLog(last=20, released=12))
-    staged(bench, mark=15)
+    await staged(bench)
+    assert bench.ranges() == [(13, 20)]
+
+
+async def test_a_restart_continues_behind_the_table_when_its_mark_is_known(
+    kit: Any, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path, kit.MemoryLog(last=20, released=12))
+    await staged(bench, mark=15)
     assert bench.ranges() == [(16, 20)]
 
 
-def test_a_leftover_of_a_killed_gateway_is_removed(kit: Any, tmp_path: Path) -> None:
+async def test_a_leftover_of_a_killed_gateway_is_removed(kit: Any, tmp_path: Path) -> None:
     (tmp_path / temporary_name(staged_name(1, 20))).write_bytes(b"PAR1 half a file")
     bench = Bench(tmp_path, kit.MemoryLog(last=20))
-    staged(bench)
+    await staged(bench)
     assert kit.staged_names(tmp_path) == [staged_name(1, 20)]
     assert bench.sequences() == list(range(1, 21))
 
 
-def test_rows_that_the_table_has_already_are_not_staged(kit: Any, tmp_path: Path) -> None:
+async def test_rows_that_the_table_has_already_are_not_staged(kit: Any, tmp_path: Path) -> None:
     async def mark_arrives(bench: Bench) -> None:
         await bench.staging.discard_through(30)
         bench.log.grow(40)
 
     bench = Bench(tmp_path, kit.MemoryLog())
-    staged(bench, mark_arrives)
+    await staged(bench, mark_arrives)
     assert bench.ranges() == [(31, 40)]
 
 
-def test_an_open_segment_that_the_table_has_passed_is_dropped(kit: Any, tmp_path: Path) -> None:
+async def test_an_open_segment_that_the_table_has_passed_is_dropped(
+    kit: Any, tmp_path: Path
+) -> None:
     async def mark_arrives(bench: Bench) -> None:
         bench.log.grow(10)
         await kit.until(lambda: bench.log.reads > 1)
@@ -180,11 +181,11 @@ def test_an_open_segment_that_the_table_has_passed_is_dropped(kit: Any, tmp_path
         bench.log.last = 40
 
     bench = Bench(tmp_path, kit.MemoryLog())
-    staged(bench, mark_arrives)
+    await staged(bench, mark_arrives)
     assert bench.ranges() == [(31, 40)]
 
 
-def test_a_full_disk_loses_nothing_and_is_told(kit: Any, tmp_path: Path) -> None:
+async def test_a_full_disk_loses_nothing_and_is_told(kit: Any, tmp_path: Path) -> None:
     full = threading.Event()
     full.set()
 
@@ -204,12 +205,12 @@ def test_a_full_disk_loses_nothing_and_is_told(kit: Any, tmp_path: Path) -> None
 
     bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10, segment_interval=0.01)
     bench.staging._directory._write_parquet = write
-    staged(bench, free_some_space)
+    await staged(bench, free_some_space)
     assert bench.ranges() == [(1, 10), (11, 20), (21, 25)]
     assert bench.sequences() == list(range(1, 26))
 
 
-def test_staging_stops_at_its_limit_and_goes_on_when_the_table_follows(
+async def test_staging_stops_at_its_limit_and_goes_on_when_the_table_follows(
     kit: Any, tmp_path: Path
 ) -> None:
     async def follow(bench: Bench) -> None:
@@ -228,10 +229,10 @@ def test_staging_stops_at_its_limit_and_goes_on_when_the_table_follows(
     size_bytes = kit.stage(tmp_path / "measure", 1, 10).stat().st_size
     limit = size_bytes + size_bytes // 2  # the second file goes over it
     log = kit.MemoryLog(last=50)
-    staged(Bench(tmp_path / "s", log, segment_rows=10, staging_bytes=limit), follow)
+    await staged(Bench(tmp_path / "s", log, segment_rows=10, staging_bytes=limit), follow)
 
 
-def test_a_store_that_cannot_be_read_is_tried_again(kit: Any, tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_read_is_tried_again(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=5, failures=[StoreIOError("bad disk"), StoreIOError("bad disk")])
     problems: list[str] = []
 
@@ -239,39 +240,33 @@ def test_a_store_that_cannot_be_read_is_tried_again(kit: Any, tmp_path: Path) ->
         await kit.until(lambda: problems.append(bench.staging.problem) or bench.staging.position)
 
     bench = Bench(tmp_path, log, segment_interval=0.01)
-    staged(bench, watch)
+    await staged(bench, watch)
     assert bench.ranges() == [(1, 5)]
     assert any("bad disk" in problem for problem in problems)
     assert bench.staging.problem == ""
 
 
-def test_a_closed_store_ends_staging(kit: Any, tmp_path: Path) -> None:
-    async def main() -> None:
-        bench = Bench(tmp_path, kit.MemoryLog(last=5, failures=[StoreClosedError("closed")]))
-        await bench.staging.recover(0)
-        await asyncio.wait_for(bench.staging.run(), 10)
-        await bench.staging.close()
-
-    asyncio.run(main())
+async def test_a_closed_store_ends_staging(kit: Any, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, kit.MemoryLog(last=5, failures=[StoreClosedError("closed")]))
+    await bench.staging.recover(0)
+    await asyncio.wait_for(bench.staging.run(), 10)
+    await bench.staging.close()
     assert kit.staged_names(tmp_path) == []
 
 
-def test_a_log_that_is_not_dense_is_never_staged(kit: Any, tmp_path: Path) -> None:
-    async def main() -> None:
-        log = kit.MemoryLog(last=5, make=lambda n: kit.acknowledged(n + 1))
-        bench = Bench(tmp_path, log, segment_interval=0.01)
-        await bench.staging.recover(0)
-        task = asyncio.create_task(bench.staging.run())
-        await kit.until(lambda: "when asked for those behind 0" in bench.staging.problem)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await bench.staging.close()
-
-    asyncio.run(main())
+async def test_a_log_that_is_not_dense_is_never_staged(kit: Any, tmp_path: Path) -> None:
+    log = kit.MemoryLog(last=5, make=lambda n: kit.acknowledged(n + 1))
+    bench = Bench(tmp_path, log, segment_interval=0.01)
+    await bench.staging.recover(0)
+    task = asyncio.create_task(bench.staging.run())
+    await kit.until(lambda: "when asked for those behind 0" in bench.staging.problem)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await bench.staging.close()
     assert kit.staged_names(tmp_path) == []
 
 
-def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
+async def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
     kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
@@ -288,14 +283,14 @@ def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
         _arrow.write_parquet(path, batches)
 
     monkeypatch.setattr(_arrow, "build_batch", traced)
-    staged(Bench(tmp_path, kit.MemoryLog(last=3_300), write_parquet=write))
+    await staged(Bench(tmp_path, kit.MemoryLog(last=3_300), write_parquet=write))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
     assert sum(sizes) == 3_300
     assert max(sizes) <= _staging.CHUNK_ROWS
 
 
-def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_path: Path) -> None:
+async def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_path: Path) -> None:
     """Cancelling the loop's side does not stop the thread; recovery must come after its work."""
     entered, go_on = threading.Event(), threading.Event()
 
@@ -304,27 +299,24 @@ def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_path: Pa
         go_on.wait(10)
         _arrow.write_parquet(path, batches)
 
-    async def main() -> None:
-        bench = Bench(tmp_path, kit.MemoryLog(last=10), segment_rows=10, write_parquet=slow)
-        await bench.staging.recover(0)
-        task = asyncio.create_task(bench.staging.run())
-        await kit.until(entered.is_set)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        recovering = asyncio.create_task(bench.staging.recover(0))
-        go_on.set()
-        await recovering
-        assert bench.staging.position == 10
-        await bench.staging.close()
-
-    asyncio.run(main())
+    bench = Bench(tmp_path, kit.MemoryLog(last=10), segment_rows=10, write_parquet=slow)
+    await bench.staging.recover(0)
+    task = asyncio.create_task(bench.staging.run())
+    await kit.until(entered.is_set)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    recovering = asyncio.create_task(bench.staging.recover(0))
+    go_on.set()
+    await recovering
+    assert bench.staging.position == 10
+    await bench.staging.close()
     assert kit.staged_names(tmp_path) == [staged_name(1, 10)]
 
 
-def test_staging_is_not_absurdly_slow(kit: Any, tmp_path: Path) -> None:
+async def test_staging_is_not_absurdly_slow(kit: Any, tmp_path: Path) -> None:
     """A bound that only a wrong algorithm breaks; docs/sink-spark.md has the measured figure."""
     rows = [kit.acknowledged(n) for n in range(1, 20_001)]
     log = kit.MemoryLog(last=20_000, make=lambda n: rows[n - 1])
     started = time.process_time()
-    staged(Bench(tmp_path, log))
+    await staged(Bench(tmp_path, log))
     assert (time.process_time() - started) / 20_000 < 200e-6

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, pending, run, write
+from jdbc_kit import QUEUE, add, new_store, pending, write
 
 from tidegate.spi import ConfigError, PluginContractError, PluginLoadError
 from tidegate_store_jdbc import (
@@ -33,23 +33,20 @@ class OwnAdapter(SqliteAdapter):
         OwnAdapter.made += 1
 
 
-def test_a_third_party_adds_a_database(tmp_path: Path) -> None:
+async def test_a_third_party_adds_a_database(tmp_path: Path) -> None:
     register_adapter("own", OwnAdapter, ["own"])
 
-    async def scenario() -> None:
-        for options in (
-            JdbcOptions(url="own:///a.db"),
-            JdbcOptions(url="sqlite:///b.db", adapter="own"),
-        ):
-            made = OwnAdapter.made
-            store = new_store(tmp_path, options)
-            assert OwnAdapter.made == made + 1
-            await store.open()
-            await write(store, QUEUE, add(1))
-            assert await pending(store) == [1]
-            await store.close()
-
-    run(scenario())
+    for options in (
+        JdbcOptions(url="own:///a.db"),
+        JdbcOptions(url="sqlite:///b.db", adapter="own"),
+    ):
+        made = OwnAdapter.made
+        store = new_store(tmp_path, options)
+        assert OwnAdapter.made == made + 1
+        await store.open()
+        await write(store, QUEUE, add(1))
+        assert await pending(store) == [1]
+        await store.close()
 
 
 def test_a_later_registration_takes_the_place_of_the_earlier() -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
-from jdbc_kit import run
 
 from tidegate.spi import StoreClosedError, StoreFullError
 from tidegate_store_jdbc import DatabaseUnavailableError
@@ -24,63 +23,51 @@ class Asked:
             raise DatabaseUnavailableError("no route")
 
 
-def test_waiters_go_on_when_the_probe_succeeds() -> None:
-    async def scenario() -> None:
-        probe = Asked([False, False, True])
-        reachability = Reachability(probe, 60)
+async def test_waiters_go_on_when_the_probe_succeeds() -> None:
+    probe = Asked([False, False, True])
+    reachability = Reachability(probe, 60)
+    await reachability.until()
+    reachability.lost("broken pipe")
+    reachability.lost("again")
+    assert not reachability.is_reachable
+    await asyncio.gather(reachability.until(), reachability.until(in_doubt=True))
+    assert probe.answers == []
+    assert reachability.is_reachable
+    reachability.close()
+    await reachability.until(in_doubt=True)
+
+
+async def test_pauses_grow_until_a_batch_is_written() -> None:
+    reachability = Reachability(Asked([True] * 10), 60)
+
+    async def lost() -> float:
+        reachability.lost("refused")
+        await reachability.until(in_doubt=True)
+        return reachability._pause  # pyright: ignore[reportPrivateUsage]
+
+    pauses = [await lost() for _ in range(3)]
+    assert pauses == [BACK_OFF_FIRST * 2, BACK_OFF_FIRST * 4, BACK_OFF_FIRST * 8]
+    reachability.worked()
+    assert await lost() == BACK_OFF_FIRST * 2
+
+
+async def test_a_batch_that_keeps_failing_is_refused_though_the_database_answers() -> None:
+    reachability = Reachability(Asked([True]), 5)
+    loop = asyncio.get_running_loop()
+    await reachability.until(since=loop.time())
+    with pytest.raises(StoreFullError):
+        await reachability.until(since=loop.time() - 6)
+    await reachability.until(since=loop.time() - 6, in_doubt=True)
+
+
+async def test_a_batch_in_doubt_is_never_refused() -> None:
+    reachability = Reachability(Asked([False, True, False]), 0)
+    reachability.lost("broken pipe")
+    with pytest.raises(StoreFullError, match="broken pipe"):
         await reachability.until()
-        reachability.lost("broken pipe")
-        reachability.lost("again")
-        assert not reachability.is_reachable
-        await asyncio.gather(reachability.until(), reachability.until(in_doubt=True))
-        assert probe.answers == []
-        assert reachability.is_reachable
-        reachability.close()
+    await reachability.until(in_doubt=True)
+    reachability.lost("again")
+    reachability.close()
+    assert not reachability.is_reachable
+    with pytest.raises(StoreClosedError):
         await reachability.until(in_doubt=True)
-
-    run(scenario())
-
-
-def test_pauses_grow_until_a_batch_is_written() -> None:
-    async def scenario() -> None:
-        reachability = Reachability(Asked([True] * 10), 60)
-
-        async def lost() -> float:
-            reachability.lost("refused")
-            await reachability.until(in_doubt=True)
-            return reachability._pause  # pyright: ignore[reportPrivateUsage]
-
-        pauses = [await lost() for _ in range(3)]
-        assert pauses == [BACK_OFF_FIRST * 2, BACK_OFF_FIRST * 4, BACK_OFF_FIRST * 8]
-        reachability.worked()
-        assert await lost() == BACK_OFF_FIRST * 2
-
-    run(scenario())
-
-
-def test_a_batch_that_keeps_failing_is_refused_though_the_database_answers() -> None:
-    async def scenario() -> None:
-        reachability = Reachability(Asked([True]), 5)
-        loop = asyncio.get_running_loop()
-        await reachability.until(since=loop.time())
-        with pytest.raises(StoreFullError):
-            await reachability.until(since=loop.time() - 6)
-        await reachability.until(since=loop.time() - 6, in_doubt=True)
-
-    run(scenario())
-
-
-def test_a_batch_in_doubt_is_never_refused() -> None:
-    async def scenario() -> None:
-        reachability = Reachability(Asked([False, True, False]), 0)
-        reachability.lost("broken pipe")
-        with pytest.raises(StoreFullError, match="broken pipe"):
-            await reachability.until()
-        await reachability.until(in_doubt=True)
-        reachability.lost("again")
-        reachability.close()
-        assert not reachability.is_reachable
-        with pytest.raises(StoreClosedError):
-            await reachability.until(in_doubt=True)
-
-    run(scenario())

@@ -5,31 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, opened, pending, run, write
+from jdbc_kit import QUEUE, add, new_store, opened, pending, write
 
 from tidegate.spi import StoreIOError
 from tidegate_store_jdbc import Mark, Plan
 from tidegate_store_jdbc._front import lost_journal, read_mark, refuse_open_mark
 
 
-def test_a_mark_is_written_with_what_it_speaks_of(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = new_store(tmp_path)
-        assert await store.acquire() is None
-        plan = Plan(store.ack_last)
-        store.extend(plan, [QUEUE, add(1)])
-        mark = Mark("abc", "here:/journal", 17, True)
-        await store.carry_out(plan, mark)
-        await store.recover()
-        assert await pending(store) == [1]
-        assert await read_mark(store._adapter) == mark  # pyright: ignore[reportPrivateUsage]
-        await store.carry_out(Plan(store.ack_last), Mark("abc", "here:/journal", 18, False))
-        await store.close()
-        store = new_store(tmp_path)
-        assert await store.acquire() == Mark("abc", "here:/journal", 18, False)
-        await store.close()
-
-    run(scenario())
+async def test_a_mark_is_written_with_what_it_speaks_of(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    assert await store.acquire() is None
+    plan = Plan(store.ack_last)
+    store.extend(plan, [QUEUE, add(1)])
+    mark = Mark("abc", "here:/journal", 17, True)
+    await store.carry_out(plan, mark)
+    await store.recover()
+    assert await pending(store) == [1]
+    assert await read_mark(store._adapter) == mark  # pyright: ignore[reportPrivateUsage]
+    await store.carry_out(Plan(store.ack_last), Mark("abc", "here:/journal", 18, False))
+    await store.close()
+    store = new_store(tmp_path)
+    assert await store.acquire() == Mark("abc", "here:/journal", 18, False)
+    await store.close()
 
 
 def test_an_open_mark_names_the_place_and_the_way_out() -> None:
@@ -43,14 +40,11 @@ def test_an_open_mark_names_the_place_and_the_way_out() -> None:
     refuse_open_mark(Mark("abc", "here:/journal", 17, False))
 
 
-def test_which_messages_are_kept_or_shared_is_told(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, add(1), add(2, 1, 2), add(3, 1, 2, 3))
-        assert await store.kept([1, 2, 9]) == {1, 2}
-        assert await store.shared() == {2: 2, 3: 3}
-        assert store.is_owner_for_sure
-        await store.confirm_ownership()
-        await store.close()
-
-    run(scenario())
+async def test_which_messages_are_kept_or_shared_is_told(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, add(1), add(2, 1, 2), add(3, 1, 2, 3))
+    assert await store.kept([1, 2, 9]) == {1, 2}
+    assert await store.shared() == {2: 2, 3: 3}
+    assert store.is_owner_for_sure
+    await store.confirm_ownership()
+    await store.close()

@@ -5,7 +5,6 @@ The clients and the oracle are those of ``tests/crash/test_sigkill.py``.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import signal
 import subprocess
@@ -45,15 +44,15 @@ def accounted_for(oracle: crash.Oracle, context: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(tmp_path: Path) -> None:
-    oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=7, kills=3, load_s=(0.15, 0.9), extra=SQLITE)
-    )
+async def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(
+    tmp_path: Path,
+) -> None:
+    oracle = await crash.run_kills(tmp_path, seed=7, kills=3, load_s=(0.15, 0.9), extra=SQLITE)
     accounted_for(oracle, "sqlite")
 
 
 @pytest.mark.timeout(300)
-def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
+async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     turns = itertools.count()
@@ -71,8 +70,8 @@ def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
                 time.sleep(0.02)
 
     extra = on_postgres(postgres, tmp_path)
-    oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=8, kills=4, load_s=(0.15, 0.9), extra=extra, strike=strike)
+    oracle = await crash.run_kills(
+        tmp_path, seed=8, kills=4, load_s=(0.15, 0.9), extra=extra, strike=strike
     )
     accounted_for(oracle, "postgres")
     log = (tmp_path / "gateway.log").read_text()
@@ -82,7 +81,7 @@ def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
 
 
 @pytest.mark.timeout(300)
-def test_a_standby_gateway_takes_over_with_every_message(
+async def test_a_standby_gateway_takes_over_with_every_message(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     extra = on_postgres(postgres, tmp_path)
@@ -116,11 +115,11 @@ def test_a_standby_gateway_takes_over_with_every_message(
             while not standby_waits():
                 assert time.monotonic() < end, "no standby"
                 time.sleep(0.02)
-            asyncio.run(send(first.stomp_port))
+            await send(first.stomp_port)
             first.kill()
             starting.join(60)
             assert not starting.is_alive()
-            assert asyncio.run(receive(second.stomp_port)) == [b"%d" % n for n in range(50)]
+            assert await receive(second.stomp_port) == [b"%d" % n for n in range(50)]
             assert second.stop() == 0
         finally:
             second.__exit__()
@@ -140,7 +139,7 @@ def test_a_statement_that_the_database_refuses_is_named_with_file_and_key(tmp_pa
 
 @pytest.mark.crash
 @pytest.mark.timeout(900)
-def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
+async def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     turns = itertools.count()
@@ -153,10 +152,8 @@ def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
             postgres.start()
 
     extra = on_postgres(postgres, tmp_path)
-    oracle = asyncio.run(
-        crash.run_kills(
-            tmp_path, seed=9, kills=amount(8, 12), load_s=(0.15, 1.2), extra=extra, strike=strike
-        )
+    oracle = await crash.run_kills(
+        tmp_path, seed=9, kills=amount(8, 12), load_s=(0.15, 1.2), extra=extra, strike=strike
     )
     accounted_for(oracle, "postgres, seed 9")
 
@@ -164,8 +161,10 @@ def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(amount(2, 3)))
-def test_nothing_confirmed_is_lost_over_many_kills_on_sqlite(tmp_path: Path, seed: int) -> None:
-    oracle = asyncio.run(
-        crash.run_kills(tmp_path, seed=seed, kills=amount(15, 30), load_s=(0.02, 1.2), extra=SQLITE)
+async def test_nothing_confirmed_is_lost_over_many_kills_on_sqlite(
+    tmp_path: Path, seed: int
+) -> None:
+    oracle = await crash.run_kills(
+        tmp_path, seed=seed, kills=amount(15, 30), load_s=(0.02, 1.2), extra=SQLITE
     )
     accounted_for(oracle, f"sqlite, seed {seed}")

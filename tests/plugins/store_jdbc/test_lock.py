@@ -19,7 +19,6 @@ from jdbc_kit import (
     opened,
     pending,
     postgres_options,
-    run,
     sqlite_rows,
     write,
 )
@@ -39,7 +38,7 @@ async def bodies(where: Path, options: JdbcOptions) -> dict[int, str]:
     return {stored.sequence: stored.message.body.decode() for stored in page}
 
 
-def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
+async def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     options = postgres_options(postgres, tmp_path, lock_policy="wait", **QUICK)
@@ -57,7 +56,7 @@ def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
         assert first.process.wait(60) == 3
         second.until_confirmed(20)
         second.kill()
-    found = run(bodies(tmp_path, options))
+    found = await bodies(tmp_path, options)
     for child, tag in ((first, "master"), (second, "standby")):
         assert {n: found.get(n) for n in child.confirmed} == {
             n: f"{tag} {n}" for n in child.confirmed
@@ -68,7 +67,7 @@ def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
     assert list(found) == list(range(1, max(found) + 1))
 
 
-def test_a_stopped_master_that_wakes_up_cannot_write_on_sqlite(tmp_path: Path) -> None:
+async def test_a_stopped_master_that_wakes_up_cannot_write_on_sqlite(tmp_path: Path) -> None:
     options = JdbcOptions(lock_policy="wait", **QUICK)
     with Child(tmp_path, "master", "step", options) as master:
         master.until("open")
@@ -89,12 +88,12 @@ def test_a_stopped_master_that_wakes_up_cannot_write_on_sqlite(tmp_path: Path) -
             standby.until("ok")
             assert standby.confirmed == [4, 5]
             standby.kill()
-    found = run(bodies(tmp_path, options))
+    found = await bodies(tmp_path, options)
     tags = ["master"] * 3 + ["standby"] * 2
     assert list(found.values()) == [f"{tag} {n}" for n, tag in enumerate(tags, 1)]
 
 
-def test_a_gateway_that_was_killed_is_followed_at_once(tmp_path: Path) -> None:
+async def test_a_gateway_that_was_killed_is_followed_at_once(tmp_path: Path) -> None:
     """Its lease runs for another hour, but the process is gone."""
     options = JdbcOptions(lock_expiration=3600)
     with Child(tmp_path, "killed", "step", options) as child:
@@ -102,106 +101,88 @@ def test_a_gateway_that_was_killed_is_followed_at_once(tmp_path: Path) -> None:
         child.step()
         child.until("ok")
         child.kill()
-    assert run(bodies(tmp_path, options)) == {1: "killed 1"}
+    assert await bodies(tmp_path, options) == {1: "killed 1"}
 
 
-def test_a_standby_takes_over_when_the_master_closes(
+async def test_a_standby_takes_over_when_the_master_closes(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        options = postgres_options(postgres, tmp_path, lock_policy="wait")
-        master, _ = await opened(tmp_path, options)
-        await write(master, QUEUE, add(1))
-        standby = new_store(tmp_path, options)
-        opening = asyncio.create_task(standby.open())
-        done, _ = await asyncio.wait([opening], timeout=0.5)
-        assert not done
-        await master.close()
-        state = await opening
-        assert state.last_sequence == 1
-        assert await pending(standby) == [1]
-        await standby.close()
-
-    run(scenario())
+    options = postgres_options(postgres, tmp_path, lock_policy="wait")
+    master, _ = await opened(tmp_path, options)
+    await write(master, QUEUE, add(1))
+    standby = new_store(tmp_path, options)
+    opening = asyncio.create_task(standby.open())
+    done, _ = await asyncio.wait([opening], timeout=0.5)
+    assert not done
+    await master.close()
+    state = await opening
+    assert state.last_sequence == 1
+    assert await pending(standby) == [1]
+    await standby.close()
 
 
-def test_a_standby_may_be_cancelled(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        master, _ = await opened(tmp_path)
-        standby = new_store(tmp_path, lock_policy="wait")
-        opening = asyncio.create_task(standby.open())
-        done, _ = await asyncio.wait([opening], timeout=0.2)
-        assert not done
-        opening.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await opening
-        await write(master, QUEUE, add(1))
-        await master.close()
-
-    run(scenario())
+async def test_a_standby_may_be_cancelled(tmp_path: Path) -> None:
+    master, _ = await opened(tmp_path)
+    standby = new_store(tmp_path, lock_policy="wait")
+    opening = asyncio.create_task(standby.open())
+    done, _ = await asyncio.wait([opening], timeout=0.2)
+    assert not done
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await write(master, QUEUE, add(1))
+    await master.close()
 
 
-def test_the_refusal_names_the_owner(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        master, _ = await opened(tmp_path)
-        with pytest.raises(StoreLockedError, match="belongs to test on") as caught:
-            await opened(tmp_path)
-        assert caught.value.owner.startswith("test on ")
-        await master.close()
-
-    run(scenario())
+async def test_the_refusal_names_the_owner(tmp_path: Path) -> None:
+    master, _ = await opened(tmp_path)
+    with pytest.raises(StoreLockedError, match="belongs to test on") as caught:
+        await opened(tmp_path)
+    assert caught.value.owner.startswith("test on ")
+    await master.close()
 
 
-def test_a_lease_is_renewed_for_as_long_as_its_owner_lives(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        options = JdbcOptions(lock_renew_period=0.02, lock_expiration=0.3, network_timeout=0.3)
-        master, _ = await opened(tmp_path, options)
-        async with asyncio.timeout(20):
-            first = sqlite_rows(tmp_path, "SELECT expires_at FROM TIDEGATE_LOCK")[0][0]
-            while sqlite_rows(tmp_path, "SELECT expires_at FROM TIDEGATE_LOCK")[0][0] < first + 600:
-                await asyncio.sleep(0.02)
-        with pytest.raises(StoreLockedError):
-            await opened(tmp_path, options)
-        await master.close()
-        assert sqlite_rows(tmp_path, "SELECT expires_at, owner FROM TIDEGATE_LOCK") == [(0, "")]
-
-    run(scenario())
+async def test_a_lease_is_renewed_for_as_long_as_its_owner_lives(tmp_path: Path) -> None:
+    options = JdbcOptions(lock_renew_period=0.02, lock_expiration=0.3, network_timeout=0.3)
+    master, _ = await opened(tmp_path, options)
+    async with asyncio.timeout(20):
+        first = sqlite_rows(tmp_path, "SELECT expires_at FROM TIDEGATE_LOCK")[0][0]
+        while sqlite_rows(tmp_path, "SELECT expires_at FROM TIDEGATE_LOCK")[0][0] < first + 600:
+            await asyncio.sleep(0.02)
+    with pytest.raises(StoreLockedError):
+        await opened(tmp_path, options)
+    await master.close()
+    assert sqlite_rows(tmp_path, "SELECT expires_at, owner FROM TIDEGATE_LOCK") == [(0, "")]
 
 
-def test_without_the_lock_the_last_that_opened_owns_the_store(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        first, _ = await opened(tmp_path, use_database_lock=False)
-        await write(first, QUEUE, add(1))
-        second, _ = await opened(tmp_path, use_database_lock=False)
-        await write(second, add(2))
-        with pytest.raises(StoreIOError, match="another gateway owns the store"):
-            await write(first, add(2))
-        assert not first.statistics().writable
-        await first.close()
-        assert await pending(second) == [1, 2]
-        await second.close()
-
-    run(scenario())
+async def test_without_the_lock_the_last_that_opened_owns_the_store(tmp_path: Path) -> None:
+    first, _ = await opened(tmp_path, use_database_lock=False)
+    await write(first, QUEUE, add(1))
+    second, _ = await opened(tmp_path, use_database_lock=False)
+    await write(second, add(2))
+    with pytest.raises(StoreIOError, match="another gateway owns the store"):
+        await write(first, add(2))
+    assert not first.statistics().writable
+    await first.close()
+    assert await pending(second) == [1, 2]
+    await second.close()
 
 
-def test_a_taken_lock_is_noticed_without_writing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, **QUICK)
-        assert store.statistics().writable
-        import sqlite3
+async def test_a_taken_lock_is_noticed_without_writing(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, **QUICK)
+    assert store.statistics().writable
+    import sqlite3
 
-        thief = sqlite3.connect(tmp_path / "tidegate.db")
-        with thief:
-            thief.execute("UPDATE TIDEGATE_LOCK SET fencing_token = fencing_token + 1")
-        thief.close()
-        async with asyncio.timeout(20):
-            while store.statistics().writable:
-                await asyncio.sleep(0.02)
-        with pytest.raises(StoreIOError):
-            await store.page_in(1, 0, 1, 1)
-        await store.close()
-
-    run(scenario())
+    thief = sqlite3.connect(tmp_path / "tidegate.db")
+    with thief:
+        thief.execute("UPDATE TIDEGATE_LOCK SET fencing_token = fencing_token + 1")
+    thief.close()
+    async with asyncio.timeout(20):
+        while store.statistics().writable:
+            await asyncio.sleep(0.02)
+    with pytest.raises(StoreIOError):
+        await store.page_in(1, 0, 1, 1)
+    await store.close()
 
 
 def test_an_owner_is_gone_only_when_this_machine_says_so() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, pending, postgres_options, run, write
+from jdbc_kit import QUEUE, add, new_store, pending, postgres_options, write
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, ConfiguredStore, StoreIOError, StoreLockedError
@@ -33,83 +33,76 @@ async def managed(store: ConfiguredStore, work: Callable[[Manager], Awaitable[T]
         return await work(found)
 
 
-def test_tables_are_created_counted_recreated_and_deleted(store: ConfiguredStore) -> None:
-    async def scenario() -> None:
-        assert not await managed(store, lambda m: m.exists())
-        with pytest.raises(StoreIOError, match="create"):
-            await managed(store, lambda m: m.query())
+async def test_tables_are_created_counted_recreated_and_deleted(store: ConfiguredStore) -> None:
+    assert not await managed(store, lambda m: m.exists())
+    with pytest.raises(StoreIOError, match="create"):
+        await managed(store, lambda m: m.query())
+    await managed(store, lambda m: m.create())
+    assert await managed(store, lambda m: m.exists())
+    with pytest.raises(StoreIOError, match="exist already"):
         await managed(store, lambda m: m.create())
-        assert await managed(store, lambda m: m.exists())
-        with pytest.raises(StoreIOError, match="exist already"):
-            await managed(store, lambda m: m.create())
-        gateway = store.create()
-        await gateway.open()
-        await write(gateway, QUEUE, add(1), add(2))
-        await gateway.close()
-        report = await managed(store, lambda m: m.query())
-        assert report.destinations == [("queue://q", 2, 200)]
-        assert (report.owner, report.journal, report.version) == ("", None, 2)
-        messages = next(name for name in report.tables if "TIDEGATE_MSGS" in name)
-        assert messages.endswith("_b7")
-        assert report.tables[messages] == 2
-        await managed(store, lambda m: m.recreate(forced=False))
-        again = await managed(store, lambda m: m.query())
-        assert again.destinations == []
-        assert again.store_id != report.store_id
-        assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
-        deleted = await managed(store, lambda m: m.delete(forced=False))
-        assert sorted(deleted) == sorted(report.tables)
-        assert not await managed(store, lambda m: m.exists())
-
-    run(scenario())
+    gateway = store.create()
+    await gateway.open()
+    await write(gateway, QUEUE, add(1), add(2))
+    await gateway.close()
+    report = await managed(store, lambda m: m.query())
+    assert report.destinations == [("queue://q", 2, 200)]
+    assert (report.owner, report.journal, report.version) == ("", None, 2)
+    messages = next(name for name in report.tables if "TIDEGATE_MSGS" in name)
+    assert messages.endswith("_b7")
+    assert report.tables[messages] == 2
+    await managed(store, lambda m: m.recreate(forced=False))
+    again = await managed(store, lambda m: m.query())
+    assert again.destinations == []
+    assert again.store_id != report.store_id
+    assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
+    deleted = await managed(store, lambda m: m.delete(forced=False))
+    assert sorted(deleted) == sorted(report.tables)
+    assert not await managed(store, lambda m: m.exists())
 
 
-def test_a_store_in_use_is_not_deleted_and_its_lock_can_be_removed(store: ConfiguredStore) -> None:
-    async def scenario() -> None:
-        options = jdbc_options(store)
-        gateway = new_store(store.data_directory, options)
-        await gateway.open()
-        await write(gateway, QUEUE, add(1))
-        for work in (
-            lambda m: m.delete(forced=False),
-            lambda m: m.recreate(forced=False),
-            lambda m: m.upgrade(),
-        ):
-            with pytest.raises(StoreLockedError, match="remove-lock"):
-                await managed(store, work)
-        assert (await managed(store, lambda m: m.query())).owner.startswith("test on ")
-        owner = await managed(store, lambda m: m.remove_lock())
-        assert owner.startswith("test on ")
-        with pytest.raises(StoreIOError, match="another gateway"):
-            await write(gateway, add(2))
-        other = new_store(store.data_directory, options)
-        await other.open()
-        assert await pending(other) == [1]
-        await other.close()
-        await gateway.close()
-        assert await managed(store, lambda m: m.remove_lock()) == ""
-
-    run(scenario())
-
-
-def test_a_table_that_is_new_without_a_new_version_is_made_by_upgrade(
+async def test_a_store_in_use_is_not_deleted_and_its_lock_can_be_removed(
     store: ConfiguredStore,
 ) -> None:
-    async def scenario() -> None:
-        await managed(store, lambda m: m.create())
-        async with manager(store) as found:
-            name = next(name for name in await found.tables() if "JOURNAL" in name)
-            await found._adapter.create([("drop", f"DROP TABLE {name}")])  # pyright: ignore[reportPrivateUsage]
-        assert not await managed(store, lambda m: m.exists())
-        with pytest.raises(StoreIOError, match="'upgrade' makes them"):
-            await managed(store, lambda m: m.query())
-        assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
-        assert (await managed(store, lambda m: m.query())).tables[name] == 0
+    options = jdbc_options(store)
+    gateway = new_store(store.data_directory, options)
+    await gateway.open()
+    await write(gateway, QUEUE, add(1))
+    for work in (
+        lambda m: m.delete(forced=False),
+        lambda m: m.recreate(forced=False),
+        lambda m: m.upgrade(),
+    ):
+        with pytest.raises(StoreLockedError, match="remove-lock"):
+            await managed(store, work)
+    assert (await managed(store, lambda m: m.query())).owner.startswith("test on ")
+    owner = await managed(store, lambda m: m.remove_lock())
+    assert owner.startswith("test on ")
+    with pytest.raises(StoreIOError, match="another gateway"):
+        await write(gateway, add(2))
+    other = new_store(store.data_directory, options)
+    await other.open()
+    assert await pending(other) == [1]
+    await other.close()
+    await gateway.close()
+    assert await managed(store, lambda m: m.remove_lock()) == ""
 
-    run(scenario())
+
+async def test_a_table_that_is_new_without_a_new_version_is_made_by_upgrade(
+    store: ConfiguredStore,
+) -> None:
+    await managed(store, lambda m: m.create())
+    async with manager(store) as found:
+        name = next(name for name in await found.tables() if "JOURNAL" in name)
+        await found._adapter.create([("drop", f"DROP TABLE {name}")])  # pyright: ignore[reportPrivateUsage]
+    assert not await managed(store, lambda m: m.exists())
+    with pytest.raises(StoreIOError, match="'upgrade' makes them"):
+        await managed(store, lambda m: m.query())
+    assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
+    assert (await managed(store, lambda m: m.query())).tables[name] == 0
 
 
-def test_tables_of_the_first_version_are_upgraded_recreated_and_deleted(
+async def test_tables_of_the_first_version_are_upgraded_recreated_and_deleted(
     store: ConfiguredStore,
 ) -> None:
     async def first_version() -> None:
@@ -122,24 +115,21 @@ def test_tables_of_the_first_version_are_upgraded_recreated_and_deleted(
             await found._adapter.create(made)  # pyright: ignore[reportPrivateUsage]
         assert len(later) == 2
 
-    async def scenario() -> None:
-        await first_version()
-        assert await managed(store, lambda m: m.upgrade()) == (1, SCHEMA_VERSION)
-        assert await managed(store, lambda m: m.exists())
-        await managed(store, lambda m: m.delete(forced=False))
-        await first_version()
-        await managed(store, lambda m: m.recreate(forced=False))
-        assert (await managed(store, lambda m: m.query())).version == SCHEMA_VERSION
-        await managed(store, lambda m: m.delete(forced=False))
-        await first_version()
-        assert await managed(store, lambda m: m.remove_lock()) == ""
-        assert len(await managed(store, lambda m: m.delete(forced=False))) == 12
-        with pytest.raises(StoreIOError, match="'create' makes them"):
-            await managed(store, lambda m: m.upgrade())
-        with pytest.raises(StoreIOError, match="'create' makes them"):
-            await managed(store, lambda m: m.remove_lock())
-
-    run(scenario())
+    await first_version()
+    assert await managed(store, lambda m: m.upgrade()) == (1, SCHEMA_VERSION)
+    assert await managed(store, lambda m: m.exists())
+    await managed(store, lambda m: m.delete(forced=False))
+    await first_version()
+    await managed(store, lambda m: m.recreate(forced=False))
+    assert (await managed(store, lambda m: m.query())).version == SCHEMA_VERSION
+    await managed(store, lambda m: m.delete(forced=False))
+    await first_version()
+    assert await managed(store, lambda m: m.remove_lock()) == ""
+    assert len(await managed(store, lambda m: m.delete(forced=False))) == 12
+    with pytest.raises(StoreIOError, match="'create' makes them"):
+        await managed(store, lambda m: m.upgrade())
+    with pytest.raises(StoreIOError, match="'create' makes them"):
+        await managed(store, lambda m: m.remove_lock())
 
 
 def test_another_store_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from jdbc_kit import (
     pending,
     postgres_options,
     prefix,
-    run,
     sample_rows,
     write,
 )
@@ -51,25 +50,22 @@ async def ask(server: PostgresServer, query: str) -> list[Any]:
         await connection.close()
 
 
-def test_every_statement_finds_its_rows_by_an_index(
+async def test_every_statement_finds_its_rows_by_an_index(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
-        plans = await explain_all(store)
-        await filled(store)
-        await ask(postgres, "SELECT 1")
-        plans += await explain_all(store)  # with rows, before the server has looked at them
-        await ask(postgres, f"ANALYZE {prefix(tmp_path)}TIDEGATE_MSGS")
-        await ask(postgres, f"ANALYZE {prefix(tmp_path)}TIDEGATE_ACKS")
-        plans += await explain_all(store)
-        for statement, plan in plans:
-            assert reads_too_much(plan) == "" or "_last_sequence_" in statement, (
-                f"{statement}: {reads_too_much(plan)}\n{plan}"
-            )
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+    plans = await explain_all(store)
+    await filled(store)
+    await ask(postgres, "SELECT 1")
+    plans += await explain_all(store)  # with rows, before the server has looked at them
+    await ask(postgres, f"ANALYZE {prefix(tmp_path)}TIDEGATE_MSGS")
+    await ask(postgres, f"ANALYZE {prefix(tmp_path)}TIDEGATE_ACKS")
+    plans += await explain_all(store)
+    for statement, plan in plans:
+        assert reads_too_much(plan) == "" or "_last_sequence_" in statement, (
+            f"{statement}: {reads_too_much(plan)}\n{plan}"
+        )
+    await store.close()
 
 
 def reads_too_much(plan: str) -> str:
@@ -100,112 +96,97 @@ async def explain_all(store: JdbcStore) -> list[tuple[str, str]]:
         ("delete_old_messages_statement", "TIDEGATE_ACKLOG_SEQ"),
     ],
 )
-def test_the_check_notices_a_missing_index(
+async def test_the_check_notices_a_missing_index(
     postgres: PostgresServer, tmp_path: Path, statement: str, dropped: str
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
-        await filled(store)
-        await adapter(store).create([("test", f"DROP INDEX {prefix(tmp_path)}{dropped}")])
-        plan = await adapter(store).explain(statement, sample_rows(statement, 300))
-        assert reads_too_much(plan)
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+    await filled(store)
+    await adapter(store).create([("test", f"DROP INDEX {prefix(tmp_path)}{dropped}")])
+    plan = await adapter(store).explain(statement, sample_rows(statement, 300))
+    assert reads_too_much(plan)
+    await store.close()
 
 
-def test_values_that_postgres_cannot_hold_do_not_stop_the_store(
+async def test_values_that_postgres_cannot_hold_do_not_stop_the_store(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
-        strange = Message(
-            "topic://" + "x" * 60_000,
-            b"\0",
-            (("nul\0", "a\0b"),),
-            expires_at=2**63 + 5,
-            client_id="nul\0",
-            content_type="\0",
-            reply_to="queue://\0",
-        )
-        await write(store, QUEUE, add(1))
-        from tidegate.spi import AddDestination, AddMessage, SetRetained
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+    strange = Message(
+        "topic://" + "x" * 60_000,
+        b"\0",
+        (("nul\0", "a\0b"),),
+        expires_at=2**63 + 5,
+        client_id="nul\0",
+        content_type="\0",
+        reply_to="queue://\0",
+    )
+    await write(store, QUEUE, add(1))
+    from tidegate.spi import AddDestination, AddMessage, SetRetained
 
-        await write(store, AddDestination(strange.destination, 0), AddMessage(2, strange, (1,)))
-        await write(store, SetRetained(strange))
-        page = await store.page_in(1, 1, 1, 1)
-        assert page[0].message == strange
-        await store.close()
-        store, state = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
-        assert list(state.retained) == [strange]
-        assert strange.destination in [known.destination for known in state.destinations]
-        await store.close()
-
-    run(scenario())
+    await write(store, AddDestination(strange.destination, 0), AddMessage(2, strange, (1,)))
+    await write(store, SetRetained(strange))
+    page = await store.page_in(1, 1, 1, 1)
+    assert page[0].message == strange
+    await store.close()
+    store, state = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+    assert list(state.retained) == [strange]
+    assert strange.destination in [known.destination for known in state.destinations]
+    await store.close()
 
 
-def test_a_wrong_password_is_an_error_that_does_not_show_it(
+async def test_a_wrong_password_is_an_error_that_does_not_show_it(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     options = postgres_options(postgres, tmp_path, password_file="", password="wr0ng-pass")
     with pytest.raises(StoreIOError) as caught:
-        run(opened(tmp_path, options))
+        await opened(tmp_path, options)
     assert "password authentication failed" in str(caught.value)
     assert "wr0ng-pass" not in str(caught.value)
 
 
-def test_a_server_that_never_answers_is_given_up_at_start(tmp_path: Path) -> None:
+async def test_a_server_that_never_answers_is_given_up_at_start(tmp_path: Path) -> None:
     from postgres_server import free_port
 
     url = f"postgresql://127.0.0.1:{free_port()}/nothing"
     with pytest.raises(StoreIOError, match="cannot open the store in postgresql://127"):
-        run(opened(tmp_path, url=url, network_timeout=0.3))
+        await opened(tmp_path, url=url, network_timeout=0.3)
 
 
-def test_sessions_end_transactions_that_nobody_ends(
+async def test_sessions_end_transactions_that_nobody_ends(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        options = postgres_options(postgres, tmp_path, network_timeout=7.5)
-        store, _ = await opened(tmp_path, options)
-        writer = await adapter(store)._take("write")  # pyright: ignore[reportPrivateUsage]
-        found = await writer.fetch("SHOW idle_in_transaction_session_timeout")
-        assert found[0][0] == "7500ms"
-        adapter(store)._put("write", writer)  # pyright: ignore[reportPrivateUsage]
-        query = "SELECT DISTINCT application_name, state FROM pg_stat_activity WHERE usename = 'tidegate' AND application_name = 'tidegate' AND state LIKE 'idle in%'"
-        assert await ask(postgres, query) == []
-        await store.close()
-
-    run(scenario())
+    options = postgres_options(postgres, tmp_path, network_timeout=7.5)
+    store, _ = await opened(tmp_path, options)
+    writer = await adapter(store)._take("write")  # pyright: ignore[reportPrivateUsage]
+    found = await writer.fetch("SHOW idle_in_transaction_session_timeout")
+    assert found[0][0] == "7500ms"
+    adapter(store)._put("write", writer)  # pyright: ignore[reportPrivateUsage]
+    query = "SELECT DISTINCT application_name, state FROM pg_stat_activity WHERE usename = 'tidegate' AND application_name = 'tidegate' AND state LIKE 'idle in%'"
+    assert await ask(postgres, query) == []
+    await store.close()
 
 
-def test_the_size_is_that_of_all_tables(postgres: PostgresServer, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
-        before = store.statistics().disk_bytes
-        assert before > 0
-        await write(store, QUEUE, add(1, size=1_000_000))
-        await store._measure()  # pyright: ignore[reportPrivateUsage]
-        assert store.statistics().disk_bytes > before + 900_000
-        assert await pending(store) == [1]
-        await store.close()
-
-    run(scenario())
+async def test_the_size_is_that_of_all_tables(postgres: PostgresServer, tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
+    before = store.statistics().disk_bytes
+    assert before > 0
+    await write(store, QUEUE, add(1, size=1_000_000))
+    await store._measure()  # pyright: ignore[reportPrivateUsage]
+    assert store.statistics().disk_bytes > before + 900_000
+    assert await pending(store) == [1]
+    await store.close()
 
 
-def test_tables_may_live_in_a_schema(postgres: PostgresServer, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await ask(postgres, "CREATE SCHEMA IF NOT EXISTS mq")
-        options = postgres_options(
-            postgres, tmp_path, table_prefix=f"mq.{prefix(tmp_path)}", brokerid="b7"
-        )
-        store, _ = await opened(tmp_path, options)
-        await write(store, QUEUE, add(1))
-        table = f"mq.{prefix(tmp_path)}TIDEGATE_MSGS_b7"
-        assert await ask(postgres, f"SELECT sequence FROM {table}") == [(1,)]
-        await store.close()
-
-    run(scenario())
+async def test_tables_may_live_in_a_schema(postgres: PostgresServer, tmp_path: Path) -> None:
+    await ask(postgres, "CREATE SCHEMA IF NOT EXISTS mq")
+    options = postgres_options(
+        postgres, tmp_path, table_prefix=f"mq.{prefix(tmp_path)}", brokerid="b7"
+    )
+    store, _ = await opened(tmp_path, options)
+    await write(store, QUEUE, add(1))
+    table = f"mq.{prefix(tmp_path)}TIDEGATE_MSGS_b7"
+    assert await ask(postgres, f"SELECT sequence FROM {table}") == [(1,)]
+    await store.close()
 
 
 class RefusedError(Exception):

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, opened, postgres_options, run, write
+from jdbc_kit import QUEUE, add, new_store, opened, postgres_options, write
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError
@@ -160,35 +160,29 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
         read_password_file(tmp_path)
 
 
-def test_the_password_is_in_no_log_and_no_process_list(
+async def test_the_password_is_in_no_log_and_no_process_list(
     postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
-        await write(store, QUEUE, add(1))
-        for process in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                assert postgres.password.encode() not in process.read_bytes(), process
-            except OSError:
-                continue  # it has ended
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
+    await write(store, QUEUE, add(1))
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert postgres.password.encode() not in process.read_bytes(), process
+        except OSError:
+            continue  # it has ended
+    await store.close()
     assert postgres.password not in caplog.text
     assert postgres.password not in (postgres.directory / "log").read_text()
 
 
-def test_bodies_are_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_bodies_are_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, add(4711))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, add(4711))
+    await store.close()
     assert "4711 ..." not in caplog.text
 
 
@@ -199,7 +193,7 @@ def test_masked_values_are_read_with_the_key_and_are_not_warned_of(
     options = JdbcOptions(
         user=mask("masked-user", key), password=mask("masked-pass", key), mask_key_file="key"
     )
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "tidegate"):
         found = credentials(options, NO_URL, tmp_path, {})
     assert found == Credentials("masked-user", "masked-pass")
     assert caplog.records == []
@@ -260,7 +254,7 @@ def test_the_text_of_options_holds_no_secret() -> None:
     assert "hunter2" not in f"{options}"
 
 
-def test_a_prompt_that_is_given_up_leaves_the_terminal_as_it_was(
+async def test_a_prompt_that_is_given_up_leaves_the_terminal_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = pty.openpty()
@@ -277,19 +271,16 @@ def test_a_prompt_that_is_given_up_leaves_the_terminal_as_it_was(
 
     monkeypatch.setattr("getpass.getpass", silent)
 
-    async def scenario() -> None:
-        secret = Credentials(is_asked_for=True)
-        asking = asyncio.create_task(ask(secret))
-        while not prompted.is_set():
-            await asyncio.sleep(0.005)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-
     try:
         with os.fdopen(theirs, closefd=False) as terminal:
             monkeypatch.setattr(sys, "stdin", terminal)
-            run(scenario())
+            secret = Credentials(is_asked_for=True)
+            asking = asyncio.create_task(ask(secret))
+            while not prompted.is_set():
+                await asyncio.sleep(0.005)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
             assert termios.tcgetattr(theirs)[3] & termios.ECHO
     finally:
         over.set()
@@ -300,15 +291,15 @@ def test_a_prompt_that_is_given_up_leaves_the_terminal_as_it_was(
         os.close(ours)
 
 
-def test_a_prompt_beside_the_event_loop_tells_what_was_typed_or_what_went_wrong(
+async def test_a_prompt_beside_the_event_loop_tells_what_was_typed_or_what_went_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(ConfigError, match="no terminal"):
-        run(ask(Credentials(is_asked_for=True)))
+        await ask(Credentials(is_asked_for=True))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("getpass.getpass", lambda *_, **__: "typed")
     secret = Credentials(is_asked_for=True)
-    run(ask(secret))
+    await ask(secret)
     assert secret.password == "typed"
-    run(ask(Credentials()))  # nothing to ask
+    await ask(Credentials())  # nothing to ask

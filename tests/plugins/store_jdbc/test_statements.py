@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, ack, add, opened, pending, postgres_options, run, sqlite_rows, write
+from jdbc_kit import QUEUE, ack, add, opened, pending, postgres_options, sqlite_rows, write
 from postgres_server import PostgresServer
 
 from tidegate.spi import AddDuplicateId, ConfigError
@@ -111,21 +111,21 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "text"), BAD)
-def test_a_statement_that_sqlite_refuses_is_named_at_start(
+async def test_a_statement_that_sqlite_refuses_is_named_at_start(
     name: str, text: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        run(opened(tmp_path, statements={name: text}))
+        await opened(tmp_path, statements={name: text})
     assert caught.value.key == f"statements.{name}"
 
 
 @pytest.mark.parametrize(("name", "text"), BAD)
-def test_a_statement_that_postgres_refuses_is_named_at_start(
+async def test_a_statement_that_postgres_refuses_is_named_at_start(
     name: str, text: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     options = postgres_options(postgres, tmp_path, statements={name: text})
     with pytest.raises(ConfigError) as caught:
-        run(opened(tmp_path, options))
+        await opened(tmp_path, options)
     assert caught.value.key == f"statements.{name}"
 
 
@@ -142,29 +142,26 @@ OWN = {
 TABLE = SQLITE.create["message_table"][0].replace("(sequence", "(site TEXT, sequence")
 
 
-def test_own_statements_and_tables_are_used(tmp_path: Path) -> None:
+async def test_own_statements_and_tables_are_used(tmp_path: Path) -> None:
     options = JdbcOptions(statements=OWN, create_statements={"message_table_name": TABLE})
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, options)
-        await write(store, QUEUE, *[add(n) for n in range(1, 40)])
-        await write(store, ack(*range(1, 30)))
-        assert await pending(store) == list(range(30, 40))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, options)
+    await write(store, QUEUE, *[add(n) for n in range(1, 40)])
+    await write(store, ack(*range(1, 30)))
+    assert await pending(store) == list(range(30, 40))
+    await store.close()
     rows = sqlite_rows(tmp_path, "SELECT DISTINCT site FROM TIDEGATE_MSGS")
     assert rows == [("site 7",)]
 
 
-def test_a_create_statement_that_is_refused_is_named(tmp_path: Path) -> None:
+async def test_a_create_statement_that_is_refused_is_named(tmp_path: Path) -> None:
     options = JdbcOptions(create_statements={"message_table_name": "CREATE THING x"})
     with pytest.raises(ConfigError) as caught:
-        run(opened(tmp_path, options))
+        await opened(tmp_path, options)
     assert caught.value.key == "create_statements.message_table_name"
 
 
-def test_names_and_types_of_the_schema_are_those_of_the_options(tmp_path: Path) -> None:
+async def test_names_and_types_of_the_schema_are_those_of_the_options(tmp_path: Path) -> None:
     options = dataclasses.replace(
         JdbcOptions(),
         message_table_name="ACTIVEMQ_MSGS",
@@ -173,19 +170,16 @@ def test_names_and_types_of_the_schema_are_those_of_the_options(tmp_path: Path) 
         container_name_data_type="VARCHAR(10)",
     )
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, options)
-        await write(store, QUEUE, add(1))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, options)
+    await write(store, QUEUE, add(1))
+    await store.close()
     table = "P_ACTIVEMQ_MSGS_7"
     schema = sqlite_rows(tmp_path, f"SELECT sql FROM sqlite_master WHERE name = '{table}'")
     assert "destination VARCHAR(10)" in schema[0][0]
     assert sqlite_rows(tmp_path, f"SELECT destination FROM {table}") == [("queue://q",)]
 
 
-def test_every_column_type_can_be_set(postgres: PostgresServer, tmp_path: Path) -> None:
+async def test_every_column_type_can_be_set(postgres: PostgresServer, tmp_path: Path) -> None:
     """What is longer than a column is cut there, and whole where the gateway reads it."""
     types = {
         "binary_data_type": "BYTEA",
@@ -201,29 +195,26 @@ def test_every_column_type_can_be_set(postgres: PostgresServer, tmp_path: Path) 
     assert set(types) == {name for name in JdbcOptions.__slots__ if name.endswith("_data_type")}
     options = postgres_options(postgres, tmp_path, **types)
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, options, keep=True)
-        duplicate = AddDuplicateId("queue://q", "order-1", 1)
-        await write(store, QUEUE, add(1), add(2), duplicate, ack(2))
-        found = await store._adapter.fetch(  # pyright: ignore[reportPrivateUsage]
-            "find_all_duplicate_ids_statement", ()
-        )
-        assert len(found) == 1
-        await store.close()
-        store, state = await opened(tmp_path, options, keep=True)
-        assert await pending(store) == [1]
-        assert [known.duplicate_id for known in state.duplicate_ids] == ["order-1"]
-        page = await store.acknowledged(0, 10, 1 << 20)
-        assert [(row.sequence, row.client_id) for row in page.rows] == [(2, "client")]
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, options, keep=True)
+    duplicate = AddDuplicateId("queue://q", "order-1", 1)
+    await write(store, QUEUE, add(1), add(2), duplicate, ack(2))
+    found = await store._adapter.fetch(  # pyright: ignore[reportPrivateUsage]
+        "find_all_duplicate_ids_statement", ()
+    )
+    assert len(found) == 1
+    await store.close()
+    store, state = await opened(tmp_path, options, keep=True)
+    assert await pending(store) == [1]
+    assert [known.duplicate_id for known in state.duplicate_ids] == ["order-1"]
+    page = await store.acknowledged(0, 10, 1 << 20)
+    assert [(row.sequence, row.client_id) for row in page.rows] == [(2, "client")]
+    await store.close()
 
 
-def test_a_binary_column_that_is_not_binary_is_refused(
+async def test_a_binary_column_that_is_not_binary_is_refused(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     options = postgres_options(postgres, tmp_path, binary_data_type="TEXT")
     with pytest.raises(ConfigError, match=r"type text, not bytea \(binary_data_type\)") as caught:
-        run(opened(tmp_path, options))
+        await opened(tmp_path, options)
     assert caught.value.key.startswith("statements.find_")

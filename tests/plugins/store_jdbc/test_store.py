@@ -17,7 +17,6 @@ from jdbc_kit import (
     pending,
     postgres_options,
     prefix,
-    run,
     sqlite_rows,
     write,
 )
@@ -42,190 +41,157 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_removed_queue_is_gone_at_once_and_deleted_bit_by_bit(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        options = JdbcOptions(cleanup_limit=100, cleanup_period=3600)
-        store, _ = await opened(tmp_path, options)
-        await write(store, QUEUE, AddDestination("queue://r", 2))
-        await write(store, *[add(n, 1, 2) if n % 2 else add(n) for n in range(1, 501)])
-        await write(store, RemoveDestination("queue://q", 1))
-        assert await pending(store) == []
-        count = "SELECT COUNT(*) FROM TIDEGATE_ACKS WHERE pending_list = 1"
-        assert sqlite_rows(tmp_path, count) == [(400,)]  # one transaction was not enough
-        await store.close()
-        # The next start goes on with it, and still does not show it.
-        store, state = await opened(tmp_path, options)
-        assert sqlite_rows(tmp_path, count) == [(300,)]
-        assert set(state.pending) == {2}
-        assert await pending(store) == []
-        await store._clean()  # pyright: ignore[reportPrivateUsage] - what cleanup_period starts
-        assert sqlite_rows(tmp_path, count) == [(0,)]
-        assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_REMOVED") == [(0,)]
-        assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(250,)]
-        assert store.statistics().pending_messages == 250
-        assert len(await pending(store, 2)) == 250
-        await store.close()
-
-    run(scenario())
+async def test_a_removed_queue_is_gone_at_once_and_deleted_bit_by_bit(tmp_path: Path) -> None:
+    options = JdbcOptions(cleanup_limit=100, cleanup_period=3600)
+    store, _ = await opened(tmp_path, options)
+    await write(store, QUEUE, AddDestination("queue://r", 2))
+    await write(store, *[add(n, 1, 2) if n % 2 else add(n) for n in range(1, 501)])
+    await write(store, RemoveDestination("queue://q", 1))
+    assert await pending(store) == []
+    count = "SELECT COUNT(*) FROM TIDEGATE_ACKS WHERE pending_list = 1"
+    assert sqlite_rows(tmp_path, count) == [(400,)]  # one transaction was not enough
+    await store.close()
+    # The next start goes on with it, and still does not show it.
+    store, state = await opened(tmp_path, options)
+    assert sqlite_rows(tmp_path, count) == [(300,)]
+    assert set(state.pending) == {2}
+    assert await pending(store) == []
+    await store._clean()  # pyright: ignore[reportPrivateUsage] - what cleanup_period starts
+    assert sqlite_rows(tmp_path, count) == [(0,)]
+    assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_REMOVED") == [(0,)]
+    assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(250,)]
+    assert store.statistics().pending_messages == 250
+    assert len(await pending(store, 2)) == 250
+    await store.close()
 
 
-def test_the_clean_up_is_started_by_its_period(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, cleanup_limit=10, cleanup_period=0.02)
-        await write(store, QUEUE, *[add(n) for n in range(1, 301)])
-        await write(store, RemoveDestination("queue://q", 1))
-        await until(lambda: store.statistics().pending_messages == 0)
-        await until(lambda: sqlite_rows(tmp_path, "SELECT 1 FROM TIDEGATE_REMOVED") == [])
-        await store.close()
-
-    run(scenario())
+async def test_the_clean_up_is_started_by_its_period(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, cleanup_limit=10, cleanup_period=0.02)
+    await write(store, QUEUE, *[add(n) for n in range(1, 301)])
+    await write(store, RemoveDestination("queue://q", 1))
+    await until(lambda: store.statistics().pending_messages == 0)
+    await until(lambda: sqlite_rows(tmp_path, "SELECT 1 FROM TIDEGATE_REMOVED") == [])
+    await store.close()
 
 
-def test_writes_go_on_between_the_steps_of_a_clean_up(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, cleanup_limit=5)
-        await write(store, QUEUE, AddDestination("queue://r", 2))
-        await write(store, *[add(n) for n in range(1, 501)])
-        await write(store, RemoveDestination("queue://q", 1))
-        cleaning = asyncio.create_task(
-            store._clean()  # pyright: ignore[reportPrivateUsage]
-        )
-        await asyncio.sleep(0)
-        await write(store, add(501, 2))
-        assert not cleaning.done()
-        assert await pending(store, 2) == [501]
-        await cleaning
-        assert store.statistics().pending_messages == 1
-        await store.close()
-
-    run(scenario())
+async def test_writes_go_on_between_the_steps_of_a_clean_up(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, cleanup_limit=5)
+    await write(store, QUEUE, AddDestination("queue://r", 2))
+    await write(store, *[add(n) for n in range(1, 501)])
+    await write(store, RemoveDestination("queue://q", 1))
+    cleaning = asyncio.create_task(
+        store._clean()  # pyright: ignore[reportPrivateUsage]
+    )
+    await asyncio.sleep(0)
+    await write(store, add(501, 2))
+    assert not cleaning.done()
+    assert await pending(store, 2) == [501]
+    await cleaning
+    assert store.statistics().pending_messages == 1
+    await store.close()
 
 
-def test_a_large_log_is_released_in_bounded_transactions(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, cleanup_limit=50, keep=True)
-        await write(store, QUEUE, *[add(n) for n in range(1, 401)])
-        await write(store, ack(*range(1, 401)))
-        before = sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0]
-        await store.release_acknowledged(390)
-        after = sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0]
-        assert after - before == 8
-        assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(10,)]
-        statistics = store.statistics()
-        assert (statistics.acknowledged_first, statistics.acknowledged_bytes) == (391, 1000)
-        assert statistics.acknowledged_oldest_at == 2000
-        await store.close()
-
-    run(scenario())
+async def test_a_large_log_is_released_in_bounded_transactions(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, cleanup_limit=50, keep=True)
+    await write(store, QUEUE, *[add(n) for n in range(1, 401)])
+    await write(store, ack(*range(1, 401)))
+    before = sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0]
+    await store.release_acknowledged(390)
+    after = sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0]
+    assert after - before == 8
+    assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(10,)]
+    statistics = store.statistics()
+    assert (statistics.acknowledged_first, statistics.acknowledged_bytes) == (391, 1000)
+    assert statistics.acknowledged_oldest_at == 2000
+    await store.close()
 
 
-def test_a_released_message_stays_while_another_list_holds_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
-        await write(store, QUEUE, AddDestination("queue://r", 2), add(1, 1, 2))
-        await write(store, ack(1))
-        await store.release_acknowledged(1)
-        assert await pending(store, 2) == [1]
-        await write(store, ack(1, pending_list=2))
-        page = await store.acknowledged(1, 10, ANY_SIZE)
-        assert [row.sequence for row in page.rows] == [1]
-        await store.release_acknowledged(2)
-        assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(0,)]
-        await store.close()
-
-    run(scenario())
+async def test_a_released_message_stays_while_another_list_holds_it(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, QUEUE, AddDestination("queue://r", 2), add(1, 1, 2))
+    await write(store, ack(1))
+    await store.release_acknowledged(1)
+    assert await pending(store, 2) == [1]
+    await write(store, ack(1, pending_list=2))
+    page = await store.acknowledged(1, 10, ANY_SIZE)
+    assert [row.sequence for row in page.rows] == [1]
+    await store.release_acknowledged(2)
+    assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(0,)]
+    await store.close()
 
 
-def test_rows_of_written_batches_are_synced_before_they_are_shown(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
-        await write(store, QUEUE, add(1))
-        await write(store, ack(1), synced=False)
-        batch = sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0]
-        page = await store.acknowledged(0, 10, ANY_SIZE)
-        assert (len(page.rows), page.last) == (1, 1)
-        assert sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0] == batch + 1
-        await store.close()
-
-    run(scenario())
+async def test_rows_of_written_batches_are_synced_before_they_are_shown(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, QUEUE, add(1))
+    await write(store, ack(1), synced=False)
+    batch = sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0]
+    page = await store.acknowledged(0, 10, ANY_SIZE)
+    assert (len(page.rows), page.last) == (1, 1)
+    assert sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0] == batch + 1
+    await store.close()
 
 
-def test_a_batch_that_the_database_refuses_makes_the_store_read_only(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, add(1))
-        with pytest.raises(StoreIOError, match="add_message_statement"):
-            await write(store, add(1))  # the broker never does: numbers are unique
-        assert not store.statistics().writable
-        with pytest.raises(StoreIOError):
-            await write(store, add(2))
-        with pytest.raises(StoreIOError):
-            await store.page_in(1, 0, 1, 1)
-        await store.close()
-        store, _ = await opened(tmp_path)
-        assert await pending(store) == [1]
-        await store.close()
-
-    run(scenario())
+async def test_a_batch_that_the_database_refuses_makes_the_store_read_only(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, add(1))
+    with pytest.raises(StoreIOError, match="add_message_statement"):
+        await write(store, add(1))  # the broker never does: numbers are unique
+    assert not store.statistics().writable
+    with pytest.raises(StoreIOError):
+        await write(store, add(2))
+    with pytest.raises(StoreIOError):
+        await store.page_in(1, 0, 1, 1)
+    await store.close()
+    store, _ = await opened(tmp_path)
+    assert await pending(store) == [1]
+    await store.close()
 
 
-def test_a_cancelled_write_keeps_the_counters_right(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
-        await write(store, QUEUE, *[add(n) for n in range(1, 11)])
-        for number in range(1, 11):
-            task = asyncio.create_task(write(store, ack(number), add(100 + number)))
-            for _ in range(number % 4):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await write(store)
-        found = await pending(store)
-        assert store.statistics().pending_messages == len(found)
-        page = await store.acknowledged(0, 100, ANY_SIZE)
-        assert [row.ack_sequence for row in page.rows] == list(range(1, len(page.rows) + 1))
-        await store.close()
-
-    run(scenario())
+async def test_a_cancelled_write_keeps_the_counters_right(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, QUEUE, *[add(n) for n in range(1, 11)])
+    for number in range(1, 11):
+        task = asyncio.create_task(write(store, ack(number), add(100 + number)))
+        for _ in range(number % 4):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await write(store)
+    found = await pending(store)
+    assert store.statistics().pending_messages == len(found)
+    page = await store.acknowledged(0, 100, ANY_SIZE)
+    assert [row.ack_sequence for row in page.rows] == list(range(1, len(page.rows) + 1))
+    await store.close()
 
 
-def test_closing_waits_for_the_batch_under_way(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        writing = asyncio.create_task(write(store, QUEUE, *[add(n) for n in range(1, 2000)]))
-        await asyncio.sleep(0)
-        await store.close()
-        await writing
-        with pytest.raises(StoreClosedError):
-            await write(store, add(2000))
-        store, _ = await opened(tmp_path)
-        assert len(await pending(store)) == 1999
-        await store.close()
-
-    run(scenario())
+async def test_closing_waits_for_the_batch_under_way(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    writing = asyncio.create_task(write(store, QUEUE, *[add(n) for n in range(1, 2000)]))
+    await asyncio.sleep(0)
+    await store.close()
+    await writing
+    with pytest.raises(StoreClosedError):
+        await write(store, add(2000))
+    store, _ = await opened(tmp_path)
+    assert len(await pending(store)) == 1999
+    await store.close()
 
 
-def test_a_store_is_opened_only_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        with pytest.raises(StoreClosedError, match="only once"):
-            await store.open()
-        await store.close()
-
-    run(scenario())
-
-
-def test_zero_persistence_never_touches_the_server(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        options = JdbcOptions(url="postgresql://192.0.2.1/never")
-        store = JdbcStore(StoreContext(tmp_path, "test", persistent=False), options)
+async def test_a_store_is_opened_only_once(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    with pytest.raises(StoreClosedError, match="only once"):
         await store.open()
-        assert not store.capabilities.durable
-        await write(store, QUEUE, add(1))
-        assert await pending(store) == [1]
-        await store.close()
+    await store.close()
 
-    run(scenario())
+
+async def test_zero_persistence_never_touches_the_server(tmp_path: Path) -> None:
+    options = JdbcOptions(url="postgresql://192.0.2.1/never")
+    store = JdbcStore(StoreContext(tmp_path, "test", persistent=False), options)
+    await store.open()
+    assert not store.capabilities.durable
+    await write(store, QUEUE, add(1))
+    assert await pending(store) == [1]
+    await store.close()
 
 
 ORDER = Message(
@@ -243,14 +209,11 @@ def documented(name: str) -> str:
     return text.partition(f"-- {name}\n")[2].partition("```")[0]
 
 
-def test_the_documented_queries_work_on_sqlite(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
-        await write(store, AddDestination("queue://orders", 1), AddMessage(1, ORDER, (1,)))
-        await write(store, AddMessage(2, ORDER, (1,)), ack(1))
-        await store.close()
-
-    run(scenario())
+async def test_the_documented_queries_work_on_sqlite(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, AddDestination("queue://orders", 1), AddMessage(1, ORDER, (1,)))
+    await write(store, AddMessage(2, ORDER, (1,)), ack(1))
+    await store.close()
     assert sqlite_rows(tmp_path, documented("depth of every queue")) == [("queue://orders", 1, 13)]
     found = sqlite_rows(tmp_path, documented("by a header, SQLite"))
     assert [(row[0], json.loads(row[1])) for row in found] == [(2, {"total": 12})]
@@ -259,51 +222,45 @@ def test_the_documented_queries_work_on_sqlite(tmp_path: Path) -> None:
     assert [row[:3] for row in acknowledged] == [(1, "queue://orders", "client")]
 
 
-def test_the_documented_queries_work_on_postgres(postgres: PostgresServer, tmp_path: Path) -> None:
+async def test_the_documented_queries_work_on_postgres(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
     import asyncpg
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
-        await write(store, AddDestination("queue://orders", 1), AddMessage(1, ORDER, (1,)))
-        await write(store, AddMessage(2, ORDER, (1,)), ack(1))
-        connection = await asyncpg.connect(
-            postgres.url, user="tidegate", password=postgres.password
-        )
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path), keep=True)
+    await write(store, AddDestination("queue://orders", 1), AddMessage(1, ORDER, (1,)))
+    await write(store, AddMessage(2, ORDER, (1,)), ack(1))
+    connection = await asyncpg.connect(postgres.url, user="tidegate", password=postgres.password)
 
-        async def ask(name: str) -> list[tuple[object, ...]]:
-            query = documented(name).replace("TIDEGATE_", f"{prefix(tmp_path)}TIDEGATE_")
-            return [tuple(row) for row in await connection.fetch(query)]
+    async def ask(name: str) -> list[tuple[object, ...]]:
+        query = documented(name).replace("TIDEGATE_", f"{prefix(tmp_path)}TIDEGATE_")
+        return [tuple(row) for row in await connection.fetch(query)]
 
-        assert await ask("depth of every queue") == [("queue://orders", 1, 13)]
-        found = await ask("by a header, PostgreSQL")
-        assert found == [(2, '{"total": 12}')]
-        assert await ask("by a field of a JSON body, PostgreSQL") == [(2,)]
-        assert [row[:3] for row in await ask("who acknowledged what")] == [
-            (1, "queue://orders", "client")
-        ]
-        await connection.close()
-        await store.close()
-
-    run(scenario())
+    assert await ask("depth of every queue") == [("queue://orders", 1, 13)]
+    found = await ask("by a header, PostgreSQL")
+    assert found == [(2, '{"total": 12}')]
+    assert await ask("by a field of a JSON body, PostgreSQL") == [(2,)]
+    assert [row[:3] for row in await ask("who acknowledged what")] == [
+        (1, "queue://orders", "client")
+    ]
+    await connection.close()
+    await store.close()
 
 
-def test_explicit_steps_must_pass_the_fence(tmp_path: Path) -> None:
+async def test_explicit_steps_must_pass_the_fence(tmp_path: Path) -> None:
     from tidegate_store_jdbc import FenceError
 
-    async def scenario() -> None:
-        store = new_store(tmp_path)
-        await store.open()
-        await write(store, QUEUE, add(1))
-        adapter = store._adapter  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(FenceError):
-            await adapter.transaction(
-                [
-                    Step("lock_update_statement", [(5, 999)]),
-                    Step("remove_pending_statement", [(1, 1)]),
-                ],
-                synced=True,
-            )
-        assert await pending(store) == [1]
-        await store.close()
-
-    run(scenario())
+    store = new_store(tmp_path)
+    await store.open()
+    await write(store, QUEUE, add(1))
+    adapter = store._adapter  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(FenceError):
+        await adapter.transaction(
+            [
+                Step("lock_update_statement", [(5, 999)]),
+                Step("remove_pending_statement", [(1, 1)]),
+            ],
+            synced=True,
+        )
+    assert await pending(store) == [1]
+    await store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 from gateway_process import GatewayProcess
 from journal_kit import KB, ack, add, data_files, opened, run, write
-from split_kit import add as split_add
-from split_kit import split_store, vrfile
+from series_kit import add as series_add
+from series_kit import series_store, size_of
 
 from tidegate.cli import main
 from tidegate.spi import AddDestination, PutSubscription, Subscription
@@ -321,9 +322,9 @@ def split(tmp_path: Path) -> Path:
     """A journal with a directory for each destination, most of one of them dead."""
 
     async def scenario() -> None:
-        store = await split_store(tmp_path)
+        store = await series_store(tmp_path)
         await write(store, AddDestination("queue://q", 1))
-        await write(store, *(split_add(sequence, size=2000) for sequence in range(1, 101)))
+        await write(store, *(series_add(sequence, size=2000) for sequence in range(1, 101)))
         await write(store, ack(*range(3, 101)))
         await store.close()
 
@@ -332,10 +333,10 @@ def split(tmp_path: Path) -> Path:
 
 
 def test_one_destination_is_compacted_and_its_bytes_are_printed(call: Call, split: Path) -> None:
-    before = vrfile(split.parent).stat().st_size
+    before = size_of(split.parent)
     code, out, err = call("compact", "-d", split, "--destination", "queue://q")
     assert (code, err) == (0, "")
-    after = vrfile(split.parent).stat().st_size
+    after = size_of(split.parent)
     assert columns(out.splitlines()[-1]) == ["queue://q", "2", str(before), str(after)]
     assert after < before / 10
     again = json.loads(call("compact", "-d", split, "--destination", "queue://q", "--json")[1])
@@ -370,9 +371,11 @@ def test_a_destination_goes_with_no_option_about_data_files(
 
 def test_a_destination_is_not_compacted_beside_a_gateway(call: Call, split: Path) -> None:
     async def scenario() -> tuple[int, str, str]:
-        store = await split_store(split.parent)
+        store = await series_store(split.parent)
         try:
-            return call("compact", "-d", split, "--destination", "queue://q")
+            return await asyncio.to_thread(
+                call, "compact", "-d", split, "--destination", "queue://q"
+            )
         finally:
             await store.close()
 

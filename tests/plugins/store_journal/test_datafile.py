@@ -29,7 +29,7 @@ def test_a_prepared_file_survives_a_power_cut_empty_and_whole() -> None:
     header = decode_file_header(handle.pread(FILE_HEADER_BYTES, 0))
     assert (header.store_id, header.file_id, header.length) == (STORE_ID, 3, LENGTH)
     assert header.seed == file.seed
-    assert handle.pread(LENGTH, FILE_HEADER_BYTES) == bytes(LENGTH - FILE_HEADER_BYTES)
+    assert handle.pread(LENGTH, DATA_OFFSET) == bytes(LENGTH - DATA_OFFSET)
 
 
 def test_two_files_never_have_the_same_seed() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.testing.faulty_storage import FaultyDisk
-from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
-from tidegate_store_journal.split.folders import (
+from tidegate_store_journal.bodies.folders import (
     DirectoryFolders,
     FlatFolders,
     Folders,
@@ -18,9 +17,8 @@ from tidegate_store_journal.split.folders import (
     covers,
     folder_name,
     folders_of,
-    keep_copy,
-    lost_error,
 )
+from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
 
 
 @pytest.mark.parametrize(
@@ -69,22 +67,25 @@ def test_folders_come_and_go(folders: Folders) -> None:
     assert list(folders.names()) == []
     for name in ("queue#b", "queue#a"):
         files = folders.make(name)
-        file = files.open("vrfile.tmp", create=True)
+        file = files.open("a.data.tmp", create=True)
         file.pwritev([b"content of " + name.encode()], 0)
         file.close()
-        files.rename("vrfile.tmp", "vrfile")
+        files.rename("a.data.tmp", "a.data")
         files.sync_directory()
     assert list(folders.names()) == ["queue#a", "queue#b"]
     files = folders.get("queue#a")
-    assert list(files.list()) == ["vrfile"]
-    assert "queue#a" in files.describe("vrfile")
-    file = files.open("vrfile")
+    assert list(files.list()) == ["a.data"]
+    assert "queue#a" in files.describe("a.data")
+    file = files.open("a.data")
     assert file.pread(100, 0) == b"content of queue#a"
     file.close()
-    folders.get("queue#b").unlink("vrfile")
+    folders.get("queue#b").unlink("a.data")
     assert list(folders.get("queue#b").list()) == []
+    folders.remove("queue#b")
+    assert folders.names() == ["queue#a"]
+    files.unlink("a.data")
     folders.remove("queue#a")
-    assert "queue#a" not in folders.names()
+    assert folders.names() == []
 
 
 @pytest.mark.parametrize(
@@ -106,27 +107,14 @@ def test_wildcards_do_not_cover_temporary_destinations() -> None:
     assert not covers(("queue://>",), "queue://$temporary.1.2")
 
 
-def test_what_was_kept_of_damaged_files_is_never_written_over_nor_removed(folders: Folders) -> None:
-    files = folders.make("queue#q")
-    file = files.open("vrfile", create=True)
-    file.pwritev([bytes(range(200))], 0)
-    file.datasync()
-    file.close()
-    names = [keep_copy(files, "vrfile", 10, 20) for _ in range(3)]
-    names.append(keep_copy(files, "vrfile", 190, 100))
-    kept = ["vrfile.10.damaged", "vrfile.10.damaged.2", "vrfile.10.damaged.3", "vrfile.190.damaged"]
-    assert names == [files.describe(name) for name in kept]
+def test_a_folder_in_which_something_is_left_stays(folders: Folders) -> None:
+    folders.make("queue#q").open("notes.txt", create=True).close()
     folders.remove("queue#q")
-    assert sorted(files.list()) == kept
-    for name in kept:
-        copy = files.open(name)
-        begin, length = (10, 20) if ".10." in name else (190, 10)
-        assert copy.pread(1000, 0) == bytes(range(begin, begin + length))
-        copy.close()
     assert folders.names() == ["queue#q"]
 
 
-def test_the_error_for_lost_messages_names_some_of_them(folders: Folders) -> None:
-    text = str(lost_error(folders, "queue://q", range(1, 31)))
-    assert "30 messages of queue://q" in text
-    assert "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …" in text
+def test_no_destination_is_named_like_the_hashed_folder_of_another() -> None:
+    """`#` is escaped in names, so only the hash of a long name stands behind one."""
+    long = f"queue://{'x' * 300}"
+    _, _, name = folder_name(long).partition("#")
+    assert folder_name(f"queue://{name}") != folder_name(long)

@@ -422,4 +422,5 @@ def test_record_types_are_those_of_the_document() -> None:
     listed = {int(row[1]) for row in rows if len(row) == 8 and row[1].strip().isdigit()}
     special = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS, _format.VOID}
     special.add(_format.MARK)
+    special |= {_format.REFERENCE, _format.COPY_REFERENCE}
     assert listed == {*special, *_format._DECODERS}  # pyright: ignore[reportPrivateUsage]

@@ -42,6 +42,10 @@ IDLE: list[tuple[str, dict[str, object]]] = [
         "journal_compact_percentage",
         {"journal_compact_min_files": 0, "journal_compact_percentage": 30},
     ),
+    (
+        "journal_compact_percentage",
+        {"journal_compact_min_files": 0, "journal_compact_percentage": 30, "preset": "flatfile"},
+    ),
     ("archive_corrupted_index", {"archive_corrupted_index": True, "persistent_index": False}),
     ("filepool_cleanratio", {"preset": "flatfile", "filepool_limit": 0, "filepool_cleanratio": 9}),
     ("message_cleanup", {"preset": "flatfile", "filepool_limit": 0, "message_cleanup": True}),
@@ -53,7 +57,6 @@ AT_WORK: list[dict[str, object]] = [
     {"archive_data_logs": True, "directory_archive": "old"},
     {"journal_pool_files": 0},
     {"journal_compact_min_files": 0, "journal_compact_percentage": 0},
-    {"journal_compact_min_files": 0, "journal_compact_percentage": 30, "preset": "flatfile"},
     {"archive_corrupted_index": True},
     {"preset": "flatfile", "filepool_limit": 1, "filepool_cleanratio": 9, "message_cleanup": True},
     *({"preset": name} for name in CHOICES),

@@ -28,7 +28,7 @@ class Bench:
         self.error: OSError | None = None
         policy = FilePolicy(LENGTH)
         self.files = DataFiles(self.storage, executor, policy, store_id="0" * 32)
-        self.reader = Reader(self.storage, self.files, executor)
+        self.reader = Reader(self.files, executor)
         self.made: list[DataFile] = []
 
     def count(self, operation: str, _name: str) -> OSError | None:

@@ -83,7 +83,7 @@ class BindingsFile:
 
 
 @dataclass(slots=True)
-class Found:
+class BindingsFound:
     """What a start found, see ``start/bindings.py``.
 
     Attributes:
@@ -118,7 +118,9 @@ class Bindings:
         nothing changed.
     """
 
-    def __init__(self, storage: Storage, store_id: str, file_length: int, found: Found) -> None:
+    def __init__(
+        self, storage: Storage, store_id: str, file_length: int, found: BindingsFound
+    ) -> None:
         self._storage = storage
         self._store_id = store_id
         self._base = max(4 * DATA_OFFSET, min(FILE_BYTES, file_length))

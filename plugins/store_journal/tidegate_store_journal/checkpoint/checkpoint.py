@@ -202,7 +202,11 @@ class Checkpointer:
         """
         await self._sync()
         index = self._index
-        used = frozenset(file.file_id for file in self._files.used())
+        staying = self._files.elsewhere.staying()
+        used = frozenset(
+            [file.file_id for file in self._files.used()]
+            + [file_id for file_id in index.files if file_id in staying]
+        )
         rows = split_blocks(index.log.blocks(), index.log.released, used)
         lists = [
             LiveList(
@@ -211,6 +215,7 @@ class Checkpointer:
                 index.batch,
                 index.living_in(file_id),
                 [block.encode() for block in rows[file_id]],
+                self._places_in(file_id),
             )
             for file_id in sorted(used)
         ]
@@ -223,12 +228,18 @@ class Checkpointer:
 
     def has_dead(self) -> bool:
         """A cleanup would put a file away, unless somebody reads from it."""
-        return any(file.readers == 0 for file in self._find_dead()[:1])
+        return any(file.readers == 0 for file in self._dead_of_journal()[:1])
 
     def _find_dead(self) -> list[DataFile]:
+        """What may be put away, in this order."""
+        return [*self._files.elsewhere.dead(), *self._dead_of_journal()]
+
+    def _dead_of_journal(self) -> list[DataFile]:
         """Files in which nothing lives, without the one that replay would begin with."""
         used = self._files.used()
         files = self._index.files
+        if self._index.is_dropping:
+            return []  # who speaks of which file is not complete
         dead: list[DataFile] = []
         for file in used[:-1]:
             use = files.get(file.file_id)
@@ -242,7 +253,7 @@ class Checkpointer:
         living = self._living_spoken(dead)
         if not living:
             return []
-        rows = split_blocks(index.log.blocks(), index.log.released, frozenset(living))
+        rows = split_blocks(index.log.blocks_of(living), index.log.released, frozenset(living))
         return [
             LiveList(
                 self._store_id,
@@ -250,19 +261,37 @@ class Checkpointer:
                 index.batch,
                 index.living_in(file_id),
                 [block.encode() for block in rows[file_id]],
+                self._places_in(file_id),
             )
             for file_id in sorted(living)
         ]
 
     def _living_spoken(self, dead: list[DataFile]) -> set[int]:
-        """Living files that acknowledgements in *dead* speak of."""
+        """Living files that acknowledgements in *dead* speak of, and all in directories that do not
+        go: references to those may be in older files than what says that nothing of them lives."""
         files = self._index.files
         spoken: set[int] = set()
         for file in dead:
             use = files.get(file.file_id)
             if use is not None:
                 spoken |= use.speaks_of
-        return {file_id for file_id in spoken if file_id in files and files[file_id].references}
+        staying = self._files.elsewhere.staying()
+        return {
+            file_id
+            for file_id in spoken - {file.file_id for file in dead}
+            if file_id in staying or (file_id in files and files[file_id].references)
+        }
+
+    def _places_in(self, file_id: int) -> dict[int, bytes]:
+        """Where the pending messages in a file of a destination's directory are: its records do
+        not say which of them count."""
+        if file_id not in self._files.elsewhere.staying():
+            return {}
+        places: dict[int, int] = {}
+        for pending in self._index.lists.values():
+            for piece in pending.pieces_in(file_id):
+                places.update(piece)
+        return {key: value.to_bytes(16, "little") for key, value in places.items()}
 
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""

@@ -13,13 +13,18 @@ from tidegate_store_journal.log.storage import Storage, write_atomically
 
 
 class LiveList(msgspec.Struct, frozen=True, array_like=True):
-    """Value of a ``.live`` file; *acknowledged* holds encoded blocks."""
+    """Value of a ``.live`` file; *acknowledged* holds encoded blocks.
+
+    *places*: locations of the pending messages, 16 bytes by sequence, in a file of a destination's
+    directory; for the journal's own, replay finds them.
+    """
 
     store_id: str
     file_id: int
     batch: int
     pending: list[tuple[int, list[int]]]
     acknowledged: list[bytes]
+    places: dict[int, bytes] = {}
 
     def blocks(self) -> list[AckBlock]:
         """The blocks. Raises: FormatError."""

@@ -393,6 +393,15 @@ class AckLog:
         """All blocks in memory that have rows which are not released."""
         return _resident(self._blocks[self._begin :])
 
+    def blocks_of(self, file_ids: Collection[int]) -> Sequence[AckBlock]:
+        """Those of :meth:`blocks` that may speak of one of these data files."""
+        first, last = min(file_ids, default=1), max(file_ids, default=0)
+        return [
+            block
+            for block in self.blocks()
+            if block.file_range()[0] <= last and block.file_range()[1] >= first
+        ]
+
     def page_with(self, row: int) -> AckPage | None:
         """What has to be paged in before the row, which is there, can be read; None: nothing."""
         number = bisect_right(self._firsts, row) - 1

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tidegate.spi import LargeBody, Operation
 from tidegate_store_journal.index.acklog import AckBlock
+from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32
+
+
+class AddReference(msgspec.Struct, frozen=True, gc=False):
+    """Takes the place of an ``AddMessage`` whose message lies in the directory of its destination.
+
+    Attributes: place: its location; synced: it is on stable storage.
+    """
+
+    sequence: int
+    place: int
+    pending_lists: tuple[int, ...]
+    synced: bool
 
 
 class Effects:
@@ -22,6 +37,9 @@ class Effects:
         ack_firsts: first ack sequence of each Acknowledge in *others*; 0 without a log.
         messages: messages added (moves included); references: their references.
         message_bytes: bytes of their records.
+        placed: per data file of a destination's directory, references to messages added there, and
+            bytes of their records (not in the two before).
+        unsynced: (sequence, location) of those that were not synced before this batch.
         batch, last_sequence, last_ack, last_list: counters after this batch.
     """
 
@@ -39,10 +57,12 @@ class Effects:
         "message_bytes",
         "messages",
         "others",
+        "placed",
         "references",
         "shared",
         "small_bytes",
         "small_sizes",
+        "unsynced",
     )
 
     def __init__(self, file_id: int) -> None:
@@ -56,6 +76,8 @@ class Effects:
         self.copies: list[tuple[int, int, tuple[int, ...]]] = []
         self.copied_rows: list[AckBlock] = []
         self.large: list[tuple[int, LargeBody]] = []
+        self.placed: dict[int, list[int]] = {}
+        self.unsynced: list[tuple[int, int]] = []
         self.messages = 0
         self.references = 0
         self.message_bytes = 0
@@ -63,3 +85,14 @@ class Effects:
         self.last_sequence = 0
         self.last_ack = 0
         self.last_list = 0
+
+    def place(self, sequence: int, place: int, lists: tuple[int, ...]) -> None:
+        """A message that lies in the directory of its destination was added to *lists*."""
+        if len(lists) > 1:
+            self.shared.append((sequence, len(lists)))
+        for list_id in lists:
+            self.adds.setdefault(list_id, {})[sequence] = place
+        use = self.placed.setdefault(place >> FILE_SHIFT, [0, 0])
+        use[0] += len(lists)
+        use[1] += place >> 32 & MASK_32
+        self.messages += 1

@@ -16,10 +16,11 @@ from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDeliver
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.changes import Changes, Dirty
 from tidegate_store_journal.index.effects import Effects
-from tidegate_store_journal.index.pending import SEAL_ENTRIES, PendingList
+from tidegate_store_journal.index.pending import CHUNK_ENTRIES, SEAL_ENTRIES, PendingList
 from tidegate_store_journal.index.pieces import Piece
 from tidegate_store_journal.index.references import HELD_SHIFT, References, held_bytes
 from tidegate_store_journal.index.smallstate import SmallState
+from tidegate_store_journal.log.format import FILE_SHIFT
 
 _NEVER: Final = 1 << 62
 
@@ -40,6 +41,11 @@ class Index(References, SmallState):
         #: While replaying without metadata: per list, copied messages whose original is gone. They
         #: come out of order, so they are put into the list at the end.
         self._loose: dict[int, dict[int, int]] = {}
+        #: Lists that were dropped, and the data file that says so: what they held is given up in parts.
+        self._dropped: list[tuple[PendingList, int]] = []
+        #: Told that :meth:`give_up_dropped` must be called until it has nothing to do; None: all is
+        #: given up at once.
+        self.on_dropped: Callable[[], None] | None = None
         self._is_settled = False
         self._growth_max: int = 0
         self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
@@ -72,6 +78,11 @@ class Index(References, SmallState):
             use = self.file_use(effects.file_id)
             use.references += effects.references
             use.live_bytes += effects.message_bytes
+            for file_id, (references, record_bytes) in effects.placed.items():
+                use = self.file_use(file_id)
+                use.references += references
+                use.live_bytes += record_bytes
+                self._speak_of(file_id)
             self.pending_messages += effects.messages
         for sequence, body in effects.large:
             self.large.add(sequence, body)
@@ -172,8 +183,6 @@ class Index(References, SmallState):
             sequences, locations = self._leave_shared(sequences, locations, held=1, pending=1)
         self.pending_messages -= len(sequences)
         self._free(locations)
-        if self.on_freed is not None:
-            self.on_freed(sequences)
 
     # ---------------------------------------------------------------------------- copies
 
@@ -181,6 +190,9 @@ class Index(References, SmallState):
         """Compaction copied messages: every reference that is still there goes to the copy."""
         self.file_use(effects.file_id)
         places = {sequence: place for sequence, place, _ in effects.copies}
+        for target_id in {place >> FILE_SHIFT for place in places.values()} - {effects.file_id}:
+            self.file_use(target_id)
+            self._speak_of(target_id)
         counts: dict[int, int] = {}
         olds: dict[int, int] = {}
         for rows in effects.copied_rows:
@@ -211,9 +223,16 @@ class Index(References, SmallState):
         if old is None:
             assert not self._is_settled, "compaction copies only what is there"
             loose = self._loose.setdefault(list_id, {})
+            old = loose.get(sequence, 0)
             loose[sequence] = place
-            return 0
         return old
+
+    def restore_loose(self, list_id: int, places: dict[int, int]) -> None:
+        """Before replaying: messages whose first mention is in a file that is gone."""
+        self.list_of(list_id)
+        self._loose.setdefault(list_id, {}).update(places)
+        for place in places.values():
+            self.file_use(place >> FILE_SHIFT)
 
     def settle(self) -> None:
         """Everything was replayed: put copies whose original is gone where they belong."""
@@ -299,8 +318,6 @@ class Index(References, SmallState):
                 sequences, locations = self._leave_shared(sequences, locations, held=1, pending=0)
             self.acknowledged_bytes -= sum(map(held_bytes, locations))
             self._free(locations)
-            if self.on_freed is not None:
-                self.on_freed(sequences)
 
     def _discard(self, operation: Discard) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))
@@ -318,20 +335,46 @@ class Index(References, SmallState):
                 self._dirty.deliveries[operation.pending_list, sequence] = count
 
     def drop_list(self, list_id: int) -> None:
-        """Forget a list and everything pending in it. No error when there is none."""
+        """Forget a list and everything pending in it. No error when there is none.
+
+        What a long list held is given up later, see :meth:`give_up_dropped`.
+        """
         pending = self.lists.pop(list_id, None)
         if pending is None:
             return
-        sequences: list[int] = []
-        locations: list[int] = []
-        for sequence, location in pending.entries():
-            sequences.append(sequence)
-            locations.append(location)
-        self._leave_lists(sequences, locations)
         for sequence in pending.deliveries:
             self._dirty.deliveries.pop((list_id, sequence), None)
         self._loose.pop(list_id, None)
         self._dirty.dropped_lists.append(list_id)
+        is_first = not self._dropped
+        self._dropped.append((pending, self._file_id))
+        if len(pending) <= CHUNK_ENTRIES or self.on_dropped is None:
+            while self._dropped[-1][0] is pending:
+                self._give_up_part()
+                if not self._dropped:
+                    return
+        if is_first and self._dropped and self.on_dropped is not None:
+            self.on_dropped()
+
+    @property
+    def is_dropping(self) -> bool:
+        """Messages of dropped lists still count as pending and keep their data files."""
+        return bool(self._dropped)
+
+    def give_up_dropped(self) -> bool:
+        """Go on with what long lists held that were dropped: about 1 ms. True: there is more."""
+        if self._dropped:
+            self._give_up_part()
+        return bool(self._dropped)
+
+    def _give_up_part(self) -> None:
+        pending, file_id = self._dropped[-1]
+        sequences, locations = pending.take_part()
+        if not sequences:
+            self._dropped.pop()
+            return
+        self._file_id = file_id  # of the batch that dropped it
+        self._leave_lists(sequences, locations)
 
     # ------------------------------------------------------------------------- checkpoints
 

@@ -7,7 +7,7 @@ the store runs, those that turn out to be damaged when they are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -16,12 +16,14 @@ from tidegate.spi import CorruptRecordError, Discard, DiscardReason, Message, Op
 from tidegate_store_journal.checkpoint.metadata import Loaded
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.pieces import files_of
+from tidegate_store_journal.index.reader import MissingRecordError
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.split.folders import MissingRecordError
 from tidegate_store_journal.start.damage import Damage
 from tidegate_store_journal.start.lossreport import LossReport
 from tidegate_store_journal.start.orphans import adopt_lists
 
+#: Messages that are looked at together.
+_LOOK_MAX: Final = 1000
 #: In the upper half of a location.
 _HIGH_FILE_SHIFT: Final = _format.FILE_SHIFT - 64
 
@@ -52,17 +54,24 @@ class Lost:
         ]
 
 
-def missing_files(loaded: Loaded, there: Collection[int]) -> dict[int, str]:
-    """Data files that a checkpoint names and that are not *there*, with what they held."""
+def missing_files(
+    loaded: Loaded, there: Collection[int], destinations: Mapping[str, int]
+) -> dict[int, str]:
+    """Data files that a checkpoint names and that are not *there*, with what they held.
+
+    *destinations*: their lists by name.
+    """
     state = loaded.state
-    counts: dict[int, int] = {}
+    names = {list_id: f" of {name}" for name, list_id in destinations.items()}
+    counts: dict[tuple[int, str], int] = {}
     rows: dict[int, int] = {}
-    for pieces in loaded.lists.values():
+    for list_id, pieces in loaded.lists.items():
         for piece in pieces:
             for file_id in files_of(piece).difference(there):
                 highs = piece.locations[1::2]
                 count = sum(1 for high in highs if high >> _HIGH_FILE_SHIFT == file_id)
-                counts[file_id] = counts.get(file_id, 0) + count
+                key = file_id, names.get(list_id, "")
+                counts[key] = counts.get(key, 0) + count
     for block in loaded.acknowledged:
         begin = max(0, state.ack_released + 1 - block.first)
         for place in block.locations[begin:]:
@@ -72,8 +81,8 @@ def missing_files(loaded: Loaded, there: Collection[int]) -> dict[int, str]:
     held: dict[int, list[str]] = {}
     if state.batch and state.file_id not in there:
         held[state.file_id] = ["the journal continues in it"]
-    for file_id, count in counts.items():
-        held.setdefault(file_id, []).append(f"{count} pending messages")
+    for (file_id, name), count in counts.items():
+        held.setdefault(file_id, []).append(f"{count} pending messages{name}")
     for file_id, count in rows.items():
         held.setdefault(file_id, []).append(f"{count} acknowledged messages for sinks")
     return {file_id: ", ".join(parts) for file_id, parts in held.items()}
@@ -108,6 +117,70 @@ def find_lost(index: Index, missing: Collection[int], damages: Sequence[Damage])
 def _is_in(location: int, stretches: Sequence[tuple[int, int]]) -> bool:
     offset = _format.location_parts(location)[1]
     return any(begin <= offset < end for begin, end in stretches)
+
+
+async def lost_in_power_cut(
+    index: Index, reader: Pages, unsynced: Sequence[tuple[int, int]]
+) -> Lost:
+    """Which messages in directories of destinations were not synced and are not there.
+
+    (``journal_disk_sync_strategy`` is not ``always``: that is what a power cut may cost.)
+    """
+    gone = await _unreadable(reader, unsynced)
+    return _lost_of(
+        index,
+        gone,
+        "a power cut took them before they were synced (journal_disk_sync_strategy is not 'always')",
+    )
+
+
+async def check_messages(index: Index, reader: Pages, files: Container[int]) -> tuple[Lost, str]:
+    """Read all messages in these data files. Returns: what cannot be read, and where it is."""
+    wanted = {
+        (sequence, place)
+        for pending in index.lists.values()
+        for sequence, place in pending.entries()
+        if place >> _format.FILE_SHIFT in files
+    }
+    for block in index.log.blocks():
+        for number, place in enumerate(block.locations):
+            if place >> _format.FILE_SHIFT in files and block.first + number > index.log.released:
+                wanted.add((block.sequences[number], place))
+    gone = await _unreadable(reader, sorted(wanted, key=lambda item: item[1]))
+    lost = _lost_of(index, gone, "their records are damaged")
+    return lost, "; ".join(f"{error.location}: {error.problem}" for error in gone.values())
+
+
+async def _unreadable(
+    reader: Pages, wanted: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], CorruptRecordError]:
+    gone: dict[tuple[int, int], CorruptRecordError] = {}
+    for begin in range(0, len(wanted), _LOOK_MAX):
+        part = wanted[begin : begin + _LOOK_MAX]
+        try:
+            await reader.read(part)
+        except CorruptRecordError:
+            for item in part:
+                try:
+                    await reader.read([item])
+                except CorruptRecordError as error:
+                    gone[item] = error
+    return gone
+
+
+def _lost_of(index: Index, gone: Container[tuple[int, int]], why: str) -> Lost:
+    """Which lists and rows of the acknowledged log the messages were in."""
+    lost = Lost(damaged_why=why)
+    for list_id, pending in index.lists.items():
+        found = [sequence for sequence, place in pending.entries() if (sequence, place) in gone]
+        if found:
+            lost.damaged[list_id] = found
+    for block in index.log.blocks():
+        for number, item in enumerate(zip(block.sequences, block.locations, strict=True)):
+            row = block.first + number
+            if item in gone and row > index.log.released:
+                lost.rows_through = max(lost.rows_through, row)
+    return lost
 
 
 class Pages(Protocol):

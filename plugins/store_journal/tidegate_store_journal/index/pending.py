@@ -75,13 +75,14 @@ class _Chunk:
     def pieces_in(self, file_id: int) -> list[tuple[int, int]]:
         """The entries whose message is in the data file."""
         locations = self.locations
+        if self.file_first and not self.file_first <= file_id <= self.file_last:
+            return []
         highs = locations[1::2]
         if not self.file_first:
             living = [high for high in highs if high]
             self.file_first = min(living) >> _HIGH_FILE_SHIFT
             self.file_last = max(living) >> _HIGH_FILE_SHIFT
-        if not self.file_first <= file_id <= self.file_last:
-            return []
+            return self.pieces_in(file_id)
         begin, end = file_id << _HIGH_FILE_SHIFT, (file_id + 1) << _HIGH_FILE_SHIFT
         return [
             (self.sequences[at], locations[2 * at] | high << 64)
@@ -351,6 +352,26 @@ class PendingList:
         for sequence, value in self.fresh.items():
             if sequence > after:
                 yield sequence, value
+
+    def take_part(self) -> tuple[list[int], list[int]]:
+        """Remove some entries, one chunk's: for a list that nobody sees any more. Empty: it is empty.
+
+        Returns: sequences and locations.
+        """
+        if not self._chunks:
+            self.seal()
+        if not self._chunks:
+            return [], []
+        del self._firsts[-1]
+        chunk = self._chunks.pop()
+        self._sealed_live -= chunk.live
+        words = chunk.locations
+        highs = words[1::2]
+        living = [at for at, high in enumerate(highs) if high]
+        return (
+            [chunk.sequences[at] for at in living],
+            [words[2 * at] | highs[at] << 64 for at in living],
+        )
 
     def entries(self, first: int = 0, last: int = _MASK_64) -> Iterator[tuple[int, int]]:
         """(sequence, location) of everything from *first* to *last*, in order."""

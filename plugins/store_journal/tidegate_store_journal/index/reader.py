@@ -17,7 +17,7 @@ from tidegate_store_journal.log.format import (
     read_message,
     read_value,
 )
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import File
 
 #: Records this close together are read in one piece: what lies between costs less than a call.
 _GAP_BYTES_MAX: Final = 64 << 10
@@ -29,6 +29,10 @@ _EXTENT_BYTES_MAX: Final = 4 << 20
 _FILES_MAX: Final = 8
 
 T = TypeVar("T")
+
+
+class MissingRecordError(CorruptRecordError):
+    """The file that held a message is not there."""
 
 
 def _parts(wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
@@ -59,8 +63,7 @@ class _Extent:
 class Reader:
     """Reads messages by location in a few threads."""
 
-    def __init__(self, storage: Storage, files: DataFiles, executor: Executor) -> None:
-        self._storage = storage
+    def __init__(self, files: DataFiles, executor: Executor) -> None:
         self._files = files
         self._executor = executor
 
@@ -126,14 +129,20 @@ class Reader:
     def _begin_extent(self, file_id: int, offset: int, sequence: int) -> _Extent:
         file = self._files.get(file_id)
         if file is None:
-            raise CorruptRecordError(
+            raise MissingRecordError(
                 f"message {sequence} is pending but its data file is gone",
                 location=f"data file {file_id} at offset {offset}",
             )
         try:
             return _Extent(file, self._files.borrow(file), offset)
+        except FileNotFoundError as error:
+            raise MissingRecordError(
+                f"the file that held message {sequence} is missing. Restore it from a copy; or set "
+                "ignore_missing_journalfiles = true in [store] to go on without what was in it",
+                location=file.home.describe(file.name),
+            ) from error
         except OSError as error:
-            raise StoreIOError(f"{self._storage.describe(file.name)}: {error}") from error
+            raise StoreIOError(f"{file.home.describe(file.name)}: {error}") from error
 
     def _read_extents(
         self, extents: Sequence[_Extent], count: int, decode: Callable[[bytes, int], T]
@@ -145,14 +154,14 @@ class Reader:
                 data = extent.handle.pread(extent.end - begin, begin)
             except OSError as error:
                 raise StoreIOError(
-                    f"{self._storage.describe(extent.file.name)}: {error}"
+                    f"{extent.file.home.describe(extent.file.name)}: {error}"
                 ) from error
             for number, sequence, offset, size in extent.records:
                 at = offset - begin
                 try:
                     messages[number] = decode(data[at : at + size], sequence)
                 except FormatError as error:
-                    where = f"{self._storage.describe(extent.file.name)} at offset {offset}"
+                    where = f"{extent.file.home.describe(extent.file.name)} at offset {offset}"
                     raise CorruptRecordError(
                         f"{error}. Restore the file from a copy, or discard the message",
                         location=where,

@@ -6,7 +6,7 @@ A message with several references is *shared*: its bytes count once, and go with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tidegate_store_journal.bodies.references import LargeReferences
@@ -72,8 +72,6 @@ class References:
         self.acknowledged_bytes: int = 0
         self._shared: dict[int, int] = {}
         self._file_id = 0  # of the batch that is being applied
-        #: Told the sequences of messages that nothing refers to any more, while a store is open.
-        self.on_freed: Callable[[Iterable[int]], None] | None = None
 
     def file_use(self, file_id: int) -> FileUse:
         """The entry of a data file, made when missing."""
@@ -157,6 +155,14 @@ class References:
         if source_id not in target.copied_from:
             target.copied_from |= {source_id, *source.copied_from}
             target.speaks_of |= target.copied_from
+        if target_id != self._file_id:
+            self._speak_of(source_id)  # the copies lie elsewhere than the batch that says so
+
+    def _speak_of(self, file_id: int) -> None:
+        """The batch that is being applied says something about messages in another file."""
+        spoken = self.file_use(self._file_id).speaks_of
+        if file_id not in spoken:
+            spoken |= {file_id, *self.files[file_id].copied_from}
 
     def _leave_shared(
         self, sequences: Sequence[int], locations: Sequence[int], *, held: int, pending: int
@@ -183,8 +189,6 @@ class References:
             if after == 0:
                 use.live_bytes -= location >> 32 & MASK_32
                 del shared[sequence]
-                if self.on_freed is not None:
-                    self.on_freed((sequence,))
                 self.large.remove(sequence)
             else:
                 shared[sequence] = after

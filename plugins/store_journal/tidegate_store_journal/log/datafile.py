@@ -14,7 +14,7 @@ from tidegate_store_journal.log.format import (
     DATA_OFFSET,
     END_MARK,
 )
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import File, Folder
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -32,12 +32,14 @@ class DataFile:
         handle: open, or None.
         home: where it lies.
         readers: page reads under way; a handle with readers is not closed.
+        folder: of the directory that is; "" for the journal's own.
         mended_page: what its first page should be when one copy of the header is damaged, or b"".
     """
 
     __slots__ = (
         "file_id",
         "first_batch",
+        "folder",
         "handle",
         "home",
         "length",
@@ -56,7 +58,8 @@ class DataFile:
         seed: int,
         handle: File | None = None,
         *,
-        home: Storage,
+        home: Folder,
+        folder: str = "",
         reused: bool = False,
         series: str = _format.JOURNAL,
         store_id: str = "",
@@ -70,6 +73,7 @@ class DataFile:
         self.mended_page = b""
         self.first_batch = 0
         self.handle = handle
+        self.folder = folder
         self.reused = reused
         self.readers = 0
 
@@ -88,7 +92,7 @@ def using(file: DataFile) -> Generator[File]:
             handle.close()
 
 
-def read_data_file(storage: Storage, name: str) -> DataFile:
+def read_data_file(storage: Folder, name: str) -> DataFile:
     """The data file *name* with its number of the first batch, not open.
 
     Raises: FormatError: its header; OSError.
@@ -115,7 +119,7 @@ def read_data_file(storage: Storage, name: str) -> DataFile:
 
 
 def prepare(
-    storage: Storage, store_id: str, file_id: int, length: int, *, pad: bool = True
+    storage: Folder, store_id: str, file_id: int, length: int, *, pad: bool = True
 ) -> DataFile:
     """Make a data file that is ready for its first batch. Blocks; any thread. Raises: OSError.
 
@@ -135,7 +139,7 @@ def prepare(
 
 
 def reuse(
-    storage: Storage,
+    storage: Folder,
     store_id: str,
     file_id: int,
     length: int,
@@ -163,7 +167,7 @@ def reuse(
         raise
 
 
-def make_padded(storage: Storage, name: str, length: int) -> None:
+def make_padded(storage: Folder, name: str, length: int) -> None:
     """Make the file *name* of *length* zeros that have their room on the device. Blocks.
 
     Raises: OSError; then it is not there.
@@ -195,7 +199,7 @@ def _temporary(file_id: int, series: str = _format.JOURNAL) -> str:
 
 
 def _finish(
-    storage: Storage,
+    storage: Folder,
     store_id: str,
     file_id: int,
     length: int,
@@ -216,7 +220,7 @@ def _finish(
     return DataFile(file_id, length, seed, file, home=storage, reused=reused, series=series)
 
 
-def _abandon(storage: Storage, temporary: str, file: File | None) -> None:
+def _abandon(storage: Folder, temporary: str, file: File | None) -> None:
     """It could not be made: leave nothing that takes room."""
     if file is not None:
         file.close()

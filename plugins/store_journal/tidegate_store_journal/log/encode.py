@@ -37,11 +37,12 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.bodies.references import body_bytes_of
 from tidegate_store_journal.index.acklog import decode_block
-from tidegate_store_journal.index.effects import Effects
+from tidegate_store_journal.index.effects import AddReference, Effects
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import (
     ADD,
+    FILE_SHIFT,
     LARGE_BIT,
     MASK_32,
     RECORD_HEADER,
@@ -53,7 +54,6 @@ from tidegate_store_journal.log.format import (
     location,
     pack_integers,
 )
-from tidegate_store_journal.split.reference import AddReference
 
 #: Operations that make the store grow; they are refused while room is short.
 _GROWING: Final = frozenset(
@@ -83,6 +83,17 @@ PUTTING: Final = frozenset(
         AddDuplicateId,
     }
 )
+#: Records that are not operations of the contract.
+_NO_OPERATION: Final = frozenset(
+    {
+        ADD,
+        _format.COPY,
+        _format.COPIED_ROWS,
+        _format.REFERENCE,
+        _format.COPY_REFERENCE,
+        _format.VOID,
+    }
+)
 
 
 class EncodedBatch:
@@ -108,11 +119,14 @@ class EncodedBatch:
         """The batch's first record will be at *offset* of another file after all."""
         base = location(file_id, offset, 0, 0)
         difference = base - self.base
+        own = self.base >> FILE_SHIFT  # what lies in directories of destinations stays there
         for entries in self.effects.adds.values():
-            for sequence in entries:
-                entries[sequence] += difference
+            for sequence, place in entries.items():
+                if place >> FILE_SHIFT == own:
+                    entries[sequence] = place + difference
         self.effects.copies = [
-            (sequence, place + difference, lists) for sequence, place, lists in self.effects.copies
+            (sequence, place + difference if place >> FILE_SHIFT == own else place, lists)
+            for sequence, place, lists in self.effects.copies
         ]
         self.base = base
         self.effects.file_id = file_id
@@ -191,15 +205,16 @@ def encode_batch(
             last_sequence = sequence
             payload_bytes += size
         elif type(operation) is AddReference:
-            record, place = operation.record_at(base + (at << 64))
             last_sequence = operation.sequence
-            for other in operation.pending_lists:
-                adds.setdefault(other, {})[last_sequence] = place
-            if len(operation.pending_lists) > 1:
-                effects.shared.append((last_sequence, len(operation.pending_lists)))
-            references += len(operation.pending_lists)
-            messages += 1
-            payload_bytes += len(record) - RECORD_HEADER_BYTES
+            effects.place(last_sequence, operation.place, operation.pending_lists)
+            current_list = 0
+            record = _format.encode_reference(
+                _format.REFERENCE,
+                last_sequence,
+                operation.place,
+                operation.pending_lists,
+                synced=operation.synced,
+            )
             append(record)
             at += len(record)
         else:
@@ -221,7 +236,7 @@ def encode_batch(
             append(record)
             at += len(record)
 
-    effects.messages = messages
+    effects.messages += messages
     effects.references = references
     effects.message_bytes = payload_bytes + messages * RECORD_HEADER_BYTES
     effects.last_sequence = last_sequence
@@ -229,7 +244,7 @@ def encode_batch(
     effects.last_ack = index.log.last
     count = len(operations)
     encoded = EncodedBatch(b"".join(parts), count, effects, base)
-    encoded.grows = messages > 0
+    encoded.grows = effects.messages > 0
     if others is not None:
         effects.last_list = max(last_list, others.last_list)
         effects.last_sequence = max(last_sequence, others.last_sequence)
@@ -494,6 +509,17 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             place = base + (record.offset << 64 | size << 32 | record.body_bytes)
             lists = (record.pending_list, *_format.further_lists(record))
             effects.copies.append((record.sequence, place, lists if record.pending_list else ()))
+        elif kind in (_format.REFERENCE, _format.COPY_REFERENCE):
+            place, synced = _format.decode_reference(record)
+            lists = (record.pending_list, *_format.further_lists(record))
+            if kind == _format.REFERENCE:
+                effects.place(record.sequence, place, lists)
+            else:
+                effects.copies.append(
+                    (record.sequence, place, lists if record.pending_list else ())
+                )
+            if not synced:
+                effects.unsynced.append((record.sequence, place))
         elif kind == _format.COPIED_ROWS:
             effects.copied_rows.append(decode_block(record.payload))
         elif kind in (ADD, _format.MOVE):
@@ -517,7 +543,7 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             operation, first = _format.decode_acknowledge(record)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
-        elif kind not in (ADD, _format.COPY, _format.COPIED_ROWS, _format.VOID):
+        elif kind not in _NO_OPERATION:
             operation = _format.decode_operation(record, kind)
             effects.others.append(operation)
             if type(operation) not in _ABOUT_MESSAGES:

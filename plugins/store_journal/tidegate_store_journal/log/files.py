@@ -14,7 +14,7 @@ import errno
 import logging
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -83,8 +83,47 @@ class _NoReclaimer:
     async def until_reclaimed(self) -> None: ...
 
 
+class Elsewhere(Protocol):
+    """The data files in directories of destinations: ids, reading and cleanups are one for all."""
+
+    def get(self, file_id: int) -> DataFile | None:
+        """The file with this id."""
+        ...
+
+    def dead(self) -> Sequence[DataFile]:
+        """Files in which nothing lives, and that nobody writes to."""
+        ...
+
+    def staying(self) -> Container[int]:
+        """Ids of all files."""
+        ...
+
+    async def dispose(self, files: Sequence[DataFile]) -> None:
+        """As :meth:`DataFiles.dispose`."""
+        ...
+
+    async def close(self) -> None:
+        """Close all files. Idempotent."""
+        ...
+
+
+class _Nowhere:
+    def get(self, file_id: int) -> DataFile | None:
+        return None
+
+    def dead(self) -> Sequence[DataFile]:
+        return ()
+
+    def staying(self) -> Container[int]:
+        return ()
+
+    async def dispose(self, files: Sequence[DataFile]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class DataFiles:
-    """All data files of the store; see the module."""
+    """All data files of the store; see the module. *elsewhere*: those of destinations."""
 
     def __init__(
         self, storage: Storage, executor: Executor, policy: FilePolicy, *, store_id: str
@@ -114,6 +153,7 @@ class DataFiles:
         #: of a block's first use, is little beside a large batch.
         self.has_large_batches = False
         self.reclaimer: Reclaimer = _NoReclaimer()
+        self.elsewhere: Elsewhere = _Nowhere()
         self.on_full: Callable[[], None] = lambda: None
 
     # --------------------------------------------------------------------------- contents
@@ -166,7 +206,7 @@ class DataFiles:
 
     def get(self, file_id: int) -> DataFile | None:
         """The file with this id."""
-        return self._files.get(file_id)
+        return self._files.get(file_id) or self.elsewhere.get(file_id)
 
     def used(self) -> list[DataFile]:
         """Files that hold batches, in the journal's order."""
@@ -181,6 +221,11 @@ class DataFiles:
         Nothing may live in them, on disk too, and nobody may read them. A file whose turn did not
         come because of an error is still there.
         """
+        # Those first: the journal's own say what lived in them.
+        await self.elsewhere.dispose([file for file in files if file.folder])
+        files = [file for file in files if not file.folder]
+        if not files:
+            return
         loop = asyncio.get_running_loop()
         try:
             for done, file in enumerate(files):
@@ -387,6 +432,14 @@ class DataFiles:
         free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
         return free - self._policy.length >= self._policy.free_limit_bytes
 
+    def new_id(self) -> int:
+        """An id for a new data file, wherever. Raises: OSError."""
+        file_id = self._next_id
+        if file_id > _format.FILE_ID_MAX:
+            raise OSError(errno.ENOSPC, "all file ids are used up")
+        self._next_id += 1
+        return file_id
+
     async def _prepare(self, length: int, *, pad: bool = True) -> DataFile:
         while True:
             try:
@@ -396,10 +449,7 @@ class DataFiles:
                     raise
 
     async def _make(self, length: int, *, pad: bool) -> DataFile:
-        file_id = self._next_id
-        if file_id > _format.FILE_ID_MAX:
-            raise OSError(errno.ENOSPC, "all file ids are used up")
-        self._next_id += 1
+        file_id = self.new_id()
         loop = asyncio.get_running_loop()
         storage, store_id = self._storage, self._store_id
         self._making += 1
@@ -436,6 +486,7 @@ class DataFiles:
         self._closed = True
         if self._preparing is not None:
             await self._preparing
+        await self.elsewhere.close()
         for file in self._files.values():
             if file.handle is not None:
                 file.handle.close()
@@ -494,7 +545,7 @@ class DataFiles:
         """Raises: OSError."""
         while True:
             try:
-                return self._storage.open(file.name)
+                return file.home.open(file.name)
             except OSError as error:
                 if not self.gives_up_handles(error):
                     raise

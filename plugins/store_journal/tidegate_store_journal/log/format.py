@@ -97,6 +97,9 @@ PUT_INFLIGHT: Final = 14
 REMOVE_INFLIGHT: Final = 15
 COPY: Final = 16
 COPIED_ROWS: Final = 17
+#: An added message, or a copy, that lies in the directory of its destination (section 10).
+REFERENCE: Final = 18
+COPY_REFERENCE: Final = 19
 PUT_BRANCH: Final = 20
 REMOVE_BRANCH: Final = 21
 ADD_DUPLICATE_ID: Final = 22
@@ -130,6 +133,9 @@ _decode_branch: Final = msgspec.msgpack.Decoder(Branch).decode
 _decode_branch_id: Final = msgspec.msgpack.Decoder(BranchId).decode
 _decode_add_id: Final = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
 _decode_forget_ids: Final = msgspec.msgpack.Decoder(tuple[str, int]).decode
+
+
+_decode_reference: Final = msgspec.msgpack.Decoder(tuple[bytes, bool]).decode
 
 
 class AcknowledgeValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -442,6 +448,30 @@ def read_value(record: bytes, sequence: int) -> bytes:
 def further_lists(record: Record) -> tuple[int, ...]:
     """The lists of an add or copy record besides the one in its header."""
     return struct.unpack_from(f"<{record.prefix_bytes // 8}Q", record.payload)
+
+
+def encode_reference(
+    kind: int, sequence: int, place: int, lists: Sequence[int], *, synced: bool
+) -> bytes:
+    """The record that says where a message lies. *synced*: it is on stable storage already."""
+    prefix = pack_integers(lists[1:])
+    return encode_record(
+        kind,
+        prefix + encode((place.to_bytes(16, "little"), synced)),
+        sequence=sequence,
+        pending_list=lists[0] if lists else 0,
+        prefix_bytes=len(prefix),
+        body_bytes=place & MASK_32,
+    )
+
+
+def decode_reference(record: Record) -> tuple[int, bool]:
+    """The location in a reference, and whether it was synced before. Raises: FormatError."""
+    try:
+        place, synced = _decode_reference(record.payload[record.prefix_bytes :])
+    except msgspec.DecodeError as error:
+        raise FormatError(f"a reference cannot be decoded: {error}") from error
+    return int.from_bytes(place, "little"), synced
 
 
 def encode_acknowledge(operation: Acknowledge, ack_first: int) -> bytes:

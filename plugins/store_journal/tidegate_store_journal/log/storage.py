@@ -99,6 +99,24 @@ class MappableFile(File, Protocol):
         ...
 
 
+class Folder(Protocol):
+    """Where data files lie: the storage itself, or the directory of one destination in it."""
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """See :class:`Storage`, as the others."""
+        ...
+
+    def list(self) -> Sequence[str]: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, name: str) -> None: ...
+
+    def sync_directory(self) -> None: ...
+
+    def describe(self, name: str) -> str: ...
+
+
 class Storage(Protocol):
     """A flat directory of files. All methods raise OSError."""
 

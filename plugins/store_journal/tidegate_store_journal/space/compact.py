@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreError
@@ -64,7 +64,7 @@ def choose(
         return None
     used = files.used()
     old = [file for file in used if file is not tail]
-    live = sum(use.live_bytes for use in index.files.values())
+    live = sum(index.file_use(file.file_id).live_bytes for file in used)
     used_bytes = sum(file.length for file in used)
     old_bytes = sum(file.length for file in old)
     is_sparse = len(used) >= min_files and live * 100 < used_bytes * percentage
@@ -93,8 +93,13 @@ class Compactor:
         *,
         is_urgent: Callable[[], bool],
         is_stopped: Callable[[], bool],
+        place: Callable[[DataFile, Sequence[tuple[int, bytes, int]]], Awaitable[dict[int, int]]]
+        | None = None,
     ) -> None:
         """*is_urgent*: somebody waits for the file, so there are no pauses.
+
+        *place*: puts (sequence, value, bytes of the body) into the directory of a destination; the
+        batch then only says where they are, by sequence.
 
         *is_stopped*: the store is being closed, so the next step is not begun.
         """
@@ -105,6 +110,7 @@ class Compactor:
         self._appender = appender
         self._rows = rows
         self._is_urgent = is_urgent
+        self._place = place
         self.copied_messages = 0
         self.copied_bytes = 0
         self.victim: DataFile | None = None  # the file that is being emptied
@@ -226,12 +232,17 @@ class Compactor:
         except CorruptRecordError as error:
             logger.warning("a data file cannot be compacted name=%s error=%s", file.name, error)
             return None
+        places: dict[int, int] | None = None
+        if self._place is not None:
+            sizes = [item.location & MASK_32 for item in living]
+            sequences = [item.sequence for item in living]
+            places = await self._place(file, list(zip(sequences, values, sizes, strict=True)))
         copied = 0
         size = 0
 
         def encode(file_id: int, offset: int) -> EncodedBatch:
             nonlocal copied, size
-            batch = encode_copies(zip(living, values, strict=True), file_id, offset, index)
+            batch = encode_copies(zip(living, values, strict=True), file_id, offset, index, places)
             if batch is None:
                 raise _NothingLeftError
             if not self._fits(file_id, offset + len(batch.payload)):

@@ -6,7 +6,7 @@ only when *every* reference to them is known: a message is never in two places.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,9 +41,15 @@ class Found:
 
 
 def encode_copies(
-    messages: Iterable[tuple[Found, bytes]], file_id: int, offset: int, index: Index
+    messages: Iterable[tuple[Found, bytes]],
+    file_id: int,
+    offset: int,
+    index: Index,
+    places: Mapping[int, int] | None = None,
 ) -> EncodedBatch | None:
     """Copy *messages* (with their encoded values) to *offset* of the file.
+
+    *places*: by sequence, where the copies are already: in the directory of their destination.
 
     Returns: None when there is nothing left to copy.
     """
@@ -63,6 +69,15 @@ def encode_copies(
         body = index.large.bodies.get(sequence)
         if body is not None:
             effects.large.append((sequence, body))
+        if places is not None:
+            place = places[sequence]
+            record = _format.encode_reference(
+                _format.COPY_REFERENCE, sequence, place, lists, synced=True
+            )
+            effects.copies.append((sequence, place, tuple(lists)))
+            rows += held_rows
+            parts.append(record)
+            continue
         prefix = pack_integers(lists[1:])
         record = encode_record(
             _format.COPY if body is None else _format.COPY | _format.LARGE_BIT,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tidegate.spi import ConfiguredStore, Progress, StoreIOError
+from tidegate_store_journal.bodies.tidy import DestinationCompaction
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
@@ -121,6 +122,26 @@ async def _compact(
     if delete_free:
         _delete_free(directory)
     return before, Space(*space_of(directory), live)
+
+
+def compact_destination(
+    store: ConfiguredStore, progress: Progress, destination: str
+) -> DestinationCompaction:
+    """Compact the directory of one destination now. Raises: as :func:`compact`."""
+    return asyncio.run(_compact_destination(store, progress, destination))
+
+
+async def _compact_destination(
+    store: ConfiguredStore, progress: Progress, destination: str
+) -> DestinationCompaction:
+    from tidegate_store_journal.store import JournalStore
+
+    journal = cast("JournalStore", store.create(progress=progress))
+    try:
+        await journal.open()
+        return await journal.compact_destination(destination)
+    finally:
+        await journal.close()
 
 
 def space_of(directory: Path) -> tuple[int, int]:

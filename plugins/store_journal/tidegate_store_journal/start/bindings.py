@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import CorruptRecordError
-from tidegate_store_journal.checkpoint.bindings import BindingsFile, Found, Mark
+from tidegate_store_journal.checkpoint.bindings import BindingsFile, BindingsFound, Mark
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
@@ -26,7 +26,9 @@ from tidegate_store_journal.start.lossreport import LossReport
 _DAMAGED: Final = "a batch is damaged that was on disk whole once"
 
 
-def read_bindings(storage: Storage, names: Sequence[str], index: Index, *, mends: bool) -> Found:
+def read_bindings(
+    storage: Storage, names: Sequence[str], index: Index, *, mends: bool
+) -> BindingsFound:
     """Read the small state into *index*, up to the last mark.
 
     Args: mends: go on behind what is damaged, and have everything written anew.
@@ -35,7 +37,7 @@ def read_bindings(storage: Storage, names: Sequence[str], index: Index, *, mends
     return _Reader(storage, index, mends=mends).read(names)
 
 
-def keep_damaged(storage: Storage, found: Found, report: LossReport) -> None:
+def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> None:
     """Copy damaged files aside, before they are written anew. Raises: OSError."""
     for name, offset, problem in found.problems:
         copy_name = fresh_name(storage, f"{name}.damaged")
@@ -61,12 +63,12 @@ class _Reader:
         self._storage = storage
         self._index = index
         self._mends = mends
-        self.found = Found()
+        self.found = BindingsFound()
         self._rest = b""  # of a record that goes on in the next batch
         self._rest_at = 0  # its position
         self._segment: list[tuple[_format.Record, int]] = []
 
-    def read(self, names: Sequence[str]) -> Found:
+    def read(self, names: Sequence[str]) -> BindingsFound:
         found = self.found
         files: list[DataFile] = []
         for name in sorted(names):

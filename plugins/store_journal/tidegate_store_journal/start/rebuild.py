@@ -47,10 +47,12 @@ def rebuild(replay: Replay, mark: Mark) -> int:
     replayed = 0
     total = sum(file.length for file in replay.files)
     done = 0
+    elsewhere = _Elsewhere(replay, known_batch)
+    blocks.extend(elsewhere.restore())
     for file in replay.files:
         # Dead files between two that are left were deleted, and their batches with them.
         replay.expected = max(replay.expected, file.first_batch)
-        live = _read_live_list(replay, file)
+        live = _read_live_list(replay, file.file_id)
         living: dict[int, set[int]] = {}
         if live is not None:
             blocks.extend(live.blocks())
@@ -61,9 +63,11 @@ def rebuild(replay: Replay, mark: Mark) -> int:
             has_copied_rows |= bool(effects.copied_rows)
             if live is not None and header.batch <= live.batch:
                 _keep_living(effects, living)
+            elsewhere.leave_out(effects)
             if header.batch <= known_batch:
                 _leave_out_small_state(effects)
             index.apply(effects)
+            replay.unsynced += effects.unsynced
             replayed += header.record_count
             replay.progress("rebuilding from the journal", done + batch.begin, total)
         done += file.length
@@ -102,16 +106,16 @@ def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
     return result
 
 
-def _read_live_list(replay: Replay, file: DataFile) -> LiveList | None:
-    name = _format.live_name(file.file_id)
+def _read_live_list(replay: Replay, file_id: int) -> LiveList | None:
+    name = _format.live_name(file_id)
     try:
-        live = read_live_list(replay.storage, file.file_id)
+        live = read_live_list(replay.storage, file_id)
         if live is not None:
             live.blocks()
         return live
     except FormatError as error:
         replay.notes.append(
-            f"{name} is damaged and was not used: messages of {file.name} that were "
+            f"{name} is damaged and was not used: messages of that file that were "
             f"acknowledged may be delivered again: {error}."
         )
         return None
@@ -140,14 +144,24 @@ def _refuse_early_end(replay: Replay, known_batch: int) -> None:
 
 
 def _keep_living(effects: Effects, living: Mapping[int, Container[int]]) -> None:
-    """Leave out what the live list of its file does not name any more; *living* is per list."""
+    """Leave out what the live list of its file does not name any more; *living* is per list.
+
+    It says nothing of messages that lie in directories of destinations.
+    """
+    own = effects.file_id
     for list_id, entries in list(effects.adds.items()):
         named = living.get(list_id, ())
-        kept = {sequence: place for sequence, place in entries.items() if sequence in named}
+        kept = {
+            sequence: place
+            for sequence, place in entries.items()
+            if sequence in named or place >> _format.FILE_SHIFT != own
+        }
         if kept:
             effects.adds[list_id] = kept
         else:
             del effects.adds[list_id]
+    if any(place >> _format.FILE_SHIFT != own for _, place, _ in effects.copies):
+        return  # those of one batch are in one file
     effects.copies = [
         (sequence, place, tuple(item for item in lists if sequence in living.get(item, ())))
         for sequence, place, lists in effects.copies
@@ -166,3 +180,58 @@ def _leave_out_small_state(effects: Effects) -> None:
             others.append(RemoveDestination("", item.pending_list))
     effects.others = others
     effects.small_sizes = []
+
+
+class _Elsewhere:
+    """Messages in the directories of destinations: live lists, and references behind them.
+
+    The files there say nothing by themselves. One that is gone was put away when everything in it
+    was gone, which the bindings know: *known_batch* is theirs.
+    """
+
+    def __init__(self, replay: Replay, known_batch: int) -> None:
+        self._index = replay.index
+        self._known_batch = known_batch
+        self._there = replay.elsewhere.files
+        lives = {file_id: _read_live_list(replay, file_id) for file_id in self._there}
+        self._lives = {file_id: live for file_id, live in lives.items() if live is not None}
+
+    def restore(self) -> list[AckBlock]:
+        """Begin with what the live lists say. Returns: rows of the acknowledged log."""
+        blocks: list[AckBlock] = []
+        for live in self._lives.values():
+            blocks += live.blocks()
+            places = {key: int.from_bytes(value, "little") for key, value in live.places.items()}
+            for list_id, sequences in live.pending:
+                self._index.restore_loose(list_id, {key: places[key] for key in sequences})
+        return blocks
+
+    def leave_out(self, effects: Effects) -> None:
+        """What a live list says better, and what is in files that were put away."""
+        for file_id in [key for key in effects.placed if self._is_old(key, effects.batch)]:
+            del effects.placed[file_id]
+            for list_id, entries in list(effects.adds.items()):
+                kept = {
+                    sequence: place
+                    for sequence, place in entries.items()
+                    if place >> _format.FILE_SHIFT != file_id
+                }
+                if kept:
+                    effects.adds[list_id] = kept
+                else:
+                    del effects.adds[list_id]
+        copies = [
+            copy
+            for copy in effects.copies
+            if copy[1] >> _format.FILE_SHIFT == effects.file_id
+            or not self._is_old(copy[1] >> _format.FILE_SHIFT, effects.batch)
+        ]
+        if len(copies) != len(effects.copies):
+            effects.copies = copies  # those of one batch are in one file
+            effects.copied_rows = []
+
+    def _is_old(self, file_id: int, batch: int) -> bool:
+        live = self._lives.get(file_id)
+        if live is not None:
+            return batch <= live.batch
+        return file_id not in self._there and batch <= self._known_batch

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
-from tidegate_store_journal.checkpoint.bindings import Found
+from tidegate_store_journal.bodies.folders import FOLDERS_NAME, Found, find_files, folders_of
+from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError, NoMetadata
 from tidegate_store_journal.index.index import Index
@@ -66,11 +67,12 @@ class Recovered:
         replayed: operations; repaired_bytes, notes: see RecoveryReport.
         lost: what is pending although its bytes are gone: to be dropped by the next batch.
         report: what was lost, written already as far as it is known.
+        elsewhere, unsynced: see Replay.
     """
 
     store_id: str
     index: Index
-    bindings: Found
+    bindings: BindingsFound
     files: list[DataFile]
     spares: list[DataFile]
     pool: list[str]
@@ -83,6 +85,8 @@ class Recovered:
     repaired_bytes: int
     notes: list[str]
     report: LossReport
+    elsewhere: Found
+    unsynced: list[tuple[int, int]]
     lost: Lost = field(default_factory=Lost)
 
 
@@ -101,11 +105,13 @@ def recover(
     progress = _Seldom(progress)
     report = LossReport(storage)
     quarantine = Quarantine(storage, report)
-    _remove_leftovers(storage)
+    elsewhere = find_files(folders_of(storage), removes=True)
+    _remove_leftovers(storage, elsewhere)
     storage.sync_directory()  # names that the last process made may only be in memory so far
 
     def attempt() -> Recovered:
         replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
+        replay.elsewhere = elsewhere
         replay.may_skip = policy.ignores_missing or bool(quarantine.gone)
         return _recover(replay, metadata, policy, quarantine, report)
 
@@ -115,7 +121,7 @@ def recover(
             raise CorruptRecordError(
                 "damaged: "
                 + "; ".join(f"{d.file.name}, {d.length} bytes at offset {d.begin}" for d in damages)
-                + f". Nothing was changed. {_ADVICE}",
+                + f". Nothing was changed. {ADVICE}",
                 location=storage.describe(""),
             )
         if damages:
@@ -142,9 +148,9 @@ class _Seldom:
             self._progress(what, done, total)
 
 
-def _remove_leftovers(storage: Storage) -> None:
+def _remove_leftovers(storage: Storage, elsewhere: Found) -> None:
     """Of work that a crash cut off. Raises: OSError."""
-    names = storage.list()
+    names = {*storage.list(), *(file.name for file in elsewhere.files.values())}
     for name in names:
         if _TEMPORARY_NAME.fullmatch(name):
             storage.unlink(name)
@@ -174,11 +180,9 @@ def _recover(
     bindings = read_bindings(replay.storage, names, replay.index, mends=policy.quarantines)
     loaded = _load_metadata(replay, metadata, store_id, bindings, policy)
     store_id = store_id or bindings.store_id or (loaded.state.store_id if loaded else "")
-    missing: set[int] = set()
-    if loaded is not None:
-        missing = _missing_files(replay, loaded, policy, quarantine.gone)
     lost = Lost()
     if loaded is not None:
+        missing = _missing_files(replay, loaded, policy, quarantine.gone)
         restore(replay, loaded)
         replayed = replay.replay()
         replay.index.settle()
@@ -190,6 +194,8 @@ def _recover(
     else:
         clean = not replay.files and not replay.spares
         replayed = rebuild(replay, bindings.mark)
+        missing = _missing_elsewhere(replay, policy)
+        lost = find_lost(replay.index, missing, ())
     repaired = replay.end(trusted=clean)
     # Now, because what is wrong with data files has been said.
     check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
@@ -211,7 +217,7 @@ def _recover(
         files=replay.files,
         spares=replay.spares,
         pool=pool,
-        next_file_id=max([0, *known, *replay.index.files]) + 1,
+        next_file_id=max([replay.elsewhere.last_id, *known, *replay.index.files]) + 1,
         tail_file=replay.tail,
         tail_offset=replay.tail_offset,
         clean=clean and repaired == 0,
@@ -220,6 +226,8 @@ def _recover(
         repaired_bytes=repaired,
         notes=replay.notes,
         report=report,
+        elsewhere=replay.elsewhere,
+        unsynced=replay.unsynced,
         lost=lost,
     )
 
@@ -230,7 +238,7 @@ def _goes_on(policy: RecoveryPolicy) -> bool:
 
 
 def check_bindings(
-    replay: Replay, bindings: Found, store_id: str, loaded: Loaded | None, *, goes_on: bool
+    replay: Replay, bindings: BindingsFound, store_id: str, loaded: Loaded | None, *, goes_on: bool
 ) -> None:
     """The bindings journal is of this store and goes as far as it must.
 
@@ -266,7 +274,7 @@ def check_bindings(
 
 
 #: What an operator can do about damage, for every error that names some.
-_ADVICE: Final = (
+ADVICE: Final = (
     "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
     "a copy of the damaged part, take it out, and serve the rest"
 )
@@ -279,7 +287,7 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
         try:
             file = read_data_file(replay.storage, name)
         except FormatError as error:
-            raise replay.corrupt(name, 0, f"{error}. {_ADVICE}") from error
+            raise replay.corrupt(name, 0, f"{error}. {ADVICE}") from error
         (replay.files if file.first_batch else replay.spares).append(file)
         store_id = store_id or file.store_id
         if file.name != name or file.store_id != store_id:
@@ -293,7 +301,7 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
     return store_id
 
 
-def _mend_headers(replay: Replay, bindings: Found) -> None:
+def _mend_headers(replay: Replay, bindings: BindingsFound) -> None:
     """Each file header is there twice; where one copy is damaged the other is written over it."""
     for file in (*replay.files, *replay.spares, *(item.file for item in bindings.files)):
         if file.mended_page:
@@ -307,7 +315,11 @@ def _mend_headers(replay: Replay, bindings: Found) -> None:
 
 
 def _load_metadata(
-    replay: Replay, metadata: Metadata, store_id: str, bindings: Found, policy: RecoveryPolicy
+    replay: Replay,
+    metadata: Metadata,
+    store_id: str,
+    bindings: BindingsFound,
+    policy: RecoveryPolicy,
 ) -> Loaded | None:
     storage = replay.storage
     directory = storage.metadata_directory
@@ -368,7 +380,8 @@ def _missing_files(
     Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
     """
     there = {file.file_id for file in (*replay.files, *replay.spares)}
-    missing = missing_files(loaded, there)
+    known = there | replay.elsewhere.files.keys()
+    missing = missing_files(loaded, known, replay.index.destinations)
     refused = sorted(missing.keys() - gone)
     if refused and not policy.ignores_missing:
         held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
@@ -378,6 +391,26 @@ def _missing_files(
             f"{len(refused)} data {'files are' if len(refused) > 1 else 'file is'} missing: {held}. "
             "Restore them; or set ignore_missing_journalfiles = true in [store] to start without "
             "what was in them",
+        )
+    return set(missing)
+
+
+def _missing_elsewhere(replay: Replay, policy: RecoveryPolicy) -> set[int]:
+    """After a rebuild: files of destinations that are referred to and not there.
+
+    Raises: CorruptRecordError unless *policy* allows it.
+    """
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    there |= replay.elsewhere.files.keys()
+    held = {key: use.references for key, use in replay.index.files.items() if use.references}
+    missing = sorted(held.keys() - there)
+    if missing and not policy.ignores_missing:
+        names = "; ".join(f"{_format.file_name(key)} ({held[key]} messages)" for key in missing)
+        raise replay.corrupt(
+            FOLDERS_NAME,
+            0,
+            f"data files of destinations are missing: {names}. Restore them; or set "
+            "ignore_missing_journalfiles = true in [store] to start without what was in them",
         )
     return set(missing)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
+from tidegate_store_journal.bodies.folders import Found
 from tidegate_store_journal.checkpoint.checkpoint import RESERVE_NAME
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
@@ -41,6 +42,9 @@ class Replay:
         expected: number of the batch that must come next.
         tail, tail_offset: where it must be; None for an empty journal.
         notes: one sentence for everything unusual.
+        elsewhere: what is in the directories of destinations.
+        unsynced: (sequence, location) of replayed messages there that were not synced before the
+            batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
         unproven: what was read and may not be on stable storage.
     """
@@ -51,6 +55,8 @@ class Replay:
         self.index = Index(keep_acknowledged=keep_acknowledged)
         self.files: list[DataFile] = []
         self.spares: list[DataFile] = []
+        self.elsewhere = Found()
+        self.unsynced: list[tuple[int, int]] = []
         self.notes: list[str] = []
         self.may_skip = False
         self.known_batch = 0  # the journal must not go on with a smaller number
@@ -81,6 +87,7 @@ class Replay:
                 effects = self.decode(file, batch)
                 self._close_gap_in_log(effects)
                 self.index.apply(effects)
+                self.unsynced += effects.unsynced
                 replayed += batch.header.record_count
                 self.progress("replaying the journal", done + batch.begin, total)
             done += file.length

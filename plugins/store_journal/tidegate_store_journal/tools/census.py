@@ -45,6 +45,8 @@ RECORD_NAMES: Final = {
     _format.REMOVE_INFLIGHT: "remove in-flight",
     _format.COPY: "copy",
     _format.COPIED_ROWS: "copied rows",
+    _format.REFERENCE: "reference",
+    _format.COPY_REFERENCE: "copy reference",
     _format.PUT_BRANCH: "put branch",
     _format.REMOVE_BRANCH: "remove branch",
     _format.ADD_DUPLICATE_ID: "add duplicate id",
@@ -129,6 +131,8 @@ def _problem(payload: bytes, record: Record) -> str:
             _format.decode_acknowledge(record)
         elif record.type == _format.COPIED_ROWS:
             decode_block(record.payload)
+        elif record.type in (_format.REFERENCE, _format.COPY_REFERENCE):
+            _format.decode_reference(record)
         elif record.type != _format.VOID:
             _format.decode_operation(record)
     except FormatError as error:

@@ -173,7 +173,7 @@ def compact(
     """Empty sparse data files now.
 
     Whatever the options say. The gateway must not run. A dead file is kept to be used again as journal_pool_files says;
-    --delete-free gives its room back. --destination writes the record file of one destination anew
+    --delete-free gives its room back. --destination gives back the room in the directory of one destination
     instead (per_destination, preset flatfile) and leaves the data files alone.
     """
     host: CommandHost = context.obj
@@ -359,10 +359,11 @@ def _inspect_json(found: JournalReport) -> dict[str, Any]:
 def _compact_destination(
     host: CommandHost, store: ConfiguredStore, destination: str, as_json: bool
 ) -> None:
-    from tidegate_store_journal.split import splitcompact as _splitcompact
+    from tidegate_store_journal.space import offline as _offline
 
-    place = directory_of(store)
-    done = _offline_only(store, lambda: _splitcompact.compact(place, destination))
+    done = _offline_only(
+        store, lambda: _offline.compact_destination(store, host.progress(), destination)
+    )
     if as_json:
         host.print_json(dataclasses.asdict(done))
         return

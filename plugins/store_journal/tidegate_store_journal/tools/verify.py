@@ -12,14 +12,15 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
 from lmdb import verify as lmdb_verify
 
-from tidegate.spi import CorruptRecordError, Progress, StoreIOError
+from tidegate.spi import CorruptRecordError, LargeBody, Progress, StoreIOError
+from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.checkpoint.live import read_live_list
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index.index import Index
@@ -28,19 +29,17 @@ from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
 from tidegate_store_journal.log.format import (
     DATA_OFFSET,
     FILE_SHIFT,
-    MASK_32,
     FormatError,
     location_parts,
     read_message,
 )
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage, preset_of
 from tidegate_store_journal.log.storage import LOCK_NAME
-from tidegate_store_journal.split.reference import Reference, decode_reference
 from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.tools.census import Census, take_census
 from tidegate_store_journal.tools.located import data_names
 from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
-from tidegate_store_journal.tools.verifybodies import Places, Wanted, check_bodies, confirmed
+from tidegate_store_journal.tools.verifybodies import Places, check_bodies, confirmed
 
 #: How often something suspicious is looked at before it is called damage, and the pause between.
 _ATTEMPTS: Final = 5
@@ -67,8 +66,7 @@ class VerifyReport:
     Attributes:
         files, read_bytes, batches, records: of data files; references: messages and rows of the
             acknowledged log that something holds, each read where it lies.
-        bodies: of them, those that were read in the directories of destinations or in files of large
-            bodies, too.
+        bodies: of them, those that have a large body, read too.
         damages: empty for a whole journal.
         notes: what could not be checked, or is unusual and no damage.
     """
@@ -117,6 +115,7 @@ class _Verifier:
         self._storage = ReadOnlyStorage(directory, NAMINGS[preset_of(there)])
         self._metadata_name = str(there.metadata_directory.relative_to(directory) / "data.mdb")
         self._report = VerifyReport()
+        self._elsewhere: dict[int, str] = {}  # names of files in directories of destinations
 
     def run(self) -> VerifyReport:
         # The checkpoint first: what it speaks of must be in the files that are read afterwards.
@@ -302,15 +301,14 @@ class _Verifier:
         """Everything that the checkpoint and the journal behind it refer to can be read."""
         try:
             with look(self._directory) as seen:
-                references: dict[int, Reference] = {}
-                suspects = self._unreadable(seen, references)
+                self._directories(seen)
+                suspects = self._unreadable(seen)
                 large = dict(seen.replay.index.large.bodies)
-                wanted = Wanted(seen.store_id, references, large)
                 before = seen.replay.index.batch
                 self._compare(seen)
             if suspects:
                 suspects = self._confirmed(suspects, before)
-            self._bodies(wanted, before)
+            self._bodies(large, before)
         except CorruptRecordError as error:
             self._add_error(error)
         except StoreIOError as error:
@@ -320,28 +318,43 @@ class _Verifier:
                 file_id, offset, _, _ = location_parts(place)
                 who = f"list {list_id}" if list_id else "the acknowledged log"
                 text = f"message {sequence}, which {who} holds: {problem}. Restore it from a copy"
-                self._add(Damage(_format.file_name(file_id), offset, text))
+                name = self._elsewhere.get(file_id, _format.file_name(file_id))
+                self._add(Damage(name, offset, text))
 
-    def _bodies(self, wanted: Wanted, batch: int) -> None:
-        """Records in the directories of destinations, and large bodies."""
-        self._report.bodies = len(wanted.references) + len(wanted.bodies)
-        broken = check_bodies(self._places, wanted, self._progress)
+    def _directories(self, seen: Look) -> None:
+        """Data files of destinations: which batches count only the references say, but each is
+        whole up to where the next one would begin."""
+        for file_id, file in seen.replay.elsewhere.files.items():
+            name = self._elsewhere[file_id] = f"{FOLDERS_NAME}/{file.folder}/{file.name}"
+            try:
+                census = self._census_of(file, seen.store_id)
+            except FileNotFoundError:
+                continue
+            except (FormatError, OSError) as error:
+                self._add(Damage(name, 0, f"{error}. Restore the file from a copy"))
+                continue
+            self._count(name, census, 0)
+            for at, problem in census.problems:
+                self._add(Damage(name, at, f"{problem}. Restore the file from a copy"))
+
+    def _census_of(self, file: DataFile, store_id: str) -> Census:
+        """Raises: FormatError, OSError."""
+        found = read_data_file(file.home, file.name)
+        if found.store_id != store_id:
+            raise FormatError(f"it belongs to another store ({found.store_id})")
+        return take_census(found, checks=True)
+
+    def _bodies(self, bodies: Mapping[int, LargeBody], batch: int) -> None:
+        self._report.bodies = len(bodies)
+        broken = check_bodies(self._places, bodies, self._progress)
         pause = functools.partial(self._sleep, _PAUSE_SECONDS)
-        for one in confirmed(self._places, wanted, broken, batch, pause):
-            if one.is_lost:
-                self._report.notes.append(f"{one.problem}: not synced; the next start drops them")
-            else:
-                text = f"{one.problem}. Restore the file from a copy"
-                self._add(Damage(one.file, one.offset, text))
+        for one in confirmed(self._places, bodies, broken, batch, pause):
+            text = f"{one.problem}. Restore the file from a copy"
+            self._add(Damage(one.file, one.offset, text))
 
-    def _unreadable(
-        self, seen: Look, references: dict[int, Reference]
-    ) -> list[tuple[int, int, int, str]]:
-        """(list, or 0 for the log, sequence, location, problem) of what cannot be read.
-
-        Puts what is in the directories of destinations into *references*.
-        """
-        files = {file.file_id: file for file in seen.replay.files}
+    def _unreadable(self, seen: Look) -> list[tuple[int, int, int, str]]:
+        """(list, or 0 for the log, sequence, location, problem) of what cannot be read."""
+        files = _files_of(seen)
         found: list[tuple[int, int, int, str]] = []
         wanted = sorted({*files, *seen.replay.index.files})
         for done, file_id in enumerate(wanted):
@@ -352,7 +365,7 @@ class _Verifier:
             if file is None:
                 found += [(*item, "its data file is missing") for item in held]
             else:
-                found += _read_held(file, held, references)
+                found += _read_held(file, held)
         self._progress("reading references", len(wanted), len(wanted))
         return found
 
@@ -368,12 +381,12 @@ class _Verifier:
                     for file_id in {location_parts(one[2])[0] for one in suspects}
                     for list_id, sequence, place in _held_in(seen, file_id)
                 }
-                files = {file.file_id: file for file in seen.replay.files}
+                files = _files_of(seen)
                 still = [one for one in suspects if one[:3] in known]
                 suspects = []
                 for one in still:
                     file = files.get(location_parts(one[2])[0])
-                    suspects += [one] if file is None else _read_held(file, [one[:3]], {})
+                    suspects += [one] if file is None else _read_held(file, [one[:3]])
                 if not suspects or seen.replay.index.batch == before:
                     break  # nothing is being written: it stays as it is
                 before = seen.replay.index.batch
@@ -441,11 +454,12 @@ def _held_in(seen: Look, file_id: int) -> Iterator[tuple[int, int, int]]:
                     yield 0, block.sequences[number], place
 
 
-def _read_held(
-    file: DataFile,
-    held: list[tuple[int, int, int]],
-    references: dict[int, Reference],
-) -> list[tuple[int, int, int, str]]:
+def _files_of(seen: Look) -> dict[int, DataFile]:
+    """All data files that messages are in, also in directories of destinations."""
+    return {file.file_id: file for file in seen.replay.files} | seen.replay.elsewhere.files
+
+
+def _read_held(file: DataFile, held: list[tuple[int, int, int]]) -> list[tuple[int, int, int, str]]:
     """Read messages of one file, sorted by location. Returns those that cannot be read, with why."""
     found: list[tuple[int, int, int, str]] = []
     data, begin = b"", 0
@@ -461,10 +475,7 @@ def _read_held(
                 at = offset - begin
                 known, problem = offset, ""
                 try:
-                    message = read_message(data[at : at + size], sequence)
-                    reference = decode_reference(message, place & MASK_32)
-                    if reference is not None:
-                        references[sequence] = reference
+                    read_message(data[at : at + size], sequence)
                 except FormatError as error:
                     problem = str(error)
             if problem:

@@ -13,8 +13,8 @@ import typer
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tidegate.cli import _mqtt_values as values
-from tidegate.cli._mqtt_values import Address, Output
+from tidegate_protocols.commands import mqtt_values as values
+from tidegate_protocols.commands.mqtt_values import Address, Output
 
 
 @pytest.mark.parametrize(

@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 from urllib.parse import quote
 
-from tidegate.spi import CorruptRecordError, names
-from tidegate_store_journal.log.storage import DirectoryStorage, File, Storage
+from tidegate.spi import names
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.storage import DirectoryStorage, File, Folder, Storage
 
 #: Below the store's directory: one directory a destination.
 FOLDERS_NAME: Final = "message"
 #: Longest name of a directory that every file system takes is 255 bytes.
 _NAME_BYTES_MAX: Final = 200
-_COPY_BYTES: Final = 4 << 20
-#: What recovery took out and kept.
-_KEPT_NAME: Final = re.compile(r".+\.damaged(\.\d+)?")
-
-#: What an operator can do, for every error that names damage, or files that are missing.
-DAMAGE_ADVICE: Final = (
-    "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
-    "a copy of the damaged part, take it out, and serve the rest"
-)
-MISSING_ADVICE: Final = (
-    "Restore the directory from a copy; or set ignore_missing_journalfiles = true in [store] to "
-    "start without what was in it"
-)
-
-
-class MissingRecordError(CorruptRecordError):
-    """The file that held a message is not there."""
-
-
-class Folder(Protocol):
-    """The files of one destination: the part of ``Storage`` that is needed for them."""
-
-    def open(self, name: str, *, create: bool = False) -> File: ...
-
-    def list(self) -> Sequence[str]: ...
-
-    def rename(self, old: str, new: str) -> None: ...
-
-    def unlink(self, name: str) -> None: ...
-
-    def sync_directory(self) -> None: ...
-
-    def describe(self, name: str) -> str: ...
 
 
 class Folders(Protocol):
@@ -69,17 +39,18 @@ class Folders(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Remove it with everything in it, except what recovery kept of damaged files."""
+        """Remove it when nothing is in it."""
         ...
 
 
 def folder_name(destination: str) -> str:
     """The name of a destination's folder: ``queue://orders.eu`` is ``queue#orders.eu``.
 
-    Unsafe characters are written as in a URL; a long name ends with a hash of the whole.
+    Unsafe characters are written as in a URL; a long name ends with a hash of the whole. No two
+    destinations share a name: ``#`` in a name is escaped, so only we write it.
     """
     kind, _, name = destination.partition("://")
-    text = f"{kind}#{quote(name, safe=' $+,=@#')}"
+    text = f"{kind}#{quote(name, safe=' $+,=@')}"
     if len(text) > _NAME_BYTES_MAX:
         digest = hashlib.sha256(destination.encode()).hexdigest()[:32]
         text = f"{text[: _NAME_BYTES_MAX - len(digest) - 1]}#{digest}"
@@ -118,16 +89,13 @@ class DirectoryFolders:
 
     def remove(self, name: str) -> None:
         """See :class:`Folders`."""
-        directory = self._root / name
-        items = sorted(directory.iterdir())
-        if any(_KEPT_NAME.fullmatch(item.name) for item in items):
-            for item in items:
-                if not _KEPT_NAME.fullmatch(item.name):
-                    item.unlink()
-            _sync(directory)
-            return
-        shutil.rmtree(directory)
-        _sync(self._root)
+        try:
+            (self._root / name).rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+        else:
+            _sync(self._root)
 
 
 def _sync(path: Path) -> None:
@@ -177,11 +145,6 @@ class FlatFolders:
 
     def remove(self, name: str) -> None:
         """See :class:`Folders`."""
-        folder = self.get(name)
-        for item in folder.list():
-            if not _KEPT_NAME.fullmatch(item):
-                folder.unlink(item)
-        folder.sync_directory()
 
 
 class _FlatFolder:
@@ -219,42 +182,59 @@ def covers(filters: Sequence[str], destination: str) -> bool:
     return False
 
 
-def lost_error(folders: Folders, destination: str, sequences: Sequence[int]) -> CorruptRecordError:
-    """The error for references without a record."""
-    return MissingRecordError(
-        f"{len(sequences)} messages of {destination} are pending or not yet released, but their "
-        f"records are missing (sequences {some_of(sequences)}). {MISSING_ADVICE}",
-        location=folders.get(folder_name(destination)).describe(""),
+#: What was written aside by a run that a crash cut off.
+_TEMPORARY_NAME: Final = re.compile(r"journal-\d{10}\.data\.tmp")
+_FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
+
+
+@dataclass(slots=True)
+class Found:
+    """What is in the directories.
+
+    Attributes: files: data files by id; pools: by directory, names and lengths of dead files.
+    """
+
+    files: dict[int, DataFile] = field(default_factory=dict[int, DataFile])
+    pools: dict[str, list[tuple[str, int]]] = field(
+        default_factory=dict[str, list[tuple[str, int]]]
     )
 
+    @property
+    def last_id(self) -> int:
+        """The highest file id there is."""
+        free = [_format.file_id_of(name) for pool in self.pools.values() for name, _ in pool]
+        return max([0, *self.files, *free])
 
-def some_of(sequences: Sequence[int]) -> str:
-    """The first ten."""
-    return ", ".join(map(str, sequences[:10])) + (", …" if len(sequences) > 10 else "")
 
+def find_files(folders: Folders, *, removes: bool) -> Found:
+    """All data files in the directories of destinations, closed; their bytes are not read.
 
-def keep_copy(files: Folder, name: str, offset: int, length: int) -> str:
-    """Copy bytes of a file aside, as ``NAME.OFFSET.damaged``. Blocks. Raises: OSError.
-
-    Returns: how to name the copy to the operator. It is durable, and nothing is ever written over.
+    Which of them count, and up to where, the journal's references say. *removes*: what a crash left
+    of files that were being made. Blocks. Raises: OSError.
     """
-    there = set(files.list())
-    base = target = f"{name}.{offset}.damaged"
-    number = 1
-    while target in there:
-        number += 1
-        target = f"{base}.{number}"
-    temporary = f"{target}.tmp"
-    source = files.open(name)
-    copy = files.open(temporary, create=True)
-    try:
-        for at in range(offset, offset + length, _COPY_BYTES):
-            data = source.pread(min(_COPY_BYTES, offset + length - at), at)
-            copy.pwritev([data], at - offset)
-        copy.datasync()
-    finally:
-        copy.close()
-        source.close()
-    files.rename(temporary, target)
-    files.sync_directory()
-    return files.describe(target)
+    found = Found()
+    for folder in folders.names():
+        home = folders.get(folder)
+        pool = found.pools[folder] = []
+        for name in sorted(home.list()):
+            if _TEMPORARY_NAME.fullmatch(name) and removes:
+                home.unlink(name)
+                continue
+            is_data = bool(_format.DATA_NAME.fullmatch(name))
+            if not is_data and not _FREE_NAME.fullmatch(name):
+                continue
+            handle = home.open(name)
+            length = handle.length
+            handle.close()
+            if not is_data:
+                pool.append((name, length))
+                continue
+            file = DataFile(_format.file_id_of(name), length, 0, None, home=home, folder=folder)
+            other = found.files.setdefault(file.file_id, file)
+            if other is not file:
+                raise OSError(
+                    errno.EEXIST,
+                    f"{home.describe(name)} and {other.home.describe(name)} are the same data file; "
+                    "move the one away that does not belong here",
+                )
+    return found

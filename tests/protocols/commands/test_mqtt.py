@@ -16,7 +16,8 @@ import trustme
 import typer.main
 from gateway_process import GatewayProcess, free_port
 
-from tidegate.cli import _mqtt, _mqtt_values, main
+from tidegate.cli import main
+from tidegate_protocols.commands import mqtt, mqtt_values
 
 MQTT_MD = (Path(__file__).resolve().parents[3] / "docs" / "mqtt.md").read_text()
 VERSIONS = pytest.mark.parametrize("version", ["3.1", "3.1.1", "5"])
@@ -229,10 +230,15 @@ def test_a_reader_that_goes_away_ends_the_command_well(call, at, gateway) -> Non
         assert running.stderr.read() == b""
 
 
+def test_without_a_command_the_help_is_shown(call) -> None:
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: tidegate mqtt [OPTIONS] COMMAND")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((), "Missing command"),
         (("pub", "-m", "x"), "Missing option '--topic'"),
         (("sub",), "Missing option '--topic'"),
         (("pub", "-t", "a", "-m", "x", "--lines"), "one of --message, --file and --lines"),
@@ -276,7 +282,7 @@ def test_a_reader_that_goes_away_ends_the_command_well(call, at, gateway) -> Non
     ],
 )
 def test_a_wrong_call_is_one_line(call, monkeypatch, arguments, text) -> None:
-    monkeypatch.delenv(_mqtt_values.PASSWORD_VARIABLE, raising=False)
+    monkeypatch.delenv(mqtt_values.PASSWORD_VARIABLE, raising=False)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
@@ -287,7 +293,7 @@ def test_a_wrong_call_is_one_line(call, monkeypatch, arguments, text) -> None:
 
 def test_docs_mqtt_md_has_every_command_and_option() -> None:
     section = MQTT_MD.partition("## From the terminal")[2].partition("\n## ")[0]
-    group: Any = typer.main.get_command(_mqtt.app)
+    group: Any = typer.main.get_command(mqtt.app)
     assert set(group.commands) == {"pub", "sub"}
     for name, command in group.commands.items():
         assert f"tidegate mqtt {name}" in section
@@ -295,4 +301,4 @@ def test_docs_mqtt_md_has_every_command_and_option() -> None:
             for option in (*parameter.opts, *parameter.secondary_opts):
                 if option.startswith("--") and option != "--help":
                     assert f"`{option}" in section, option
-    assert _mqtt_values.PASSWORD_VARIABLE in section
+    assert mqtt_values.PASSWORD_VARIABLE in section

@@ -23,8 +23,7 @@ from typing import Annotated, Any, Final, final
 
 import typer
 
-from tidegate.cli._exit import ClientError
-from tidegate.spi import parse_duration
+from tidegate.spi import ClientError, parse_duration
 
 #: Where the password comes from; never from an argument, which every user of the machine can read.
 PASSWORD_VARIABLE: Final = "TIDEGATE_STOMP_PASSWORD"
@@ -372,7 +371,7 @@ def _load() -> Any:
         importlib.import_module("stomp.exception")
     except ImportError as error:
         raise ClientError(
-            "`tidegate stomp` needs stomp.py: pip install 'tidegate[clients]'"
+            "`tidegate stomp` needs stomp.py: pip install 'tidegate-protocols[clients]'"
         ) from error
     logging.getLogger("stomp.py").disabled = True  # our one line says it
     return stomp

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from gateway_process import free_port
 
-from tidegate.cli._exit import ClientError
-from tidegate.cli._mqtt_link import SilentError, Wanted, connected
-from tidegate.cli._mqtt_values import Address, Login, MessageProperties, Version, Will
+from tidegate.spi import ClientError
+from tidegate_protocols.commands.mqtt_link import SilentError, Wanted, connected
+from tidegate_protocols.commands.mqtt_values import Address, Login, MessageProperties, Version, Will
 
 ACCEPTED = bytes.fromhex(
     "20 03"  # CONNACK, 3 bytes follow
@@ -309,7 +309,7 @@ def test_without_paho_the_line_says_what_to_install(monkeypatch) -> None:
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with (
-        pytest.raises(ClientError, match=r"pip install 'tidegate\[clients\]'"),
+        pytest.raises(ClientError, match=r"pip install 'tidegate-protocols\[clients\]'"),
         connected(login(1)),
     ):
         pass

@@ -16,10 +16,10 @@ from typing import Annotated, Final
 
 import typer
 
-from tidegate.cli import _mqtt_values as values
-from tidegate.cli._exit import ClientError
-from tidegate.cli._mqtt_link import Wanted, connected
-from tidegate.cli._mqtt_values import (
+from tidegate.spi import ClientError
+from tidegate_protocols.commands import mqtt_values as values
+from tidegate_protocols.commands.mqtt_link import Wanted, connected
+from tidegate_protocols.commands.mqtt_values import (
     DEFAULT_URL,
     PASSWORD_VARIABLE,
     Login,

@@ -19,7 +19,8 @@ import pytest
 import typer.main
 from gateway_process import GatewayProcess, free_port
 
-from tidegate.cli import _stomp, main
+from tidegate.cli import main
+from tidegate_protocols.commands import stomp
 
 STOMP_MD = (Path(__file__).resolve().parents[3] / "docs" / "stomp.md").read_text()
 
@@ -170,7 +171,7 @@ def test_a_broker_that_says_nothing(call) -> None:
 
 
 def test_a_broker_that_refuses_the_login(call, monkeypatch) -> None:
-    monkeypatch.setenv(_stomp.PASSWORD_VARIABLE, "s3cret")
+    monkeypatch.setenv(stomp.PASSWORD_VARIABLE, "s3cret")
     port = answer(b"ERROR\nmessage:wrong password\ncontent-length:4\n\nmore\0")
     code, _, err = call(
         "send", "/queue/a", "x", "--url", f"stomp://127.0.0.1:{port}", "--user", "me"
@@ -192,7 +193,7 @@ def test_the_password_comes_from_the_environment(call, monkeypatch) -> None:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    monkeypatch.setenv(_stomp.PASSWORD_VARIABLE, "s3cret")
+    monkeypatch.setenv(stomp.PASSWORD_VARIABLE, "s3cret")
     call(
         "send",
         "/queue/a",
@@ -208,7 +209,7 @@ def test_the_password_comes_from_the_environment(call, monkeypatch) -> None:
 
 
 def test_a_password_is_asked_for_on_a_terminal(call, monkeypatch) -> None:
-    monkeypatch.delenv(_stomp.PASSWORD_VARIABLE, raising=False)
+    monkeypatch.delenv(stomp.PASSWORD_VARIABLE, raising=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     asked: list[Any] = []
 
@@ -217,15 +218,20 @@ def test_a_password_is_asked_for_on_a_terminal(call, monkeypatch) -> None:
         return "typed"
 
     monkeypatch.setattr(typer, "prompt", prompt)
-    assert _stomp._password("me") == "typed"
+    assert stomp._password("me") == "typed"
     assert asked == [("Password", True)]
-    assert _stomp._password(None) is None
+    assert stomp._password(None) is None
+
+
+def test_without_a_command_the_help_is_shown(call) -> None:
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: tidegate stomp [OPTIONS] COMMAND")
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((), "Missing command"),
         (("send",), "Missing argument 'DESTINATION'"),
         (("send", "/queue/a", "x", "--file", "y"), "BODY or --file, not both"),
         (("send", "/queue/a", "--file", "/nowhere/x"), "No such file"),
@@ -244,7 +250,7 @@ def test_a_password_is_asked_for_on_a_terminal(call, monkeypatch) -> None:
     ],
 )
 def test_a_wrong_call_is_one_line(call, monkeypatch, arguments, text) -> None:
-    monkeypatch.delenv(_stomp.PASSWORD_VARIABLE, raising=False)
+    monkeypatch.delenv(stomp.PASSWORD_VARIABLE, raising=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
@@ -265,12 +271,13 @@ def test_without_stomp_py_the_line_says_what_to_install(call, monkeypatch) -> No
     code, _, err = call("send", "/queue/a", "x")
     assert code == 8
     assert (
-        err == "tidegate: error: `tidegate stomp` needs stomp.py: pip install 'tidegate[clients]'\n"
+        err
+        == "tidegate: error: `tidegate stomp` needs stomp.py: pip install 'tidegate-protocols[clients]'\n"
     )
 
 
 def test_docs_stomp_md_has_every_command_and_option() -> None:
-    group: Any = typer.main.get_command(_stomp.app)
+    group: Any = typer.main.get_command(stomp.app)
     assert set(group.commands) == {"send", "receive", "browse"}
     for name, command in group.commands.items():
         assert f"tidegate stomp {name}" in STOMP_MD
@@ -278,7 +285,7 @@ def test_docs_stomp_md_has_every_command_and_option() -> None:
             for option in (*parameter.opts, *parameter.secondary_opts):
                 if option.startswith("--") and option != "--help":
                     assert f"`{option}" in STOMP_MD, option
-    assert _stomp.PASSWORD_VARIABLE in STOMP_MD
+    assert stomp.PASSWORD_VARIABLE in STOMP_MD
 
 
 def test_a_reader_that_went_away_is_no_error_and_its_message_stays(at, call) -> None:

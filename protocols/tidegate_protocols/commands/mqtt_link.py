@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from tidegate.cli._exit import ClientError
-from tidegate.cli._mqtt_values import (
+from tidegate.spi import ClientError
+from tidegate_protocols.commands.mqtt_values import (
     Login,
     MessageProperties,
     Version,
@@ -68,7 +68,7 @@ def _load() -> Any:
         return importlib.import_module("paho.mqtt.client")
     except ImportError as error:
         raise ClientError(
-            "`tidegate mqtt` needs paho-mqtt: pip install 'tidegate[clients]'"
+            "`tidegate mqtt` needs paho-mqtt: pip install 'tidegate-protocols[clients]'"
         ) from error
 
 

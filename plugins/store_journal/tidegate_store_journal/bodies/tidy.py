@@ -1,0 +1,270 @@
+"""What goes on beside the writing to directories: room is given back to the disk.
+
+The compactor of the journal's own data files empties these, too; the copies lie in the directory that
+they came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.spi import StoreError, StoreIOError
+from tidegate_store_journal.bodies.directory import Directory
+from tidegate_store_journal.bodies.folders import folder_name
+from tidegate_store_journal.bodies.series import Series, item_of
+from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.reader import Reader
+from tidegate_store_journal.log.append import Appender
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.files import DataFiles
+from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.space.compact import Compactor
+
+logger = logging.getLogger("tidegate.store.journal")
+
+#: What emptying a file costs beside its live bytes (syncs, a checkpoint), as if in bytes.
+_COPY_COST_BYTES: Final = 64 << 10
+#: By command, files of which more than this lives are left alone.
+_FULL_PERCENT: Final = 90
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationCompaction:
+    """What compacting one destination did: references kept, bytes of its directory."""
+
+    destination: str
+    messages: int
+    bytes_before: int
+    bytes_after: int
+
+
+class Tidy:
+    """Keeps the bound, and removes directories. All methods are for the event loop."""
+
+    def __init__(
+        self,
+        series: Series,
+        index: Index,
+        files: DataFiles,
+        reader: Reader,
+        appender: Appender,
+        checkpointer: Checkpointer,
+        *,
+        percentage: int,
+    ) -> None:
+        """A directory longer than a data file of which less than *percentage* lives is compacted,
+        and the bound is kept (see :meth:`keep_bound`); 0: neither."""
+        self._series = series
+        self._index = index
+        self._checkpointer = checkpointer
+        self._percentage = percentage
+        self._file_length = series.policy.file_length
+        if percentage:
+            series.keep_bound = self.keep_bound
+        self._lock = asyncio.Lock()  # one file is emptied at a time
+        self._stuck: set[int] = set()  # files that could not be emptied
+        self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self._compactor = Compactor(
+            index,
+            files,
+            reader,
+            appender,
+            checkpointer.rows,
+            is_urgent=lambda: True,
+            is_stopped=self._closing.is_set,
+            place=self._place,
+        )
+
+    def start(self, interval: float) -> None:
+        """Tidy up every *interval* seconds."""
+        if self._series.is_active or self._series.directories:
+            self._task = asyncio.get_running_loop().create_task(self._run(interval))
+
+    async def close(self) -> None:
+        """Stop after the step that is under way. Idempotent."""
+        self._closing.set()
+        async with self._lock:
+            pass  # a writer's compaction, too
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    async def _run(self, interval: float) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(interval):
+                    await self._closing.wait()
+                return
+            except TimeoutError:
+                pass
+            try:
+                await self.tidy()
+            except (OSError, StoreError) as error:
+                logger.warning("directories of destinations cannot be tidied error=%s", error)
+
+    async def tidy(self) -> None:
+        """Give room back, and remove directories in which nothing is.
+
+        Raises: OSError, StoreError.
+        """
+        async with self._lock:
+            self._stuck.clear()
+            leaving = [d for d in self._series.directories.values() if self._is_leaving(d)]
+            await self._retire(
+                lambda directory, file: directory in leaving and not self._lives(file)
+            )
+            await self._checkpointer.run(cleanup=True)
+            await self._remove(leaving)
+            for directory in list(self._series.directories.values()):
+                size = sum(file.length for file in directory.files.values())
+                is_sparse = self._live_bytes(directory) * 100 < self._percentage * size
+                if is_sparse and size > self._file_length:
+                    await self._compact(directory, self._percentage)
+        if self._percentage:
+            await self.keep_bound()
+
+    async def keep_bound(self) -> None:
+        """Give back room until all directories together keep their bound: 3 times the live bytes
+        and 4 data files, the first page of each file counted as live.
+
+        One part of each is left for the copies while files are emptied, and for what directories
+        grow until somebody looks again. Raises: StoreError, OSError.
+        """
+        async with self._lock:
+            self._series.grown_bytes = 0
+            if self._excess() <= 0:
+                return
+            await self._retire(lambda _directory, file: not self._lives(file))
+            await self._checkpointer.run(cleanup=True)
+            await self._drop_pools()
+            while self._excess() > 0 and not self._closing.is_set():
+                victim = self._sparsest()
+                if victim is None:
+                    return
+                await self._empty([victim])
+                await self._drop_pools()
+
+    def _excess(self) -> int:
+        total = live = 0
+        for directory in self._series.directories.values():
+            total += directory.disk_bytes
+            live += self._live_bytes(directory) + DATA_OFFSET * len(directory.files)
+        return total - 2 * live - 3 * self._file_length
+
+    def _live_bytes(self, directory: Directory) -> int:
+        uses = self._index.files
+        return sum(uses[key].live_bytes for key in directory.files if key in uses)
+
+    def _lives(self, file: DataFile) -> bool:
+        use = self._index.files.get(file.file_id)
+        return use is not None and use.references > 0
+
+    def _is_leaving(self, directory: Directory) -> bool:
+        """Nothing is in it, and nobody will miss it."""
+        if any(self._lives(file) for file in directory.files.values()):
+            return False
+        was_used, directory.is_used = directory.is_used, False
+        return not was_used or directory.name not in map(folder_name, self._index.destinations)
+
+    async def _retire(self, ends: Callable[[Directory, DataFile], bool]) -> None:
+        """Append nothing more to files that *ends* says so of. The caller has the lock."""
+        async with self._series.lock:
+            for directory in self._series.directories.values():
+                for key, spot in list(directory.spots.items()):
+                    if ends(directory, spot.file):
+                        del directory.spots[key]
+
+    async def _remove(self, leaving: Sequence[Directory]) -> None:
+        async with self._series.lock:
+            for directory in leaving:
+                if not directory.files:
+                    await self._series.remove(directory)
+
+    async def _drop_pools(self) -> None:
+        for directory in list(self._series.directories.values()):
+            excess = self._excess()
+            if excess <= 0:
+                return
+            pool_bytes = sum(length for _, length in directory.pool)
+            await self._series.drop_pool(directory, keeps_bytes=max(0, pool_bytes - excess))
+
+    def _sparsest(self) -> DataFile | None:
+        """Where most room is got back for what has to be copied."""
+        best, best_gain = None, 0.0
+        for directory in self._series.directories.values():
+            for file in directory.files.values():
+                use = self._index.files.get(file.file_id)
+                live = use.live_bytes if use is not None else 0
+                gain = (file.length - DATA_OFFSET - live) / (live + _COPY_COST_BYTES)
+                if gain > best_gain and file.file_id not in self._stuck:
+                    best, best_gain = file, gain
+        return best
+
+    async def _empty(self, files: Sequence[DataFile]) -> None:
+        """Copy what lives in *files* to others of their directories, and put them away.
+
+        Raises: StoreError, OSError.
+        """
+        ids = {file.file_id for file in files}
+        await self._retire(lambda _directory, file: file.file_id in ids)
+        for file in files:
+            if not await self._compactor.compact(file):
+                self._stuck.add(file.file_id)
+        await self._checkpointer.run(cleanup=True)
+        self._stuck |= {file.file_id for file in files if file.file_id in self._series.staying()}
+
+    async def _place(
+        self, file: DataFile, messages: Sequence[tuple[int, bytes, int]]
+    ) -> dict[int, int]:
+        """See Compactor. Synced: the batch that refers to the copies takes the originals' place."""
+        items = [item_of(*message) for message in messages]
+        return await self._series.place("copies", {file.folder: items}, synced=True)
+
+    async def _compact(self, directory: Directory, percentage: int) -> None:
+        """Empty every file of a directory of which less than *percentage* lives."""
+        uses = self._index.files
+        victims = [
+            file
+            for file in directory.files.values()
+            if file.file_id not in self._stuck
+            and (
+                file.file_id not in uses
+                or uses[file.file_id].live_bytes * 100 < percentage * file.length
+            )
+        ]
+        if victims:
+            await self._empty(victims)
+
+    async def compact(self, destination: str) -> DestinationCompaction:
+        """Give all room back that is in the directory of *destination*, whatever the options say.
+
+        Raises: StoreError when it has none, OSError. Cancellation: safe; it goes on.
+        """
+        task = asyncio.get_running_loop().create_task(self._compact_all(destination))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
+
+    async def _compact_all(self, destination: str) -> DestinationCompaction:
+        directory = self._series.directories.get(folder_name(destination))
+        if directory is None:
+            there = ", ".join(sorted(self._series.directories)) or "none"
+            raise StoreIOError(f"{destination} has no directory in the journal; there are: {there}")
+        before = directory.disk_bytes
+        async with self._lock:
+            await self._compact(directory, _FULL_PERCENT)
+            async with self._series.lock:
+                await self._series.drop_pool(directory)
+        stuck = [file.name for key, file in directory.files.items() if key in self._stuck]
+        if stuck:
+            raise StoreIOError(
+                f"{', '.join(stuck)} of {destination} could not be emptied: see the log"
+            )
+        uses = self._index.files
+        messages = sum(uses[key].references for key in directory.files if key in uses)
+        return DestinationCompaction(destination, messages, before, directory.disk_bytes)

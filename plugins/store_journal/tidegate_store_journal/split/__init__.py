@@ -1,1 +1,0 @@
-"""Messages in directories of their destinations."""
