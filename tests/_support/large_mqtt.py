@@ -20,7 +20,7 @@ from tidegate_protocols.mqtt import (
     TopicRequest,
     encode,
 )
-from tidegate_protocols.mqtt._packets import Event
+from tidegate_protocols.mqtt.codec.packets import Event
 
 
 class LargeMqtt:

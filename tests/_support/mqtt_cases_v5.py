@@ -25,8 +25,8 @@ from tidegate_protocols.mqtt import (
     Unsubscribe,
     Will,
 )
-from tidegate_protocols.mqtt._packets import Auth
-from tidegate_protocols.mqtt._properties import Properties
+from tidegate_protocols.mqtt.codec.packets import Auth
+from tidegate_protocols.mqtt.codec.properties import Properties
 
 R = ReasonCode
 

@@ -34,8 +34,8 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
-from tidegate_protocols.mqtt._packets import Auth
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.packets import Auth
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
 pytestmark = pytest.mark.fuzz
 SEED = int(os.environ.get("FUZZ_SEED", "0"))

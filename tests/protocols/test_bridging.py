@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.spi import Message, PeerProtocolError, StoredMessage, names
-from tidegate_protocols.mqtt._bridge import message_of as mqtt_message_of
-from tidegate_protocols.mqtt._bridge import publish_properties
-from tidegate_protocols.mqtt._codes import PacketType
-from tidegate_protocols.mqtt._names import destination_of, target_of, topic_of
-from tidegate_protocols.mqtt._properties import Properties
-from tidegate_protocols.mqtt._property_blocks import read_properties
+from tidegate_protocols.mqtt.codec.codes import PacketType
+from tidegate_protocols.mqtt.codec.properties import Properties
+from tidegate_protocols.mqtt.codec.property_blocks import read_properties
+from tidegate_protocols.mqtt.messages.bridge import message_of as mqtt_message_of
+from tidegate_protocols.mqtt.messages.bridge import publish_properties
+from tidegate_protocols.mqtt.messages.names import destination_of, target_of, topic_of
 from tidegate_protocols.stomp import (
     SERVER_COMMANDS,
     Decoder,
@@ -23,8 +23,8 @@ from tidegate_protocols.stomp import (
     Version,
     encode,
 )
-from tidegate_protocols.stomp._destinations import to_publish, to_stomp, to_subscribe
-from tidegate_protocols.stomp._messages import message_of as stomp_message_of
+from tidegate_protocols.stomp.codec.destinations import to_publish, to_stomp, to_subscribe
+from tidegate_protocols.stomp.codec.messages import message_of as stomp_message_of
 
 NOW = 1_700_000_000_000_000
 V10, V11, V12 = Version.V1_0, Version.V1_1, Version.V1_2

@@ -13,12 +13,12 @@ import pytest
 from mqtt_raw import DISCONNECT, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, V5, Client
 from wire import StompClient
 
-from tidegate.broker.connection import Connection
-from tidegate.broker.sessions.sessions import SessionState
+from tidegate.broker.connection.connection import Connection
+from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.testing.embedded import EmbeddedGateway
-from tidegate_protocols.mqtt._conversation import Conversation
-from tidegate_protocols.mqtt._session import Session
+from tidegate_protocols.mqtt.session.conversation import Conversation
+from tidegate_protocols.mqtt.session.session import Session
 
 KEPT: dict[str, Any] = {"clean": False, "session_expiry": 1000}
 

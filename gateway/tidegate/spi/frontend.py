@@ -37,6 +37,22 @@ class RetainHandling(enum.IntEnum):
     DO_NOT_SEND = 2
 
 
+class ClientRules(msgspec.Struct, frozen=True):
+    """What a protocol says about its clients' subscriptions.
+
+    Attributes:
+        replaces: a subscription under a key that is in use takes the place of that one; False: it
+            is refused.
+        acknowledges_unstored: the client also acknowledges messages that are not stored for its
+            subscription (of QoS 0); False: it is not expected to.
+        delivers_once: a message that several of the client's subscriptions cover is delivered once.
+    """
+
+    replaces: bool = False
+    acknowledges_unstored: bool = True
+    delivers_once: bool = False
+
+
 class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A client that finished its protocol's handshake.
 
@@ -58,6 +74,7 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
         tls_subject: subject of the client's verified certificate, "" when it showed none.
         exchange: a finished exchange of :meth:`Broker.begin_authentication`, which stands for the
             credentials; None when the client authenticates by user name and password or not at all.
+        rules: of its protocol.
     """
 
     protocol: str
@@ -75,6 +92,7 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
     will_delay: int = 0
     tls_subject: str = ""
     exchange: AuthenticationExchange | None = None
+    rules: ClientRules = ClientRules()
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +100,8 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: the front-end's name for it, unique in the connection. A second request with the
-            same key replaces the first (MQTT) — its list, when stored, stays.
+            same key is refused or replaces the first (:class:`ClientRules`); its list, when stored,
+            stays.
         destination: canonical destination; may be a filter (wildcard levels).
         acknowledge: the client acknowledges each message; False: a message is acknowledged when
             it is handed to the front-end.
@@ -141,9 +160,9 @@ class ClientPeer(Protocol):
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Write these messages to the client, in order. May call the BrokerConnection.
 
-        With ``acknowledge=True`` each stays in flight until acknowledged or rejected, except, for
-        MQTT, messages of effective QoS 0 on a topic subscription (a queue keeps QoS 0 messages as
-        QoS 1). The body of a message with ``large`` is in :attr:`Broker.large_bodies`; the
+        With ``acknowledge=True`` each stays in flight until acknowledged or rejected, except, where
+        the client does not acknowledge those (:class:`ClientRules`), messages of effective QoS 0 on a
+        topic subscription (a queue keeps QoS 0 messages as QoS 1). The body of a message with ``large`` is in :attr:`Broker.large_bodies`; the
         front-end writes nothing else to the client before it is through, and pauses deliveries
         (``writable``) meanwhile. ``delivery_count > 0`` asks for the redelivered mark. *messages*
         is empty only to say that a subscription with ``browse`` has shown everything and is over.

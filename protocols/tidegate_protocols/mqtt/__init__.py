@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tidegate_protocols.mqtt._codec import NEED_DATA, Codec, NeedData
-from tidegate_protocols.mqtt._codes import (
+from tidegate_protocols.mqtt._front_end import MqttFrontEnd, MqttFrontEndFactory
+from tidegate_protocols.mqtt._options import MqttOptions
+from tidegate_protocols.mqtt.codec.codec import NEED_DATA, Codec, NeedData
+from tidegate_protocols.mqtt.codec.codes import (
     MalformedPacketError,
     PacketType,
     PacketViolationError,
     ReasonCode,
     UnsupportedVersionError,
 )
-from tidegate_protocols.mqtt._encode import encode
-from tidegate_protocols.mqtt._front_end import MqttFrontEnd, MqttFrontEndFactory
-from tidegate_protocols.mqtt._options import MqttOptions
-from tidegate_protocols.mqtt._packets import (
+from tidegate_protocols.mqtt.codec.encode import encode
+from tidegate_protocols.mqtt.codec.packets import (
     Auth,
     Connack,
     Connect,
@@ -33,10 +33,10 @@ from tidegate_protocols.mqtt._packets import (
     Unsubscribe,
     Will,
 )
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
-from tidegate_protocols.mqtt._session import Session
-from tidegate_protocols.mqtt._states import SessionState
-from tidegate_protocols.mqtt._validate import validate
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.validate import validate
+from tidegate_protocols.mqtt.session.session import Session
+from tidegate_protocols.mqtt.session.states import SessionState
 
 __all__ = [
     "NEED_DATA",

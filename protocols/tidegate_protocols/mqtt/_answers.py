@@ -1,7 +1,7 @@
 """What the gateway says to one client, in its version and within its limits.
 
 Only what is not sent once a message is built here; the plain PUBACK, PUBREC, PUBREL and PUBCOMP are
-``_encode.acknowledgement`` in every version.
+``encode.acknowledgement`` in every version.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from tidegate.spi import FrameTooLargeError
-from tidegate_protocols.mqtt._codes import LEVEL_5_0, SUBACK_FAILURE, ReasonCode
-from tidegate_protocols.mqtt._encode import (
+from tidegate_protocols.mqtt.codec.codes import LEVEL_5_0, SUBACK_FAILURE, ReasonCode
+from tidegate_protocols.mqtt.codec.encode import (
     PUBACK,
     PUBCOMP,
     PUBREC,
@@ -21,8 +21,8 @@ from tidegate_protocols.mqtt._encode import (
     connack,
     encode,
 )
-from tidegate_protocols.mqtt._encode_v5 import encode_within
-from tidegate_protocols.mqtt._packets import (
+from tidegate_protocols.mqtt.codec.encode_v5 import encode_within
+from tidegate_protocols.mqtt.codec.packets import (
     Auth,
     Connack,
     Disconnect,
@@ -33,7 +33,7 @@ from tidegate_protocols.mqtt._packets import (
     Suback,
     Unsuback,
 )
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
 #: A packet can be no longer: header of five bytes and the largest remaining length.
 PACKET_BYTES_MAX: Final = 268_435_460

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, final
 
 from tidegate.spi import Broker, ConfigError, ListenerConfig
-from tidegate_protocols.mqtt._context import SessionContext
 from tidegate_protocols.mqtt._options import MqttOptions
-from tidegate_protocols.mqtt._session import Session
+from tidegate_protocols.mqtt.session.context import SessionContext
+from tidegate_protocols.mqtt.session.session import Session
 from tidegate_protocols.transport import (
     TRANSPORTS,
     Link,
@@ -39,7 +39,7 @@ def address_of(host: str, port: int, transport: str = "tcp") -> str:
 
 @final
 class LoopRuntime:
-    """The event loop as :class:`tidegate_protocols.mqtt._context.Runtime`; owns its tasks."""
+    """The event loop as :class:`tidegate_protocols.mqtt.session.context.Runtime`; owns its tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

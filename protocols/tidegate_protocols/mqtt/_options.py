@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
 from tidegate_protocols.transport import TransportOptions
+
+#: Who states no Receive Maximum takes this many (MQTT 5.0 section 3.1.2.11.3); there are no more
+#: packet ids anyway.
+RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)

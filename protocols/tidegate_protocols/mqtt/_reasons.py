@@ -18,7 +18,7 @@ from tidegate.spi import (
     RequestError,
     StoreFullError,
 )
-from tidegate_protocols.mqtt._codes import ReasonCode
+from tidegate_protocols.mqtt.codec.codes import ReasonCode
 
 #: Why the broker ends connections: `ConnectionEndedError.reason`. Any other is an operator's act.
 _ENDINGS: Final[Mapping[str, ReasonCode]] = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from tidegate_protocols.stomp._decoder import Decoder
-from tidegate_protocols.stomp._encoder import (
+from tidegate_protocols.stomp._front_end import StompFrontEndFactory
+from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp.codec.decoder import Decoder
+from tidegate_protocols.stomp.codec.encoder import (
     MessageEncoder,
     encode,
     encode_connected,
     encode_error,
     encode_receipts,
 )
-from tidegate_protocols.stomp._frames import (
+from tidegate_protocols.stomp.codec.frames import (
     CLIENT_COMMANDS,
     HEART_BEAT,
     NEED_DATA,
@@ -20,8 +22,6 @@ from tidegate_protocols.stomp._frames import (
     Limits,
     Version,
 )
-from tidegate_protocols.stomp._front_end import StompFrontEndFactory
-from tidegate_protocols.stomp._options import StompOptions
 
 __all__ = [
     "CLIENT_COMMANDS",

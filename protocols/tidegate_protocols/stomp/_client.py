@@ -24,17 +24,17 @@ from tidegate.spi import (
     names,
 )
 from tidegate_protocols._user_headers import DUPLICATE_ID
-from tidegate_protocols.stomp import _messages
-from tidegate_protocols.stomp._destinations import (
+from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp._subscriptions import AckMode, Subscription
+from tidegate_protocols.stomp.codec.destinations import (
     canonical,
     temporary,
     to_publish,
     to_subscribe,
 )
-from tidegate_protocols.stomp._encoder import MessageEncoder
-from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, Version
-from tidegate_protocols.stomp._options import StompOptions
-from tidegate_protocols.stomp._subscriptions import AckMode, Subscription
+from tidegate_protocols.stomp.codec.encoder import MessageEncoder
+from tidegate_protocols.stomp.codec.frames import ACK_RUN, AckRun, Frame, Version
+from tidegate_protocols.stomp.codec.messages import message_of
 
 #: Destination names whose canonical form a session remembers; it starts again when that is full.
 _DESTINATIONS_REMEMBERED: Final = 256
@@ -189,7 +189,7 @@ class Client:
             known = self._destinations.get(written)
             if known is None:
                 known = self._remember(written, headers.get("destination-type", ""))
-            message = _messages.message_of(
+            message = message_of(
                 frame,
                 known[0],
                 known[1],

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidegate.spi import GatewayError
-from tidegate_protocols.stomp._encoder import encode_error
-from tidegate_protocols.stomp._frames import Frame, Version
 from tidegate_protocols.stomp._handshake import SUPPORTED, NoCommonVersionError
+from tidegate_protocols.stomp.codec.encoder import encode_error
+from tidegate_protocols.stomp.codec.frames import Frame, Version
 
 #: Characters of the ``message`` header ("a short description"); the body has all of it.
 _MESSAGE_MAX: Final = 200

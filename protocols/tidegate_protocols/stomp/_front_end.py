@@ -15,10 +15,10 @@ from tidegate.spi import (
     ListenerConfig,
 )
 from tidegate_protocols.stomp._errors import error_frame
-from tidegate_protocols.stomp._frames import Version
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._session import Session, SessionContext
 from tidegate_protocols.stomp._split import PROFILE
+from tidegate_protocols.stomp.codec.frames import Version
 from tidegate_protocols.transport import TRANSPORTS, Link, make_listener
 
 logger = logging.getLogger("tidegate.stomp")

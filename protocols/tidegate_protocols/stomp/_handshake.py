@@ -7,8 +7,8 @@ from typing import Final, final
 import msgspec
 
 from tidegate.spi import PeerProtocolError
-from tidegate_protocols.stomp._frames import Frame, Version
 from tidegate_protocols.stomp._heartbeat import parse
+from tidegate_protocols.stomp.codec.frames import Frame, Version
 
 #: Newest first: the highest common one is used (STOMP 1.2 "Protocol Negotiation").
 _VERSIONS: Final = (Version.V1_2, Version.V1_1, Version.V1_0)
@@ -35,7 +35,7 @@ class Handshake(msgspec.Struct, frozen=True):
     heart_beat: tuple[int, int]
 
 
-def read(frame: Frame, *, bound: Version | None = None) -> Handshake:
+def read_handshake(frame: Frame, *, bound: Version | None = None) -> Handshake:
     """Check and read a CONNECT or STOMP frame.
 
     ``host`` is accepted and ignored: there is one virtual host.

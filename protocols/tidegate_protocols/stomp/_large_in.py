@@ -8,8 +8,8 @@ from typing import final
 
 from tidegate.spi import GatewayError, LargeBodies, LargeBody
 from tidegate_protocols._large_in import LargeIn
-from tidegate_protocols.stomp._decoder import Decoder
-from tidegate_protocols.stomp._frames import AckRun, Frame, LargeSend
+from tidegate_protocols.stomp.codec.decoder import Decoder
+from tidegate_protocols.stomp.codec.frames import AckRun, Frame, LargeSend
 
 
 @final

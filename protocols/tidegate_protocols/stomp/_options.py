@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidegate.spi import Kind, option
-from tidegate_protocols.stomp._frames import Limits
+from tidegate_protocols.stomp.codec.frames import Limits
 from tidegate_protocols.transport import TransportOptions
 
 

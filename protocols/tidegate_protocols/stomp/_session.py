@@ -32,23 +32,23 @@ from tidegate.spi import (
     format_duration,
 )
 from tidegate_protocols._large_out import LargeOut
-from tidegate_protocols.stomp import _handshake
 from tidegate_protocols.stomp._client import ACTIONS, Client, check_no_body
-from tidegate_protocols.stomp._decoder import Decoder
-from tidegate_protocols.stomp._encoder import (
+from tidegate_protocols.stomp._errors import error_frame
+from tidegate_protocols.stomp._handshake import Handshake, read_handshake
+from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
+from tidegate_protocols.stomp._large_in import LargeSends
+from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp._split import SUBPROTOCOLS
+from tidegate_protocols.stomp._transitions import Input, State, input_of, step
+from tidegate_protocols.stomp.codec.decoder import Decoder
+from tidegate_protocols.stomp.codec.encoder import (
     HEART_BEAT_BYTES,
     LargeBodyMetError,
     encode_connected,
     encode_receipts,
 )
-from tidegate_protocols.stomp._errors import error_frame
-from tidegate_protocols.stomp._frames import ACK_RUN, AckRun, Frame, LargeSend, Version
-from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
-from tidegate_protocols.stomp._large_in import LargeSends
-from tidegate_protocols.stomp._messages import PROTOCOL
-from tidegate_protocols.stomp._options import StompOptions
-from tidegate_protocols.stomp._split import SUBPROTOCOLS
-from tidegate_protocols.stomp._transitions import Input, State, input_of, step
+from tidegate_protocols.stomp.codec.frames import ACK_RUN, AckRun, Frame, LargeSend, Version
+from tidegate_protocols.stomp.codec.messages import PROTOCOL
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
@@ -118,7 +118,7 @@ class Session:
         self._large_in: LargeSends | None = None  # since the first large SEND
         self._large_out: LargeOut | None = None  # since the first large MESSAGE
         self._link: Link | None = None
-        self._handshake: _handshake.Handshake | None = None
+        self._handshake: Handshake | None = None
         self._client: Client | None = None
         self._heart_beat: HeartBeat | None = None
         self._connect_timer: asyncio.TimerHandle | None = None
@@ -311,7 +311,7 @@ class Session:
         """CONNECT or STOMP. STOMP 1.2 "CONNECT or STOMP Frame"."""
         assert self._link is not None, "a frame came over a link"
         bound = SUBPROTOCOLS.get(self._link.subprotocol)
-        self._handshake = handshake = _handshake.read(frame, bound=bound)
+        self._handshake = handshake = read_handshake(frame, bound=bound)
         self._decoder.version = handshake.version
         context = self._context
         request = ConnectRequest(

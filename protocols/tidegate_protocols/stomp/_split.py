@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidegate_protocols.stomp._frames import Version
+from tidegate_protocols.stomp.codec.frames import Version
 from tidegate_protocols.transport import WebSocketProfile
 
 #: Subprotocol to the version that it binds a connection to, the preferred one first.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from tidegate.spi import PeerProtocolError, StoredMessage
-from tidegate_protocols.stomp._encoder import MessageEncoder
+from tidegate_protocols.stomp.codec.encoder import MessageEncoder
 
 
 class AckMode(enum.Enum):

@@ -6,7 +6,6 @@ Thin on purpose: read, feed, write once a turn. The protocols are elsewhere.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -37,9 +36,30 @@ CLOSE_LINGER_S: Final = 2.0
 #: So many may be accepted before the connections that are there have their turn.
 ACCEPTED_AT_A_TIME: Final = 16
 
-#: How long accepting rests when there is no descriptor or memory left for it.
+#: How long accepting rests when it fails: mostly there is no descriptor or memory left for it, and
+#: the socket would stay ready and the loop do nothing else.
 ACCEPT_RETRY_S: Final = 0.2
-_NOTHING_LEFT: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+#: Whoever connects decides how often: a line at most so often.
+LOG_EVERY_S: Final = 10.0
+
+
+class _Seldom:
+    """A warning that is written now and then, with how often there was a reason since the last."""
+
+    __slots__ = ("_count", "_next_at", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._count = 0
+        self._next_at = 0.0
+
+    def say(self, now: float, *values: object) -> None:
+        """There is a reason. now: monotonic seconds."""
+        self._count += 1
+        if now >= self._next_at:
+            logger.warning(f"{self._text} count=%d", *values, self._count)  # noqa: G004 - a constant
+            self._next_at = now + LOG_EVERY_S
+            self._count = 0
 
 
 @final
@@ -159,7 +179,9 @@ class TcpListener:
     Args:
         host, port: where to listen; port 0 takes a free one.
         make_handler: called once per accepted connection.
-        connections_max: 1 or more; one more is told *refusal* and closed.
+        connections_max: 1 or more, counted from accept on; one more is told *refusal* and closed,
+            with TLS closed at once: a handshake for those that are not let in would cost more than
+            one for those that are.
         refusal: bytes for a connection over the limit; b"" says nothing.
         tls: the context of a TLS listener; None: plain TCP.
         tls_handshake_timeout_s: more than 0; a TLS handshake that takes longer is broken off.
@@ -188,13 +210,14 @@ class TcpListener:
         self._refusal = refusal
         self._accepting: list[tuple[asyncio.Task[None], socket.socket]] = []
         self._beginning: set[asyncio.Task[object]] = set()
-        self._connections: set[_Connection] = set()
+        self._connections: set[_Connection] = set()  # those in their handshake, too
         self._none_left = asyncio.Event()
-        self._refusing = False
+        self._refused = _Seldom("connections refused connections_max=%d")
+        self._failed = _Seldom("accept failed error=%s")
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open now."""
+        """Connections that are open now, also those still in their handshake."""
         return len(self._connections)
 
     async def start(self) -> tuple[str, int]:
@@ -219,21 +242,36 @@ class TcpListener:
             for _ in range(ACCEPTED_AT_A_TIME):
                 try:
                     accepted, _address = await loop.sock_accept(listening)
+                except ConnectionError:  # it was gone before we came
+                    continue
                 except OSError as error:
-                    if error.errno in _NOTHING_LEFT:
-                        logger.warning("accept failed error=%s", error)
-                        await asyncio.sleep(ACCEPT_RETRY_S)
+                    self._failed.say(loop.time(), error)
+                    await asyncio.sleep(ACCEPT_RETRY_S)
                     break
-                if self._sockets is None or self._sockets.socket_opened():
-                    self._begin(loop, accepted)
-                else:
-                    accepted.close()
+                self._take(loop, accepted)
             await asyncio.sleep(0)
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
+    def _take(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
+        """Begin with the socket, or close it: one of us can be one too many, or one of all."""
+        is_refused = len(self._connections) >= self._connections_max
+        if is_refused:
+            self._refused.say(loop.time(), self._connections_max)
+        is_told = self._refusal and self._tls is None
+        if (is_refused and not is_told) or not (
+            self._sockets is None or self._sockets.socket_opened()
+        ):
+            accepted.close()
+            return
+        connection = _Connection(self, loop, self._refusal if is_refused else b"")
+        if not is_refused:
+            self._connections.add(connection)
+        self._begin(loop, accepted, connection)
+
+    def _begin(
+        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: _Connection
+    ) -> None:
         """Make a connection of the socket when its TLS handshake is over."""
         tls = self._tls
-        connection = _Connection(self, loop)
         task: asyncio.Task[object] = loop.create_task(
             loop.connect_accepted_socket(
                 lambda: connection,
@@ -295,15 +333,8 @@ class TcpListener:
             return False
         return True
 
-    def admit(self, connection: _Connection) -> Handler | None:
-        """Take *connection* into the books; None when there are too many already."""
-        refuse = len(self._connections) >= self._connections_max
-        if refuse and not self._refusing:  # once per episode: a reconnect storm must not fill logs
-            logger.warning("connections refused connections_max=%d", self._connections_max)
-        self._refusing = refuse
-        if refuse:
-            return None
-        self._connections.add(connection)
+    def make_handler(self) -> Handler:
+        """For a connection that is up."""
         return self._make_handler()
 
     def forget(self, connection: _Connection) -> None:
@@ -314,19 +345,20 @@ class TcpListener:
         if not self._connections:
             self._none_left.set()
 
-    @property
-    def refusal(self) -> bytes:
-        """What a connection over the limit is told."""
-        return self._refusal
-
 
 @final
 class _Connection(asyncio.Protocol):
-    """Glue between asyncio's protocol callbacks and one handler."""
+    """Glue between asyncio's protocol callbacks and one handler.
 
-    __slots__ = ("_error", "_handler", "_link", "_listener", "_loop")
+    Args: refusal: what it is told, and no more than that; b"": it is let in.
+    """
 
-    def __init__(self, listener: TcpListener, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("_error", "_handler", "_link", "_listener", "_loop", "_refusal")
+
+    def __init__(
+        self, listener: TcpListener, loop: asyncio.AbstractEventLoop, refusal: bytes
+    ) -> None:
+        self._refusal = refusal
         self._listener = listener
         self._loop = loop
         self._link: TcpLink | None = None
@@ -344,15 +376,13 @@ class _Connection(asyncio.Protocol):
         link = TcpLink(tcp, self._loop, _peer_name(tcp), subject_of(certificate))
         self._link = link
         try:
-            handler = self._listener.admit(self)
-            if handler is None:
-                if self._listener.refusal:
-                    link.send(self._listener.refusal)
+            if self._refusal:
+                link.send(self._refusal)
                 link.close()
                 return
             _tune(tcp)
             tcp.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
-            self._handler = handler
+            self._handler = handler = self._listener.make_handler()
             handler.opened(link)
         except Exception as error:
             self._fail(link, error)

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidegate.broker import BrokerCore
-from tidegate.broker.connection import Connection
+from tidegate.broker.connection.connection import Connection
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,
     Authenticator,
     Authorizer,
+    ClientRules,
     ConnectRequest,
     ConnectResult,
     CursorFactory,
@@ -301,7 +302,7 @@ class Client:
 
     def ack_all(self, key: str = "s", token: Token = None) -> None:
         """Acknowledge everything that was delivered and is in flight."""
-        consumer = self.connection._consumers[key]
+        consumer = self.connection.consumers[key]
         self.connection.acknowledge(key, list(consumer.in_flight), token)
 
     def acknowledge_at_once(self) -> None:
@@ -366,17 +367,17 @@ class Broker:
         core = self.core
         assert not core.connections
         assert not core._by_client
-        assert not core._queue_watchers
-        assert not core._throttled
-        assert all(core.sessions.has_members(*key) for key in core.shared)
-        assert not core._closers
+        assert not core.destinations._queue_watchers
+        assert not core.flow._throttled
+        assert set(core.destinations.shared) <= set(core.destinations._members)
+        assert not core.tasks.closers
         known: set[PendingList] = set()
-        nodes = [core._router._filters._root]
+        nodes = [core.destinations._router._filters._root]
         while nodes:
             node = nodes.pop()
             known.update(node.lists)
             nodes += node.children.values()
-        assert known == {*core.durable.values(), *core.shared.values()}
+        assert known == {*core.destinations.durable.values(), *core.destinations.shared.values()}
         numbers = {*self.contents.destinations.values(), *self.contents.subscriptions}
         numbers |= {branch.pending_list for branch in self.contents.branches.values()}
         assert set(self.contents.lists) <= numbers, "messages for lists that do not exist"
@@ -398,13 +399,17 @@ class Broker:
     async def kill(self) -> None:
         """Start again with what is durable, as after SIGKILL."""
         core = self.core
-        tasks = [*core._tasks, *core._closers, core.writer._task]
+        tasks = [*core.tasks.running, *core.tasks.closers, core.writer._task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        lists = {*core.queues.values(), *core.durable.values(), *core.shared.values()}
+        lists = {
+            *core.destinations.queues.values(),
+            *core.destinations.durable.values(),
+            *core.destinations.shared.values(),
+        }
         for connection in core.connections:
-            lists.update(item for c in connection._consumers.values() for item in c.lists)
+            lists.update(item for c in connection.consumers.values() for item in c.lists)
         for pending_list in lists:
             await pending_list.cursor.close()  # only so that no open file is left in this process
         self.contents.owner = None
@@ -433,11 +438,13 @@ class Broker:
             is_writing = writer._in_flight is not None and not store.waiting
             is_full = writer.full_until > asyncio.get_running_loop().time()
             pages = [
-                task for task in core._tasks if task.get_name().startswith(("page-in", "select"))
+                task
+                for task in core.tasks.running
+                if task.get_name().startswith(("page-in", "select"))
             ]
             work_waits = not writer.turn.is_empty() and writer._in_flight is None
             busy = (is_writing and not is_full) or pages or work_waits
-            if busy or writer.scheduled or core._resting or core._closers:
+            if busy or writer.scheduled or core.flow._resting or core.tasks.closers:
                 idle = 0
             else:
                 idle += 1
@@ -446,11 +453,14 @@ class Broker:
         raise AssertionError("the broker does not come to rest")
 
     def queue(self, name: str) -> Any:
-        return self.core.queues[names.queue(name)]
+        return self.core.destinations.queues[names.queue(name)]
 
 
 def connect_request(protocol: str = "stomp", client_id: str = "", **more: Any) -> ConnectRequest:
-    fields: dict[str, Any] = {"anonymous_allowed": True, **more}
+    rules = ClientRules()
+    if protocol == "mqtt":
+        rules = ClientRules(replaces=True, acknowledges_unstored=False, delivers_once=True)
+    fields: dict[str, Any] = {"anonymous_allowed": True, "rules": rules, **more}
     return ConnectRequest(
         protocol=protocol,
         version="1.2",

@@ -266,7 +266,7 @@ def test_a_full_store_rolls_back_what_it_cannot_prepare() -> None:
             assert token == "prepared"
             assert isinstance(error, StoreFullError)
             assert client.connection.branches() == []
-            assert list(client.connection._consumers["s"].in_flight) == [1]
+            assert list(client.connection.consumers["s"].in_flight) == [1]
             await asyncio.sleep(FULL_BACK_OFF_S + 0.01)
             client.send("queue://out", "b", "sent", duplicate_id="d")
             await broker.settle()
@@ -330,14 +330,14 @@ def test_a_commit_that_fails_half_way_leaves_nothing_of_it(
     async def main() -> None:
         async with Broker() as broker:
             client = await prepared(broker)
-            publish = broker.core.publish_in_turn
+            publish = broker.core.publisher.publish
 
             def once(message: Message, *rest: object) -> object:
                 if message.body == b"b":
                     raise FlowControlError("a subscription is full")
                 return publish(message, *rest)  # type: ignore[arg-type]
 
-            monkeypatch.setattr(broker.core, "publish_in_turn", once)
+            monkeypatch.setattr(broker.core.publisher, "publish", once)
             client.connection.commit_branch(ONE, "first")
             await broker.settle()
             assert [token for token, _ in client.failures] == ["first"]

@@ -100,7 +100,7 @@ def test_of_nothing_is_over_at_once_and_makes_no_queue(exists: bool) -> None:
             await client.browse("queue://q", token="t")
             assert client.deliveries == []
             assert client.confirmations == ["t"]
-            assert ("queue://q" in broker.core.queues) is exists
+            assert ("queue://q" in broker.core.destinations.queues) is exists
             assert client.connection.unsubscribe("b") is False
 
     run(main())
@@ -151,7 +151,7 @@ def test_that_is_given_up_stops_and_leaves_no_task(how: str) -> None:
             client.begin_browsing("queue://q")
             for _ in range(50):
                 await asyncio.sleep(0)
-            assert [t for t in broker.core._tasks if t.get_name().startswith("browse")]
+            assert [t for t in broker.core.tasks.running if t.get_name().startswith("browse")]
             if how == "unsubscribe":
                 assert client.connection.unsubscribe("b") is True
             else:
@@ -159,7 +159,7 @@ def test_that_is_given_up_stops_and_leaves_no_task(how: str) -> None:
             for _ in range(50):
                 await asyncio.sleep(0)
             assert len(client.bodies()) == PAGE_COUNT
-            assert not [t for t in broker.core._tasks if t.get_name().startswith("browse")]
+            assert not [t for t in broker.core.tasks.running if t.get_name().startswith("browse")]
 
     run(main())
 

@@ -156,7 +156,7 @@ def test_a_repeated_subscription_changes_its_qos() -> None:
             (subscription,) = broker.contents.subscriptions.values()
             assert subscription.qos == 1
             # What was granted at QoS 0 is not in flight.
-            assert len(client.connection._consumers["s"].in_flight) == 2
+            assert len(client.connection.consumers["s"].in_flight) == 2
 
     run(main())
 
@@ -313,7 +313,7 @@ def test_a_share_group_shares_one_list_also_when_its_members_differ_in_acknowled
             first.connection.disconnect(graceful=True)
             second.connection.disconnect(graceful=True)
             await broker.settle()
-            assert broker.core.shared == {}
+            assert broker.core.destinations.shared == {}
 
     run(main())
 
@@ -336,7 +336,7 @@ def test_acknowledging_what_is_not_in_flight_names_it_and_does_nothing() -> None
                     call("s", [1, 1])
                 with pytest.raises(RequestError):
                     call("unknown", [1])
-            consumer = client.connection._consumers["s"]
+            consumer = client.connection.consumers["s"]
             assert sorted(consumer.in_flight) == [1, 2, 3]
             assert consumer.in_flight_bytes == 3
             client.ack_all("s", "r")
@@ -574,11 +574,11 @@ def test_nothing_keeps_a_connection_alive_that_has_ended() -> None:
             gc.collect()
             assert [reference() for reference in gone] == [None] * 3
             core = broker.core
-            assert core._queue_watchers == []
+            assert core.destinations._queue_watchers == []
             assert core._by_client == {}
-            assert core._throttled == set()
-            assert core.shared == {}
-            assert len(core.durable) == 1
+            assert core.flow._throttled == set()
+            assert core.destinations.shared == {}
+            assert len(core.destinations.durable) == 1
             assert len(broker.contents.subscriptions) == 1
 
     run(main())
@@ -625,6 +625,6 @@ def test_a_connection_cannot_be_used_to_subscribe_where_it_may_not() -> None:
             client = await broker.client()
             with pytest.raises(AccessError):
                 client.connection.subscribe(SubscribeRequest(key="s", destination="queue://q"))
-            assert broker.core.queues == {}
+            assert broker.core.destinations.queues == {}
 
     run(main())

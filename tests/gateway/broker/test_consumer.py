@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from broker_harness import Broker, run
 
-from tidegate.broker.lists.consumer import AUTOMATIC_TURN_COUNT
+from tidegate.broker.lists.pending_list import AUTOMATIC_TURN_COUNT
 from tidegate.config import DestinationPolicy
 from tidegate.spi import Acknowledge, RequestError, StoredMessage
 
@@ -55,7 +55,7 @@ def test_deliveries_stop_when_the_prefetch_bytes_are_out_and_one_message_may_cro
             client.ack_all()
             await broker.settle()
             assert [len(body) for body in client.bodies()] == [40, 60, 10, 500, 1]
-            assert client.connection._consumers["s"].in_flight_bytes == 1
+            assert client.connection.consumers["s"].in_flight_bytes == 1
 
     run(main())
 
@@ -304,7 +304,7 @@ def test_what_was_not_stored_keeps_to_the_prefetch_and_makes_room_when_acknowled
                 sender.send("topic://t", body, qos=0)
             sender.send("topic://t", "2", qos=1)
             await broker.settle()
-            assert broker.core.dropped == 2
+            assert broker.core.flow.dropped == 2
             assert client.bodies() == [b"2", b"0"]  # what is stored has a right to its place
             sender.send("topic://t", "3", qos=1)
             await broker.settle()
@@ -324,7 +324,7 @@ def test_an_mqtt_client_does_not_hold_what_it_never_acknowledges() -> None:
                 client.send("topic://t", f"{number}", qos=0)
             await broker.settle()
             assert client.bodies() == numbers(5)
-            assert not client.connection.has_in_flight()
+            assert not client.connection._settling.has_in_flight()
 
     run(main())
 

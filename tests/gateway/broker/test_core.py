@@ -19,8 +19,8 @@ from broker_harness import (
     run,
 )
 
-from tidegate.broker import core
-from tidegate.broker.connection import AUTHORIZATIONS_MAX
+from tidegate.broker import destinations
+from tidegate.broker.publish.access import AUTHORIZATIONS_MAX
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AccessError,
@@ -306,7 +306,7 @@ def test_an_authorizer_that_crashes_refuses(logged_errors: list[str]) -> None:
 def test_queues_are_limited_and_rejected_messages_are_then_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core, "DESTINATIONS_MAX", 1)
+    monkeypatch.setattr(destinations, "DESTINATIONS_MAX", 1)
 
     async def main() -> None:
         async with Broker(DestinationPolicy(match=">", max_deliveries=1)) as broker:
@@ -398,7 +398,7 @@ def test_stopping_closes_the_store_also_when_the_connections_were_ended_before()
             await broker.core.end_connections()
             await broker.core.stop()
             assert broker.store.is_closed
-            assert all(task.done() for task in broker.core._tasks)
+            assert all(task.done() for task in broker.core.tasks.running)
             await broker.core.stop()
 
     run(main())

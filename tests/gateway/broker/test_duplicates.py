@@ -185,7 +185,7 @@ def test_a_duplicate_in_a_transaction_rolls_all_of_it_back() -> None:
             assert client.confirmations == []
             assert broker.store.pending("queue://q") == [b"a"]
             assert broker.store.pending("queue://r") == []
-            assert list(client.connection._consumers["s"].in_flight) == [1]
+            assert list(client.connection.consumers["s"].in_flight) == [1]
             await sent(broker, client, "n", to="queue://r")  # it never happened
             assert broker.store.pending("queue://r") == [b"n"]
 

@@ -100,7 +100,7 @@ def test_a_slow_consumer_does_not_stop_the_other_one() -> None:
                 producer.send("queue://q", f"{number}")
             await broker.settle()
             for _ in range(50):
-                if quick.connection._consumers["s"].in_flight:
+                if quick.connection.consumers["s"].in_flight:
                     quick.ack_all()
                 await broker.settle()
             assert len(slow.bodies()) == 2
@@ -248,7 +248,7 @@ def test_expired_messages_are_discarded_and_not_delivered(cursor: str) -> None:
 
 
 def reject_all(client: Client, key: str = "s") -> None:
-    consumer = client.connection._consumers[key]
+    consumer = client.connection.consumers[key]
     client.connection.reject(key, list(consumer.in_flight))
 
 
@@ -392,7 +392,7 @@ def test_a_full_list_pauses_its_producers_until_consumers_made_room() -> None:
                 consumer.ack_all()
                 await broker.settle()
             assert not producer.is_paused
-            assert broker.core.full_lists == set()
+            assert broker.core.flow.full_lists == set()
 
     run(main())
 
@@ -429,7 +429,7 @@ def test_a_producer_is_resumed_when_the_full_subscription_ends() -> None:
             reader.connection.unsubscribe("s")
             await broker.settle()
             assert not producer.is_paused
-            assert broker.core.full_lists == set()
+            assert broker.core.flow.full_lists == set()
 
     run(main())
 
@@ -506,8 +506,8 @@ def test_what_a_subscriber_without_storage_cannot_take_is_dropped_and_counted() 
             await broker.settle()
             slow.connection.writable(True)
             await broker.settle()
-            assert broker.core.dropped > 0
-            assert len(slow.bodies()) == 50 - broker.core.dropped > 0
+            assert broker.core.flow.dropped > 0
+            assert len(slow.bodies()) == 50 - broker.core.flow.dropped > 0
             assert slow.sequences() == sorted(slow.sequences())
 
     run(main())

@@ -154,8 +154,8 @@ class QueueModel(RuleBasedStateMachine):
                 self.refused -= {
                     number
                     for unit in self.broker.core.writer.turn.units
-                    if isinstance(unit[3], range)
-                    for number in unit[3]
+                    if isinstance(unit.token, range)
+                    for number in unit.token
                 }
                 if in_transaction:
                     connection.abort("p")
@@ -180,7 +180,7 @@ class QueueModel(RuleBasedStateMachine):
         return data.draw(st.lists(st.sampled_from(mine), unique=True, min_size=1))
 
     def _sequences(self, client: Client, numbers: list[int]) -> list[int]:
-        consumer = client.connection._consumers["s"]
+        consumer = client.connection.consumers["s"]
         by_number = {int(entry[0].message.body): key for key, entry in consumer.in_flight.items()}
         return [by_number[number] for number in numbers]
 

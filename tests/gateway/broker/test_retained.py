@@ -106,7 +106,7 @@ def test_a_retained_message_is_stored_only_for_what_outlives_its_connection() ->
             assert len(client.deliveries) == 3
             assert len(clean.deliveries) == 1
             (added,) = broker.store.operations(AddMessage)
-            assert added.pending_lists == (client.connection._consumers["c"].lists[0].id,)
+            assert added.pending_lists == (client.connection.consumers["c"].lists[0].id,)
 
     run(main())
 

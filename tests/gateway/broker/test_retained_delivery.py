@@ -10,7 +10,7 @@ from broker_harness import START_US, Broker, Client, message, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.broker.route import retained_delivery
+from tidegate.broker.publish import retained_delivery
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AddMessage, Durability, RetainHandling, StoredMessage, StoreIOError
 
@@ -47,8 +47,8 @@ def all_of(count: int) -> list[tuple[str, str, bool]]:
 
 
 def check_nothing_is_under_way(broker: Broker) -> None:
-    assert broker.core.retained_deliveries.active == {}
-    assert broker.core.detours == set()
+    assert broker.core.deliveries.active == {}
+    assert broker.core.publisher._detours == set()
     assert broker.core.retained.on_new_number is None
 
 
@@ -103,7 +103,7 @@ def test_a_client_that_reads_slowly_is_given_no_more_than_it_takes() -> None:
             client = await broker.client("mqtt", "c")
             client.on_deliver = lambda _key, _messages: client.connection.writable(False)
             client.subscribe("topic://>", qos=0, retain_handling=SEND)
-            pending_list = client.connection._consumers["s"].lists[0]
+            pending_list = client.connection.consumers["s"].lists[0]
             for turn in range(1, 11):
                 await broker.settle()
                 assert len(client.deliveries) == 1000 * turn
@@ -130,7 +130,7 @@ def test_messages_of_quality_0_wait_for_the_client_of_a_stored_subscription() ->
                 client.connection.writable(True)
             await broker.settle()
             assert kinds(client) == all_of(2500)
-            assert broker.core.dropped == 0
+            assert broker.core.flow.dropped == 0
             assert broker.store.operations(AddMessage) == []
             check_nothing_is_under_way(broker)
 
@@ -149,7 +149,7 @@ def test_a_client_that_acknowledges_everything_gets_as_many_as_it_may_hold() -> 
                 client.ack_all()
             await broker.settle()
             assert kinds(client) == all_of(25)
-            assert broker.core.dropped == 0
+            assert broker.core.flow.dropped == 0
             check_nothing_is_under_way(broker)
 
     run(main())
@@ -466,7 +466,7 @@ def test_a_stored_session_is_given_them_again_when_the_gateway_was_killed_meanwh
             assert subscription.options == options
             check_nothing_is_under_way(broker)
             await broker.kill()
-            assert broker.core.retained_deliveries.active == {}  # once is enough
+            assert broker.core.deliveries.active == {}  # once is enough
 
     run(main())
 

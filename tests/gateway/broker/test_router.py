@@ -188,7 +188,7 @@ def test_a_qos_0_message_goes_to_a_stored_subscription_directly_or_not_at_all() 
             await broker.settle()
             assert client.bodies() == [b"online"]
             assert broker.store.operations(AddMessage) == []
-            assert not client.connection.has_in_flight()
+            assert not client.connection._settling.has_in_flight()
             client.connection.disconnect(graceful=True)
             sender.send("topic://t", "offline, at most once", qos=0)
             sender.send("topic://t", "offline, at least once", qos=1)
@@ -265,7 +265,7 @@ def test_one_list_that_fails_does_not_keep_messages_from_the_others(
             def broken(_messages: object) -> None:
                 raise RuntimeError("a bug in a cursor")
 
-            bad = client.connection._consumers["bad"].lists[0]
+            bad = client.connection.consumers["bad"].lists[0]
             bad_cursor = type("Broken", (), {"offer": staticmethod(broken), "is_full": False})()
             kept = bad.cursor
             bad.cursor = bad_cursor  # type: ignore[assignment]  # only what is called
@@ -283,7 +283,7 @@ def test_routes_of_topics_without_subscribers_do_not_pile_up_for_ever() -> None:
     async def main() -> None:
         async with Broker() as broker:
             for number in range(ROUTES_CACHED_MAX + 10):
-                broker.core.resolve(f"topic://t{number}")
-            assert len(broker.core.routes) <= ROUTES_CACHED_MAX
+                broker.core.publisher.resolve(f"topic://t{number}")
+            assert len(broker.core.destinations.routes) <= ROUTES_CACHED_MAX
 
     run(main())

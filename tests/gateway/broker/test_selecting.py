@@ -34,7 +34,7 @@ def policy(cursor: str, **more: Any) -> DestinationPolicy:
 
 async def drained(broker: Broker, client: Client, key: str = "s") -> None:
     """Acknowledge until nothing comes any more."""
-    while client.connection._consumers[key].in_flight:
+    while client.connection.consumers[key].in_flight:
         client.ack_all(key)
         await broker.settle()
 
@@ -97,9 +97,9 @@ def test_a_backlog_of_matches_is_held_by_the_page() -> None:
             await broker.settle()
             taker.subscribe("queue://q", selector=RED, prefetch_count=7)
             await broker.settle()
-            while taker.connection._consumers["s"].in_flight:
+            while taker.connection.consumers["s"].in_flight:
                 assert len(broker.queue("q").selecting._scanners[0].found) <= PAGE_COUNT
-                assert len(taker.connection._consumers["s"].in_flight) <= 7
+                assert len(taker.connection.consumers["s"].in_flight) <= 7
                 taker.ack_all()
                 await broker.settle()
             assert taker.bodies() == wanted
@@ -522,7 +522,7 @@ def test_a_bad_selector_is_refused_and_changes_nothing() -> None:
             for destination in ("queue://q", "topic://t"):
                 with pytest.raises(RequestError, match="column 8"):
                     client.subscribe(destination, selector="color == ")
-            assert client.connection._consumers == {}
+            assert client.connection.consumers == {}
 
     run(main())
 
@@ -562,7 +562,7 @@ def test_whatever_happens_each_message_is_consumed_exactly_once(cursor: str, see
                     clients.pop(pick.randrange(len(clients))).connection.disconnect(graceful=True)
                 elif clients:
                     client = pick.choice(clients)
-                    out = list(client.connection._consumers["s"].in_flight)
+                    out = list(client.connection.consumers["s"].in_flight)
                     some = pick.sample(out, pick.randint(0, len(out)))
                     if some and act < 0.7:
                         client.connection.reject("s", some)
@@ -579,7 +579,7 @@ def test_whatever_happens_each_message_is_consumed_exactly_once(cursor: str, see
             await broker.settle()
             for _ in range(50):
                 for client in clients:
-                    done += list(client.connection._consumers["s"].in_flight)
+                    done += list(client.connection.consumers["s"].in_flight)
                     client.ack_all()
                 await broker.settle()
             assert len(done) == count

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.broker.route.selector import compile_selector
-from tidegate.broker.route.selector_grammar import parse
+from tidegate.broker.lists.selector import compile_selector
+from tidegate.broker.lists.selector_grammar import parse
 from tidegate.spi import Message, RequestError
 
 MESSAGE = Message(

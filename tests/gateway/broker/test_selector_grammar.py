@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.broker.route.selector_grammar import DEPTH_MAX, LENGTH_MAX, parse
+from tidegate.broker.lists.selector_grammar import DEPTH_MAX, LENGTH_MAX, parse
 from tidegate.spi import RequestError
 
 A = ("name", "a")

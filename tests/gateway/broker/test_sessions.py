@@ -354,7 +354,7 @@ def test_a_group_keeps_messages_as_long_as_a_session_belongs_to_it() -> None:
             assert again.bodies("s") == [b"meanwhile"]
             again.connection.unsubscribe("s", forget=True)
             await broker.settle()
-            assert broker.core.shared == {}
+            assert broker.core.destinations.shared == {}
             assert broker.contents.subscriptions == {}
 
     run(main())
@@ -389,7 +389,7 @@ def test_a_session_that_expires_leaves_its_groups() -> None:
             stored.connection.disconnect(graceful=True)
             await asyncio.sleep(20)
             await broker.settle()
-            assert broker.core.shared == {}
+            assert broker.core.destinations.shared == {}
             assert broker.contents.subscriptions == {}
             assert broker.contents.sessions == {}
 

@@ -90,7 +90,7 @@ def test_what_is_kept_at_the_limit_is_what_the_policy_says(
                     await broker.settle()
             await broker.settle()
             assert failed == refused
-            assert broker.core.dropped == 7 - refused
+            assert broker.core.flow.dropped == 7 - refused
             assert other.bodies() == bodies(range(5) if refused else range(12))
             assert await received(broker) == bodies(kept)
             assert send(sender, range(20, 25)) == 0  # there is room again
@@ -107,12 +107,15 @@ def test_a_refused_publish_changes_nothing_and_says_which_subscription_is_full()
             sender = await broker.client()
             sender.send("topic://t", "1", retain=True)
             await broker.settle()
-            sequence, batches = broker.core.next_sequence, len(broker.store.batches)
+            sequence, batches = broker.core.writer.next_sequence, len(broker.store.batches)
             for retain in (False, True):
                 with pytest.raises(FlowControlError, match="'d' client='client of d' has 1 mess"):
                     sender.send("topic://t", "2", retain=retain)
             await broker.settle()
-            assert (broker.core.next_sequence, len(broker.store.batches)) == (sequence, batches)
+            assert (broker.core.writer.next_sequence, len(broker.store.batches)) == (
+                sequence,
+                batches,
+            )
             assert [m.body for m in broker.core.retained.matching(">")] == [b"1"]
             assert await received(broker) == [b"1"]
 
@@ -233,7 +236,7 @@ def test_the_oldest_are_dropped_also_when_they_are_only_in_the_store() -> None:
             assert reasons == {DiscardReason.DROPPED}
             (list_id,) = broker.contents.subscriptions
             assert len(broker.contents.lists[list_id]) == 6
-            assert broker.core.dropped == 44
+            assert broker.core.flow.dropped == 44
             assert await received(broker) == bodies(range(44, 50))
 
     run(main())
@@ -254,7 +257,7 @@ def test_what_was_delivered_before_is_not_dropped() -> None:
                 send(sender, range(number, number + 1))
                 await broker.settle()
             assert await received(broker) == [*bodies(range(2)), *bodies(range(8, 10))]
-            assert broker.core.dropped == 6
+            assert broker.core.flow.dropped == 6
 
     run(main())
 
@@ -266,7 +269,7 @@ def test_when_the_store_is_slow_to_drop_new_messages_are_dropped_instead() -> No
         async with Broker(policy("drop_oldest", 5, page_count=1, memory_limit=1)) as broker:
             await away(broker)
             sender = await broker.client()
-            (pending_list,) = broker.core.durable.values()
+            (pending_list,) = broker.core.destinations.durable.values()
             assert pending_list.limit is not None
 
             async def never(*_: int) -> list[Any]:
@@ -390,7 +393,7 @@ def test_every_message_is_refused_dropped_or_received_in_order_and_the_limit_hol
                     for _ in range(count):
                         await asyncio.sleep(0)
                 elif what == "acknowledge" and client is not None:
-                    consumer = client.connection._consumers["s"]
+                    consumer = client.connection.consumers["s"]
                     taken = list(consumer.in_flight)[:count]
                     got += [int(consumer.in_flight[i][0].message.body) for i in taken]
                     client.connection.acknowledge("s", taken)
@@ -401,7 +404,7 @@ def test_every_message_is_refused_dropped_or_received_in_order_and_the_limit_hol
                     client.subscribe("topic://t", durable_name="d", prefetch_count=2)
                 elif what == "restart":
                     await leave()
-                    dropped += broker.core.dropped
+                    dropped += broker.core.flow.dropped
                     await broker.kill()
                     sender = await broker.client()
                 if what != "turns":
@@ -413,7 +416,7 @@ def test_every_message_is_refused_dropped_or_received_in_order_and_the_limit_hol
                 assert len(broker.contents.lists[list_id]) <= limit + window
             await leave()
             got += map(int, await received(broker))
-            dropped += broker.core.dropped
+            dropped += broker.core.flow.dropped
             assert got == sorted(set(got))
             assert set(got) <= set(accepted)
             assert len(got) + dropped == len(accepted)
@@ -439,7 +442,7 @@ def test_publishes_that_the_full_store_dropped_take_no_room(overflow: str) -> No
             await asyncio.sleep(10)
             assert send(sender, range(5, 10)) == 0
             await broker.settle()
-            assert broker.core.dropped == 0
+            assert broker.core.flow.dropped == 0
             assert await received(broker) == bodies(range(5, 10))
 
     run(main())
@@ -471,14 +474,14 @@ def test_far_from_every_limit_no_publish_makes_a_detour() -> None:
             sender = await broker.client()
             send(sender, range(8_999))
             await broker.settle()
-            assert broker.core.detours == set()
+            assert broker.core.publisher._detours == set()
             send(sender, range(1))
             await broker.settle()
-            assert broker.core.detours == {broker.core.subscription_limits}
+            assert broker.core.publisher._detours == {broker.core.subscription_limits}
             assert send(sender, range(1_001)) == 1  # exact from here on
             await broker.settle()
             assert len(await received(broker)) == 10_000
-            assert broker.core.detours == set()
+            assert broker.core.publisher._detours == set()
 
     run(main())
 
@@ -494,7 +497,7 @@ def test_a_subscription_that_ends_at_its_limit_is_forgotten(overflow: str) -> No
             client = await broker.client("stomp", "client of d")
             client.subscribe("topic://t", durable_name="d")
             client.connection.unsubscribe("s", forget=True)
-            assert broker.core.detours == set()
+            assert broker.core.publisher._detours == set()
             assert send(sender, range(5)) == 0
 
     run(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_harness import Broker, run
 
-from tidegate.broker.sessions.succession import as_granted
+from tidegate.broker.lists.granted import as_granted
 from tidegate.spi import Message, StoredMessage
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_harness import Broker, Client, run
 
-from tidegate.broker.route.system_topics import SystemTopics, is_system
+from tidegate.broker.publish.system_topics import SystemTopics, is_system
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AccessError, AddMessage, Message, RetainHandling, SetRetained, names
 
@@ -285,13 +285,19 @@ def test_an_interval_of_zero_turns_them_off() -> None:
 def test_a_client_that_is_just_being_given_the_values_sees_the_old_one_before_the_new() -> None:
     async def main() -> None:
         async with Broker(system_topics_interval=0) as broker:
-            system = SystemTopics(broker.core, 1)
-            system.publish(broker.core.elapsed())
+            system = SystemTopics(
+                broker.core.flow,
+                broker.core.destinations,
+                broker.core.deliveries,
+                1,
+                broker.core.client_counts,
+            )
+            system.publish(broker.core.writer.elapsed())
             client = await broker.client("mqtt", "c")
             client.connection.writable(False)
             client.subscribe(EVERYTHING, qos=0, retain_handling=RetainHandling.SEND)
             await broker.settle()
-            system.publish(broker.core.elapsed() + 5_000_000)
+            system.publish(broker.core.writer.elapsed() + 5_000_000)
             client.connection.writable(True)
             await broker.settle()
             uptimes = [

@@ -9,7 +9,7 @@ import weakref
 import pytest
 from broker_harness import Broker, run
 
-from tidegate.broker.route.temporary import TEMPORARY_MAX
+from tidegate.broker.publish.temporary import TEMPORARY_MAX
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AccessError, Operation, RequestError, names
 
@@ -110,8 +110,8 @@ def test_it_is_gone_with_its_owner(kind: str, graceful: bool) -> None:
                 other.send(own, "too late")
             await broker.settle()
             core = broker.core
-            assert own not in core.queues
-            assert own not in core.routes
+            assert own not in core.destinations.queues
+            assert own not in core.destinations.routes
             assert not core.temporary._owners
             assert not core.temporary._owned
             assert everything(broker) == []
@@ -159,7 +159,7 @@ def test_a_name_that_never_was_is_refused() -> None:
             for destination in ("queue://$temporary.x.a", "topic://$temporary.x.a"):
                 with pytest.raises(RequestError, match="does not exist"):
                     client.send(destination, "m")
-            assert broker.core.queues == {}
+            assert broker.core.destinations.queues == {}
 
     run(main())
 

@@ -39,7 +39,7 @@ async def with_messages(broker: Broker, count: int = 3) -> Client:
 
 
 def in_flight(client: Client) -> list[int]:
-    return sorted(client.connection._consumers["s"].in_flight)
+    return sorted(client.connection.consumers["s"].in_flight)
 
 
 def test_a_commit_is_one_batch_and_nothing_happens_before_it() -> None:
@@ -136,7 +136,7 @@ def test_an_abort_puts_acknowledged_messages_back_in_flight_and_forgets_the_rest
             await broker.settle()
             assert client.confirmations == ["aborted"]
             assert in_flight(client) == [1, 2, 3]
-            assert client.connection._consumers["s"].in_flight_bytes == 3
+            assert client.connection.consumers["s"].in_flight_bytes == 3
             assert client.bodies() == [b"0", b"1", b"2"]  # nothing is delivered again
             assert broker.store.operations(Acknowledge, AddMessage) == []
             client.ack_all()
@@ -248,7 +248,7 @@ def test_a_commit_that_finds_no_room_is_undone_as_a_whole() -> None:
             # Acknowledged messages are in flight again, once; the rejected one was redelivered.
             assert in_flight(client) == [1, 2, 3, 4]
             assert client.sequences() == [1, 2, 3, 4, 3]
-            assert client.connection._consumers["s"].in_flight_bytes == 4
+            assert client.connection.consumers["s"].in_flight_bytes == 4
             await asyncio.sleep(FULL_BACK_OFF_S)
             client.connection.begin("t")
             client.connection.acknowledge("s", [1, 2, 3, 4], None, "t")

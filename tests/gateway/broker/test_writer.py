@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from broker_harness import Broker, message, run
 
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S, Turn
+from tidegate.broker.turn.turn import Turn
+from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
@@ -334,11 +335,11 @@ def test_one_that_fails_to_be_told_does_not_keep_the_others_from_it(
             await broker.settle()
             turn = broker.core.writer.turn
             if fails == "confirmed":
-                turn.units.append((0, 0, Bad(), "token", None))
+                turn.unit(len(turn.operations), Bad(), "token")
             client.send("queue://q", "1", "first")
             if fails != "confirmed":
                 count = len(turn.operations)
-                turn.units.append((count - 1, 1, Bad(), None, bug if fails == "undo" else None))
+                turn.unit(count - 1, Bad(), undo=[bug] if fails == "undo" else [])
                 broker.store.refuse(1)
             client.send("queue://q", "2", "second")
             await broker.settle()
@@ -627,14 +628,14 @@ def test_a_failing_dispatch_does_not_stop_the_turns(logged_errors: list[str]) ->
 
             bad = broker.queue("bad")
             bad.cursor = type("Broken", (), {"take": staticmethod(broken), "is_full": False})()
-            broker.core.mark_ready(bad)
+            broker.core.flow.mark_ready(bad)
             await broker.settle()
             client.send("queue://good", "m", "r")
             await broker.settle()
             assert client.confirmations == ["r"]
             assert client.bodies("good") == [b"m"]
             client.connection.unsubscribe("s")
-            broker.core.queues.pop("queue://bad")
+            broker.core.destinations.queues.pop("queue://bad")
 
     run(main())
 

@@ -25,13 +25,13 @@ from tidegate_protocols.mqtt import (
     encode,
 )
 from tidegate_protocols.mqtt._answers import PACKET_BYTES_MAX, Answers
-from tidegate_protocols.mqtt._context import SessionContext
-from tidegate_protocols.mqtt._fan_out import FanOut
-from tidegate_protocols.mqtt._outgoing import Outgoing
-from tidegate_protocols.mqtt._packets import Event
-from tidegate_protocols.mqtt._session import Session
-from tidegate_protocols.mqtt._subscriptions import SubscriptionIdentifiers
-from tidegate_protocols.mqtt._window import OutgoingSubscription, Window
+from tidegate_protocols.mqtt.codec.packets import Event
+from tidegate_protocols.mqtt.messages.fan_out import FanOut
+from tidegate_protocols.mqtt.messages.outgoing import Outgoing
+from tidegate_protocols.mqtt.messages.subscriptions import SubscriptionIdentifiers
+from tidegate_protocols.mqtt.messages.window import OutgoingSubscription, Window
+from tidegate_protocols.mqtt.session.context import SessionContext
+from tidegate_protocols.mqtt.session.session import Session
 
 
 class FakeLink:

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate_protocols.mqtt import PacketViolationError, ReasonCode
-from tidegate_protocols.mqtt._aliases import AliasesIn, AliasesOut
+from tidegate_protocols.mqtt.messages.aliases import AliasesIn, AliasesOut
 
 
 def test_an_alias_stands_for_the_topic_that_it_was_last_given():

@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spi import LocalProtocolError, Message
-from tidegate_protocols.mqtt import _bridge
-from tidegate_protocols.mqtt._bridge import (
+from tidegate_protocols.mqtt.codec.codes import PacketType
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.property_blocks import (
+    encode_properties,
+    encode_subscription_identifiers,
+    read_properties,
+)
+from tidegate_protocols.mqtt.messages import bridge
+from tidegate_protocols.mqtt.messages.bridge import (
     BLOCKS_BODY_BYTES_MAX,
     BLOCKS_COUNT_MAX,
     EXPIRY_INTERVAL_MAX,
@@ -14,13 +21,6 @@ from tidegate_protocols.mqtt._bridge import (
     RESPONSE_TOPICS,
     message_of,
     publish_properties,
-)
-from tidegate_protocols.mqtt._codes import PacketType
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
-from tidegate_protocols.mqtt._property_blocks import (
-    encode_properties,
-    encode_subscription_identifiers,
-    read_properties,
 )
 
 NOW = 1_700_000_000_000_000
@@ -200,11 +200,11 @@ def test_what_is_remembered_of_messages_is_bounded_and_never_anothers():
         # Each dies with its turn of the loop but for what is remembered, so addresses come again.
         found = sent(message(content_type=str(number)))
         assert found.content_type == str(number)
-        assert len(_bridge._blocks) <= BLOCKS_COUNT_MAX
-    _bridge._blocks.clear()
+        assert len(bridge._blocks) <= BLOCKS_COUNT_MAX
+    bridge._blocks.clear()
     large = Message("topic://a", bytes(BLOCKS_BODY_BYTES_MAX + 1), content_type="a")
     assert sent(large) == sent(large) == Properties(content_type="a")
-    assert _bridge._blocks == {}
+    assert bridge._blocks == {}
 
 
 def test_a_remembered_message_still_counts_its_seconds():

@@ -34,10 +34,10 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
-from tidegate_protocols.mqtt._codes import PACKET_REASONS, PacketType
-from tidegate_protocols.mqtt._fields import fixed_header
-from tidegate_protocols.mqtt._packets import Auth, Event, LargePublish
-from tidegate_protocols.mqtt._properties import (
+from tidegate_protocols.mqtt.codec.codes import PACKET_REASONS, PacketType
+from tidegate_protocols.mqtt.codec.fields import fixed_header
+from tidegate_protocols.mqtt.codec.packets import Auth, Event, LargePublish
+from tidegate_protocols.mqtt.codec.properties import (
     NO_PROPERTIES,
     PROPERTIES,
     WILL,

@@ -8,7 +8,7 @@ from tidegate_protocols.mqtt import (
     ReasonCode,
     UnsupportedVersionError,
 )
-from tidegate_protocols.mqtt._codes import (
+from tidegate_protocols.mqtt.codec.codes import (
     CLIENT_DISCONNECT_REASONS,
     CONNACK_RETURN_CODES,
     PACKET_REASONS,

@@ -5,8 +5,8 @@ import pytest
 from tidegate.spi import SESSION_NEVER_EXPIRES
 from tidegate_protocols.mqtt import Connect, MqttOptions, Properties, ReasonCode, Will
 from tidegate_protocols.mqtt._answers import PACKET_BYTES_MAX
-from tidegate_protocols.mqtt._connect import Origin, answers_to, common_name, read_connect
 from tidegate_protocols.mqtt._reasons import RefusedError
+from tidegate_protocols.mqtt.session.connect import Origin, answers_to, common_name, read_connect
 
 NOW_US = 1_000_000_000
 ANNOUNCED = Properties(maximum_packet_size=16 << 20, topic_alias_maximum=16)

@@ -20,9 +20,9 @@ from tidegate_protocols.mqtt import (
     TopicRequest,
 )
 from tidegate_protocols.mqtt._answers import Answers
-from tidegate_protocols.mqtt._connect import Origin, read_connect
-from tidegate_protocols.mqtt._context import SessionContext
-from tidegate_protocols.mqtt._conversation import Conversation
+from tidegate_protocols.mqtt.session.connect import Origin, read_connect
+from tidegate_protocols.mqtt.session.context import SessionContext
+from tidegate_protocols.mqtt.session.conversation import Conversation
 
 NOW_US = 1_000_000_000
 

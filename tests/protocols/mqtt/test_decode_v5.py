@@ -15,10 +15,10 @@ from tidegate_protocols.mqtt import (
     Pubrel,
     ReasonCode,
 )
-from tidegate_protocols.mqtt._codes import PACKET_REASONS, PacketType
-from tidegate_protocols.mqtt._decode_v5 import decode_publish_v5, decode_v5
-from tidegate_protocols.mqtt._fields import FILTERS_PER_PACKET_MAX
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.codes import PACKET_REASONS, PacketType
+from tidegate_protocols.mqtt.codec.decode_v5 import decode_publish_v5, decode_v5
+from tidegate_protocols.mqtt.codec.fields import FILTERS_PER_PACKET_MAX
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
 MALFORMED = mqtt_cases_v5.MALFORMED
 

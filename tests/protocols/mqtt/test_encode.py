@@ -17,9 +17,9 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
-from tidegate_protocols.mqtt._encode import acknowledgement, connack
-from tidegate_protocols.mqtt._packets import Auth
-from tidegate_protocols.mqtt._properties import Properties
+from tidegate_protocols.mqtt.codec.encode import acknowledgement, connack
+from tidegate_protocols.mqtt.codec.packets import Auth
+from tidegate_protocols.mqtt.codec.properties import Properties
 
 SOME = Properties(user_properties=(("k", "v"),))
 

@@ -18,10 +18,10 @@ from tidegate_protocols.mqtt import (
     Unsuback,
     encode,
 )
-from tidegate_protocols.mqtt._encode import PUBACK, PUBCOMP, PUBREC, PUBREL
-from tidegate_protocols.mqtt._encode_v5 import acknowledgement_v5, encode_v5, encode_within
-from tidegate_protocols.mqtt._packets import Auth
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.encode import PUBACK, PUBCOMP, PUBREC, PUBREL
+from tidegate_protocols.mqtt.codec.encode_v5 import acknowledgement_v5, encode_v5, encode_within
+from tidegate_protocols.mqtt.codec.packets import Auth
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
 R = ReasonCode
 BOTH = Properties(reason_string="why", user_properties=(("k", "v"),))

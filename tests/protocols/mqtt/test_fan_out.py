@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate_protocols.mqtt import Publish
-from tidegate_protocols.mqtt._fan_out import KEPT_BYTES_MAX, FanOut
+from tidegate_protocols.mqtt.messages.fan_out import KEPT_BYTES_MAX, FanOut
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidegate.spi import LocalProtocolError
 from tidegate_protocols.mqtt import MalformedPacketError
-from tidegate_protocols.mqtt._fields import (
+from tidegate_protocols.mqtt.codec.fields import (
     CLAUSES_3_1_1,
     CLAUSES_5_0,
     REMAINING_LENGTH_MAX,

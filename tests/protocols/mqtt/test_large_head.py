@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate_protocols.mqtt import NO_PROPERTIES, Properties, Publish, encode
-from tidegate_protocols.mqtt._large_head import TextCheck, body_start, text_check
+from tidegate_protocols.mqtt.codec.large_head import TextCheck, body_start, text_check
 
 BODY = b"b" * 20_000
 HEADER_BYTES = 4  # a first byte and a remaining length of three bytes

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.spi import AccessError, LocalProtocolError, RequestError, names
-from tidegate_protocols.mqtt._names import (
+from tidegate_protocols.mqtt.messages.names import (
     CACHE_COUNT_MAX,
     CACHED_NAME_LENGTH_MAX,
     DESTINATIONS,

@@ -6,8 +6,8 @@ import pytest
 
 from tidegate.spi import InflightDirection, InflightRecord, InflightState, LargeBody
 from tidegate_protocols.mqtt import NO_PROPERTIES, Properties, Publish
-from tidegate_protocols.mqtt._outgoing import remaining_length_of
-from tidegate_protocols.mqtt._window import PACKET_ID_MAX
+from tidegate_protocols.mqtt.messages.outgoing import remaining_length_of
+from tidegate_protocols.mqtt.messages.window import PACKET_ID_MAX
 
 OUT = InflightDirection.OUT
 PUBLISHED = InflightState.PUBLISHED
@@ -121,7 +121,7 @@ def test_a_message_that_mqtt_cannot_carry_goes_back_and_the_others_go_out(
 
 def test_a_body_longer_than_a_packet_goes_back(make_side, stored, monkeypatch):
     # 256 MiB for real would be slow: the limit comes down instead.
-    monkeypatch.setattr("tidegate_protocols.mqtt._outgoing.REMAINING_LENGTH_MAX", 100)
+    monkeypatch.setattr("tidegate_protocols.mqtt.messages.outgoing.REMAINING_LENGTH_MAX", 100)
     side = make_side()
     fits, exceeds = stored(1, body=b"x" * 95), stored(2, body=b"x" * 96)
     side.outgoing.deliver(side.subscribed("a", 1), [fits, exceeds])

@@ -3,8 +3,8 @@
 import pytest
 
 from tidegate_protocols.mqtt import Connect, Puback, Publish, ReasonCode, TopicRequest
-from tidegate_protocols.mqtt._packets import Auth
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.packets import Auth
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
 
 def test_a_connect_never_shows_its_password():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidegate_protocols.mqtt._codes import PacketType
-from tidegate_protocols.mqtt._properties import (
+from tidegate_protocols.mqtt.codec.codes import PacketType
+from tidegate_protocols.mqtt.codec.properties import (
     NO_PROPERTIES,
     PROPERTIES,
     WILL,

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from tidegate.spi import LocalProtocolError, PeerProtocolError
 from tidegate_protocols.mqtt import PacketType
-from tidegate_protocols.mqtt._properties import (
+from tidegate_protocols.mqtt.codec.properties import (
     NO_PROPERTIES,
     PROPERTIES,
     WILL,
     Properties,
     PropertyType,
 )
-from tidegate_protocols.mqtt._property_blocks import (
+from tidegate_protocols.mqtt.codec.property_blocks import (
     CACHE_COUNT_MAX,
     CACHED_BLOCK_BYTES_MAX,
     PROPERTIES_PER_PACKET_MAX,

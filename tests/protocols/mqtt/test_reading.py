@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate_protocols.mqtt._reading import UNREAD_REPLIES_BYTES_MAX, Pause, Reading
+from tidegate_protocols.mqtt.session.reading import UNREAD_REPLIES_BYTES_MAX, Pause, Reading
 
 
 @pytest.fixture

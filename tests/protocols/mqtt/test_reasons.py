@@ -11,8 +11,6 @@ from tidegate.spi import (
     StoreIOError,
 )
 from tidegate_protocols.mqtt import MalformedPacketError, PacketViolationError
-from tidegate_protocols.mqtt._codes import PACKET_REASONS, PacketType
-from tidegate_protocols.mqtt._codes import ReasonCode as Code
 from tidegate_protocols.mqtt._reasons import (
     RefusedError,
     connect_reason,
@@ -20,6 +18,8 @@ from tidegate_protocols.mqtt._reasons import (
     publish_reason,
     subscribe_reason,
 )
+from tidegate_protocols.mqtt.codec.codes import PACKET_REASONS, PacketType
+from tidegate_protocols.mqtt.codec.codes import ReasonCode as Code
 
 ERRORS = [
     AccessError("no"),

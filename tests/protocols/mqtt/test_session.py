@@ -45,8 +45,8 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
-from tidegate_protocols.mqtt._reading import UNREAD_REPLIES_BYTES_MAX
-from tidegate_protocols.mqtt._session import (
+from tidegate_protocols.mqtt.session.reading import UNREAD_REPLIES_BYTES_MAX
+from tidegate_protocols.mqtt.session.session import (
     CONNECT_BYTES_MAX,
     LONG_PACKET_BYTES,
 )

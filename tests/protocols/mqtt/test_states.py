@@ -26,8 +26,8 @@ from tidegate_protocols.mqtt import (
     Unsuback,
     Unsubscribe,
 )
-from tidegate_protocols.mqtt._packets import LargePublish
-from tidegate_protocols.mqtt._states import PACKET_INPUTS, TRANSITIONS, Input, next_state
+from tidegate_protocols.mqtt.codec.packets import LargePublish
+from tidegate_protocols.mqtt.session.states import PACKET_INPUTS, TRANSITIONS, Input, next_state
 
 CONNECTING = SessionState.CONNECTING
 AUTHENTICATING = SessionState.AUTHENTICATING

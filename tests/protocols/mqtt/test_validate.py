@@ -12,7 +12,7 @@ from tidegate_protocols.mqtt import (
     Publish,
     validate,
 )
-from tidegate_protocols.mqtt._properties import Properties
+from tidegate_protocols.mqtt.codec.properties import Properties
 
 
 @pytest.mark.parametrize("case", mqtt_cases.params(mqtt_cases.VIOLATIONS))

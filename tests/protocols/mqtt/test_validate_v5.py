@@ -6,9 +6,9 @@ import pytest
 from mqtt_cases import assert_refused
 
 from tidegate_protocols.mqtt import PacketViolationError, Pingreq, Publish
-from tidegate_protocols.mqtt._packets import Auth
-from tidegate_protocols.mqtt._properties import NO_PROPERTIES, Properties
-from tidegate_protocols.mqtt._validate_v5 import (
+from tidegate_protocols.mqtt.codec.packets import Auth
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
+from tidegate_protocols.mqtt.codec.validate_v5 import (
     payload_matches_format,
     validate_publish_from_client,
     validate_sender,

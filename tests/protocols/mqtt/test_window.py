@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.spi import InflightDirection, InflightRecord, InflightState, RequestError
 from tidegate_protocols.mqtt import PacketViolationError, Publish, Pubrel, ReasonCode
-from tidegate_protocols.mqtt._window import PACKET_ID_MAX, SENT_THROUGH_ID
+from tidegate_protocols.mqtt.messages.window import PACKET_ID_MAX, SENT_THROUGH_ID
 
 OUT = InflightDirection.OUT
 PUBLISHED, RELEASED = InflightState.PUBLISHED, InflightState.RELEASED

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.spi import PeerProtocolError
-from tidegate_protocols.stomp._destinations import (
+from tidegate_protocols.stomp.codec.destinations import (
     canonical,
     temporary,
     to_publish,

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spi import PeerProtocolError
-from tidegate_protocols.stomp._escape import escape_name, escape_value, unescape
-from tidegate_protocols.stomp._frames import Version
+from tidegate_protocols.stomp.codec.escape import escape_name, escape_value, unescape
+from tidegate_protocols.stomp.codec.frames import Version
 
 text = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 

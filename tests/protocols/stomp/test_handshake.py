@@ -3,12 +3,14 @@
 import pytest
 
 from tidegate.spi import PeerProtocolError
-from tidegate_protocols.stomp._frames import Frame, Version
-from tidegate_protocols.stomp._handshake import NoCommonVersionError, read
+from tidegate_protocols.stomp._handshake import NoCommonVersionError, read_handshake
+from tidegate_protocols.stomp.codec.frames import Frame, Version
 
 
 def connect(body=b"", **headers):
-    return read(Frame("CONNECT", {k.replace("_", "-"): v for k, v in headers.items()}, body))
+    return read_handshake(
+        Frame("CONNECT", {k.replace("_", "-"): v for k, v in headers.items()}, body)
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,10 +47,10 @@ def test_no_accept_version_means_1_0_without_heart_beats():
 def test_a_websocket_subprotocol_binds_the_version(bound, headers, is_accepted):
     frame = Frame("CONNECT", headers, b"")
     if is_accepted:
-        assert read(frame, bound=bound).version is bound
+        assert read_handshake(frame, bound=bound).version is bound
         return
     with pytest.raises(NoCommonVersionError, match=f"binds this connection to STOMP {bound.value}"):
-        read(frame, bound=bound)
+        read_handshake(frame, bound=bound)
 
 
 @pytest.mark.parametrize("accepted", ["2.0", "", "1.3,1.4", "12"])

@@ -11,9 +11,9 @@ from large_fakes import FakeBodies, settled
 
 from tidegate.spi import PeerProtocolError, RequestError
 from tidegate_protocols._large_in import BODIES_MAX, HIGH_BYTES, LOW_BYTES
-from tidegate_protocols.stomp._decoder import Decoder
-from tidegate_protocols.stomp._frames import Limits, Version
 from tidegate_protocols.stomp._large_in import LargeSends
+from tidegate_protocols.stomp.codec.decoder import Decoder
+from tidegate_protocols.stomp.codec.frames import Limits, Version
 
 SIZE = 5000
 LIMITS = Limits(large_bytes_min=2000, large_bytes_max=1 << 30)

@@ -3,8 +3,8 @@
 import pytest
 
 from tidegate.spi import Message, PeerProtocolError
-from tidegate_protocols.stomp._frames import Frame
-from tidegate_protocols.stomp._messages import message_of
+from tidegate_protocols.stomp.codec.frames import Frame
+from tidegate_protocols.stomp.codec.messages import message_of
 
 
 def any_of(pairs=(), **headers):

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spi import Message, PeerProtocolError, StoredMessage
-from tidegate_protocols.stomp._encoder import MessageEncoder
-from tidegate_protocols.stomp._frames import Version
 from tidegate_protocols.stomp._subscriptions import AckMode, Subscription
+from tidegate_protocols.stomp.codec.encoder import MessageEncoder
+from tidegate_protocols.stomp.codec.frames import Version
 
 MESSAGE = Message("queue://a", b"")
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from tidegate.spi import PeerProtocolError
-from tidegate_protocols.stomp._frames import ACK_RUN, CLIENT_COMMANDS
 from tidegate_protocols.stomp._transitions import Input, State, input_of, step
+from tidegate_protocols.stomp.codec.frames import ACK_RUN, CLIENT_COMMANDS
 
 W, C, K, L, X = State.WAITING, State.CONNECTING, State.CONNECTED, State.LEAVING, State.CLOSED
 

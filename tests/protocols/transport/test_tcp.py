@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
+import os
+import re
+import resource
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -124,6 +128,66 @@ def test_one_connection_too_many_is_told_and_closed(run, caplog):
             await handler.until(lambda h: isinstance(h.events[-1], tuple))
             _, writer, _ = await connected(port, handlers)
             assert listener.connection_count == 1
+            await hang_up(writer)
+
+    run(scenario())
+
+
+def test_refusals_are_logged_now_and_then_with_their_number(run, caplog, monkeypatch):
+    monkeypatch.setattr(tcp, "LOG_EVERY_S", 0.3)
+
+    async def scenario():
+        async with listening(connections_max=1, refusal=b"full\n") as (_, handlers, port):
+
+            async def is_full():
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                told = await reader.read()
+                await hang_up(writer)
+                return told == b"full\n"
+
+            for _ in range(3):  # each time the limit is left and reached again
+                _, writer, handler = await connected(port, handlers)
+                assert await is_full()
+                await hang_up(writer)
+                await handler.until(lambda h: isinstance(h.events[-1], tuple))
+            assert caplog.text.count("connections refused") == 1
+            await asyncio.sleep(tcp.LOG_EVERY_S)
+            _, writer, _ = await connected(port, handlers)
+            assert await is_full()
+            await hang_up(writer)
+            assert re.findall(r"refused connections_max=1 count=(\d+)", caplog.text) == ["1", "3"]
+
+    run(scenario())
+
+
+def test_without_descriptors_the_others_go_on_and_accepting_rests(run, caplog):
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
+            reader, writer, _ = await connected(port, handlers)
+            late = socket.socket()
+            late.setblocking(False)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            free = os.dup(0)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))  # not one more
+            try:
+                await loop.sock_connect(late, ("127.0.0.1", port))  # the kernel takes it
+                began, used = loop.time(), time.thread_time()
+                while "accept failed" not in caplog.text:
+                    await asyncio.sleep(0)
+                while loop.time() - began < 5 * tcp.ACCEPT_RETRY_S / 2:
+                    await asyncio.sleep(tcp.ACCEPT_RETRY_S / 10)
+                    writer.write(b"x")
+                    assert await reader.readexactly(1) == b"x"
+                assert time.thread_time() - used < (loop.time() - began) / 2, "it spins"
+                assert caplog.text.count("accept failed") == 1
+                assert len(handlers) == 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            await loop.sock_sendall(late, b"late")
+            assert await loop.sock_recv(late, 4) == b"late"
+            late.close()
             await hang_up(writer)
 
     run(scenario())

@@ -136,6 +136,7 @@ async def listening(
     chosen: TransportOptions,
     make: Callable[[], Recorder] = Recorder,
     sockets: TwoSockets | None = None,
+    connections_max: int = 10,
 ):
     handlers: list[Recorder] = []
 
@@ -147,7 +148,8 @@ async def listening(
         "127.0.0.1",
         0,
         make_handler,
-        connections_max=10,
+        connections_max=connections_max,
+        refusal=b"full\n",
         tls=server_context(chosen),
         tls_handshake_timeout_s=chosen.handshake_timeout,
         sockets=sockets,
@@ -270,6 +272,32 @@ def test_plain_bytes_never_reach_a_handler_and_silence_ends(run, files):
                     await reader.read()
                 await hang_up(writer)
             assert handlers == []
+
+    run(scenario())
+
+
+def test_the_limit_of_a_listener_counts_from_accept_on(run, files, authority, caplog):
+    async def scenario():
+        async with listening(options(files, handshake_timeout="200ms"), connections_max=2) as (
+            listener,
+            handlers,
+            port,
+        ):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            while listener.connection_count < 2:
+                await asyncio.sleep(0)
+            assert await is_refused(port, client_context(authority))  # at once, without a handshake
+            assert "connections refused connections_max=2" in caplog.text
+            assert (listener.connection_count, handlers) == (2, [])
+            for reader, writer in silent:
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+                await hang_up(writer)
+            while listener.connection_count:
+                await asyncio.sleep(0.01)
+            _, writer = await connect(port, client_context(authority))
+            assert listener.connection_count == 1
+            await hang_up(writer)
 
     run(scenario())
 

@@ -97,9 +97,9 @@ class AcknowledgedLog:
         refusing: publishes must be refused: the log is over its limit and the policy says so.
     """
 
-    def __init__(self, store: MessageStore, store_id: str, config: BrokerConfig) -> None:
+    def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
         self.store = store
-        self.store_id = store_id
+        self.store_id = ""  # until the store is open
         self.refusing = False
         self._config = config
         self._readers: list[Reader] = []

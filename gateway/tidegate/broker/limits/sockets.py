@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import logging
 import resource
+import time
+from typing import Final
 
 from tidegate.config import DESCRIPTORS_RESERVED
 
 _log = logging.getLogger("tidegate.broker")
+
+#: A line about those that are refused at most so often.
+LOG_EVERY_S: Final = 10.0
 
 
 class Sockets:
@@ -24,6 +29,7 @@ class Sockets:
         self.count = 0
         self._connections_max = connections_max
         self._refused = 0
+        self._log_next_at = 0.0
 
     @property
     def limit(self) -> int:
@@ -38,17 +44,20 @@ class Sockets:
         limit = self.limit
         if self.count < limit:
             self.count += 1
-            self._refused = 0
             return True
-        if not self._refused:  # once an episode: a storm must not fill the log
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._log_next_at:  # whoever connects decides how often
             _log.error(
-                "sockets=%d: at the limit, more are closed at once (broker.connections_max=%d,"
-                " descriptors of the process less %d)",
+                "sockets=%d refused=%d: at the limit, more are closed at once"
+                " (broker.connections_max=%d, descriptors of the process less %d)",
                 limit,
+                self._refused,
                 self._connections_max,
                 DESCRIPTORS_RESERVED,
             )
-        self._refused += 1
+            self._log_next_at = now + LOG_EVERY_S
+            self._refused = 0
         return False
 
     def closed(self) -> None:

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidegate.broker.lists.pending_list import Limit, PendingList
 from tidegate.broker.route.router import Route
+from tidegate.broker.turn.flow import Flow
+from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import Discard, DiscardReason, FlowControlError, StoredMessage
-
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.lists.pending_list import PendingList
 
 _log = logging.getLogger("tidegate.broker.limit")
 
@@ -51,12 +50,13 @@ class SubscriptionLimit:
     __slots__ = (
         "_accepted",
         "_before",
-        "_core",
         "_is_dropping",
         "_is_reached",
         "_kept_count",
+        "_limits",
         "_list",
         "_margin",
+        "_writer",
         "count_max",
         "dropped",
         "is_near",
@@ -64,13 +64,14 @@ class SubscriptionLimit:
     )
 
     def __init__(
-        self, core: BrokerCore, pending_list: PendingList, count_max: int, overflow: str
+        self, limits: SubscriptionLimits, pending_list: PendingList, count_max: int, overflow: str
     ) -> None:
         self.count_max = count_max
         self.overflow = overflow
         self.is_near = False
         self.dropped = 0
-        self._core = core
+        self._limits = limits
+        self._writer = limits.writer
         self._list = pending_list
         self._margin = max(MARGIN, count_max // 10)
         # How many were accepted, and the turn they are in: the last one and the one before.
@@ -84,7 +85,7 @@ class SubscriptionLimit:
         """How many messages more it may take; negative above the limit."""
         unwritten = 0
         for count, turn in (self._accepted, self._before):
-            if turn >= self._core.writer.batches:  # not written yet
+            if turn >= self._writer.batches:  # not written yet
                 unwritten += count
         return self.count_max - self._pending() - unwritten
 
@@ -98,7 +99,7 @@ class SubscriptionLimit:
     def accept(self) -> None:
         """A message for it is being published."""
         count, turn = self._accepted
-        filling = self._core.writer.turns
+        filling = self._writer.turns
         if turn != filling:
             self._before = self._accepted
             count = 0
@@ -110,7 +111,7 @@ class SubscriptionLimit:
         if pending >= self.count_max - self._margin:
             if not self.is_near:
                 self.is_near = True
-                self._core.subscription_limits.watch(self)
+                self._limits.watch(self)
             if pending > self.count_max and self.overflow == DROP_OLDEST:
                 self._drop_oldest(pending - self.count_max)
         elif self.is_near:
@@ -121,7 +122,7 @@ class SubscriptionLimit:
     def end(self) -> None:
         """Publishes need not be watched any more."""
         self.is_near = False
-        self._core.subscription_limits.ignore(self)
+        self._limits.ignore(self)
 
     def refusal(self) -> FlowControlError:
         """Log, and make the error for a publish that does not go through."""
@@ -135,7 +136,7 @@ class SubscriptionLimit:
         """Count messages that this list does not get, and log the first."""
         self._tell("dropped")
         self.dropped += count
-        self._core.dropped += count
+        self._limits.flow.dropped += count
 
     def _pending(self) -> int:
         pending_list = self._list
@@ -184,7 +185,7 @@ class SubscriptionLimit:
                     excess -= len(gone)
                     self.drop(len(gone))
                     discard = Discard(pending_list.id, tuple(gone), DiscardReason.DROPPED)
-                    self._core.add_operation(discard, synced=False)
+                    self._writer.add_operation(discard, synced=False)
         finally:
             self._is_dropping = False
             if kept:
@@ -202,19 +203,28 @@ class SubscriptionLimit:
 class SubscriptionLimits:
     """The lists that are near their limits."""
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
-        self._near: set[SubscriptionLimit] = set()
+    def __init__(self, flow: Flow, detours: set[object]) -> None:
+        """*detours*: see :class:`tidegate.broker.publish.publisher.Publisher`."""
+        self.flow = flow
+        self.writer: TurnWriter = flow.writer
+        self._detours = detours
+        self._near: set[Limit] = set()
         self._routes: dict[tuple[Route, tuple[PendingList, ...]], Route] = {}
 
-    def watch(self, limit: SubscriptionLimit) -> None:
-        self._near.add(limit)
-        self._core.detours.add(self)
+    def set_limit(self, pending_list: PendingList, count_max: int, overflow: str) -> None:
+        """Let at most *count_max* messages (0: any number) wait in the list."""
+        if count_max:
+            pending_list.limit = SubscriptionLimit(self, pending_list, count_max, overflow)
+            pending_list.limit.update()
 
-    def ignore(self, limit: SubscriptionLimit) -> None:
+    def watch(self, limit: Limit) -> None:
+        self._near.add(limit)
+        self._detours.add(self)
+
+    def ignore(self, limit: Limit) -> None:
         self._near.discard(limit)
         if not self._near:
-            self._core.detours.discard(self)
+            self._detours.discard(self)
             self._routes.clear()
 
     def admit(self, route: Route) -> Route:
@@ -230,7 +240,7 @@ class SubscriptionLimits:
         for limit in near:
             if limit.overflow == REFUSE and limit.room() <= 0:
                 raise limit.refusal()
-        excluded: list[SubscriptionLimit] = []
+        excluded: list[Limit] = []
         for limit in near:
             if limit.excludes():
                 limit.drop(1)
@@ -244,7 +254,7 @@ class SubscriptionLimits:
 
         Raises: FlowControlError.
         """
-        counts: dict[SubscriptionLimit, int] = {}
+        counts: dict[Limit, int] = {}
         for route in routes:
             for item in route.stored:
                 limit = item.limit
@@ -254,7 +264,7 @@ class SubscriptionLimits:
             if limit.room() < count:
                 raise limit.refusal()
 
-    def _without(self, route: Route, excluded: list[SubscriptionLimit]) -> Route:
+    def _without(self, route: Route, excluded: list[Limit]) -> Route:
         """One and the same object each time: messages of a turn are handed out by route."""
         gone = tuple(item for item in route.stored if item.limit in excluded)
         found = self._routes.get((route, gone))

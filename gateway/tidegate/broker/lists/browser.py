@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import Final, Protocol
 
-from tidegate.broker.lists.consumer import Consumer
-from tidegate.broker.route.selector import Matcher
-from tidegate.spi import GatewayError, StoreError, Token
+from tidegate.broker.lists.pending_list import Client, Consumer, PendingList
+from tidegate.broker.lists.selector import Matcher
+from tidegate.broker.lists.turns import Turns
+from tidegate.spi import GatewayError, MessageStore, StoreError, Token
 
-if TYPE_CHECKING:
-    from tidegate.broker.connection import Connection
-    from tidegate.broker.core import BrokerCore
+
+class BrowsingClient(Client, Protocol):
+    """A connection, as far as a browser needs it."""
+
+    def failed(self, token: Token, error: GatewayError) -> None: ...
+    def is_served(self, consumer: Consumer) -> bool: ...
+    def browsed(self, browser: Browser) -> None: ...
+
+
+class Around(Protocol):
+    """What a browser asks of those around it."""
+
+    @property
+    def store(self) -> MessageStore: ...
+    @property
+    def queues(self) -> dict[str, PendingList]: ...
+    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
+
 
 #: What is read from the store, and held in memory, at a time: messages, and bytes of bodies.
 PAGE_COUNT: Final = 100
@@ -26,18 +43,19 @@ class Browser(Consumer):
     the client published just before is durable and seen.
     """
 
-    __slots__ = ("_core", "_last", "_woken")
+    __slots__ = ("_around", "_client", "_last", "_turns", "_woken")
 
     def __init__(
         self,
-        connection: Connection,
-        core: BrokerCore,
+        client: BrowsingClient,
+        around: Around,
+        turns: Turns,
         key: str,
         destination: str,
         matches: Matcher | None = None,
     ) -> None:
         super().__init__(
-            connection,
+            client,
             key,
             destination,
             subscription_name=key,
@@ -46,45 +64,45 @@ class Browser(Consumer):
             prefetch_bytes=PAGE_BYTES,
             matches=matches,
         )
-        self._core = core
-        self._last = core.next_sequence - 1
+        self._client = client
+        self._around = around
+        self._turns = turns
+        self._last = turns.next_sequence - 1
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
         """The socket takes more, or the subscription ended."""
         self._woken.set()
 
-    def confirmed(self, tokens: list[Token]) -> None:
-        """From the writer: everything that was asked for before is durable."""
-        del tokens
-        self._core.spawn(self._run(), f"browse {self.destination}")
-
-    def failed(self, token: Token, error: GatewayError) -> None:
-        """From the writer: it is not; whoever published is told, and here there is no more to do."""
-        del token
-        self.connection.failed(None, error)
+    def begin(self) -> None:
+        """Show the queue when everything that was asked for before is durable."""
+        # When it is not, whoever published is told, and here there is no more to do.
+        self._turns.when_durable(
+            lambda: self._around.spawn(self._run(), f"browse {self.destination}"),
+            lambda error: self._client.failed(None, error),
+        )
 
     async def _run(self) -> None:
-        connection, core = self.connection, self._core
-        pending_list = core.queues.get(self.destination)
+        client, around = self._client, self._around
+        pending_list = around.queues.get(self.destination)
         after = 0
         while pending_list is not None:
-            while connection.is_served(self) and not connection.is_writable:
+            while client.is_served(self) and not client.is_writable:
                 self._woken.clear()
                 await self._woken.wait()
-            if not connection.is_served(self):
+            if not client.is_served(self):
                 return
             try:
-                page = await core.store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
+                page = await around.store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
             except StoreError as error:
-                if connection.is_served(self):
-                    connection.failed(None, error)
+                if client.is_served(self):
+                    client.failed(None, error)
                 return
-            if not connection.is_served(self):
+            if not client.is_served(self):
                 return
             if not page:
                 break
-            now, matches = core.now(), self.matches
+            now, matches = self._turns.now(), self.matches
             shown = [
                 stored
                 for stored in page
@@ -93,9 +111,9 @@ class Browser(Consumer):
                 and (matches is None or matches(stored.message))
             ]
             if shown:
-                connection.deliver(self, shown)
+                client.deliver(self, shown)
             after = page[-1].sequence
             if after >= self._last:
                 break
             await asyncio.sleep(0)  # the socket's flow control acts between turns
-        connection.browsed(self)
+        client.browsed(self)

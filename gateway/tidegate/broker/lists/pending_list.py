@@ -1,39 +1,216 @@
-"""A pending list: the one structure behind queues and topic subscriptions (design, section 2.6)."""
+"""A pending list: the one structure behind queues and topic subscriptions (design, section 2.6).
+
+With its consumers: neither is anything without the other. What either wants of those around it is
+said by the protocols here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Sequence
+from typing import Final, Protocol, TypeAlias
 
-from tidegate.broker.limits.subscription_limit import SubscriptionLimit
-from tidegate.broker.lists.selecting import Selecting
-from tidegate.broker.sessions.succession import Succession, as_granted
+from tidegate.broker.lists.granted import as_granted
+from tidegate.broker.lists.selector import Matcher
 from tidegate.spi import (
     Discard,
     DiscardReason,
+    FlowControlError,
+    Operation,
     PendingCursor,
     StoredMessage,
     StoreError,
     Subscription,
 )
 
-if TYPE_CHECKING:
-    from tidegate.broker.connection import Connection
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.lists.consumer import Consumer
-    from tidegate.broker.route.retained_delivery import RetainedDelivery
-    from tidegate.broker.route.selector import Matcher
+_log = logging.getLogger("tidegate.broker.pending_list")
 
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
 
-
 #: How long after a page could not be read it is tried again: consumers wait for it.
 PAGE_RETRY_S: Final = 5.0
 
-_log = logging.getLogger("tidegate.broker.pending_list")
+#: What an automatically acknowledged consumer is given in one turn at most when it states no
+#: prefetch: the socket's own flow control only acts between turns.
+AUTOMATIC_TURN_COUNT: Final = 1000
+
+#: (message, its list, microseconds since the epoch when it was handed out)
+InFlight: TypeAlias = "tuple[StoredMessage, PendingList, int]"
+
+
+class Client(Protocol):
+    """A connection, as far as lists need it."""
+
+    client_id: str
+    protocol: str
+    is_writable: bool
+
+    def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None: ...
+    def throttle(self, reason: object) -> None: ...
+    def unthrottle(self, reason: object) -> None: ...
+
+
+class Choosing(Protocol):
+    """The consumers of a list that have a selector (:mod:`tidegate.broker.lists.selecting`)."""
+
+    def attach(self, consumer: Consumer, matches: Matcher) -> None: ...
+    def detach(self, consumer: Consumer) -> bool: ...
+    def offer(self, messages: Sequence[StoredMessage]) -> None: ...
+    def returned(self, messages: Sequence[StoredMessage]) -> None: ...
+    def leaving(self, sequences: list[int]) -> None: ...
+    def dispatch(self) -> None: ...
+
+
+class Succeeding(Protocol):
+    """One list in the place of another (:mod:`tidegate.broker.lists.succession`)."""
+
+    @property
+    def old(self) -> PendingList: ...
+    @property
+    def new(self) -> PendingList: ...
+    def is_over(self) -> bool: ...
+    def old_dispatched(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class Limit(Protocol):
+    """How many messages may wait (:mod:`tidegate.broker.limits.subscription_limit`)."""
+
+    count_max: int
+    overflow: str
+    is_near: bool
+
+    def room(self) -> int: ...
+    def excludes(self) -> bool: ...
+    def accept(self) -> None: ...
+    def drop(self, count: int) -> None: ...
+    def update(self) -> None: ...
+    def end(self) -> None: ...
+    def refusal(self) -> FlowControlError: ...
+
+
+class Stepping(Protocol):
+    """Retained messages on their way (:mod:`tidegate.broker.publish.retained_delivery`)."""
+
+    def step(self) -> None: ...
+
+
+class Surroundings(Protocol):
+    """What a list asks of those around it.
+
+    Attributes:
+        full_lists: those that take no more; their producers wait.
+        nowhere: the list of what is in flight and in no list.
+        sent: messages handed to front-ends.
+    """
+
+    full_lists: set[PendingList]
+    sent: int
+
+    @property
+    def nowhere(self) -> PendingList: ...
+    def now(self) -> int: ...
+    def mark_ready(self, pending_list: PendingList) -> None: ...
+    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
+    def add_operation(self, operation: Operation, /) -> None: ...
+    def acknowledge_automatically(
+        self,
+        consumer: Consumer,
+        pending_list: PendingList,
+        messages: Sequence[StoredMessage],
+        now: int,
+        /,
+    ) -> None: ...
+    def rest(self, consumer: Consumer) -> None: ...
+    def release_consumer(self, client: Client) -> None: ...
+    def count_dropped(self, pending_list: PendingList, count: int) -> None: ...
+    def lower(self, pending_list: PendingList, is_lowered: bool, /) -> None: ...
+    def half_sent(
+        self, subscription: Subscription, messages: Sequence[StoredMessage], /
+    ) -> set[int]: ...
+    def choosing(self, pending_list: PendingList) -> Choosing: ...
+    def ended(self, pending_list: PendingList, /) -> None: ...
+
+
+class Consumer:
+    """A subscription that is being served.
+
+    Attributes:
+        destination: what was subscribed to; may be a filter.
+        acknowledges_all: it acknowledges also what is not stored for it.
+        in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
+        in_flight_bytes: bytes of their bodies.
+        lists: what it consumes from; several for a queue filter.
+        matches: what its selector wants of a queue; None: everything. The selector of a topic
+            subscription is the list's, which holds nothing else.
+        resting: it was handed messages without acknowledgement and waits for the next turn.
+    """
+
+    __slots__ = (
+        "acknowledge",
+        "acknowledges_all",
+        "client",
+        "destination",
+        "in_flight",
+        "in_flight_bytes",
+        "key",
+        "lists",
+        "matches",
+        "prefetch_bytes",
+        "prefetch_count",
+        "resting",
+        "subscription_name",
+    )
+
+    def __init__(
+        self,
+        client: Client,
+        key: str,
+        destination: str,
+        *,
+        subscription_name: str,
+        acknowledge: bool,
+        prefetch_count: int,
+        prefetch_bytes: int,
+        matches: Matcher | None = None,
+        acknowledges_all: bool = True,
+    ) -> None:
+        self.client = client
+        self.key = key
+        self.destination = destination
+        self.subscription_name = subscription_name
+        self.acknowledge = acknowledge
+        self.acknowledges_all = acknowledge and acknowledges_all
+        self.prefetch_count = prefetch_count
+        self.prefetch_bytes = prefetch_bytes
+        self.in_flight: dict[int, InFlight] = {}
+        self.in_flight_bytes = 0
+        self.lists: list[PendingList] = []
+        self.matches = matches
+        self.resting = False
+
+    def is_full(self) -> bool:
+        """As much is in flight as may be."""
+        return (
+            len(self.in_flight) >= self.prefetch_count
+            or self.in_flight_bytes >= self.prefetch_bytes
+        )
+
+    def room(self) -> int:
+        """How many messages may be handed out now; 0 when none."""
+        if not self.client.is_writable or self.resting:
+            return 0
+        if not self.acknowledge:
+            return self.prefetch_count
+        if self.in_flight_bytes >= self.prefetch_bytes:
+            return 0
+        return self.prefetch_count - len(self.in_flight)
+
+    def room_bytes(self) -> int:
+        """How many bytes of bodies may be handed out now; meaningful when ``room()`` is not 0."""
+        return max(1, self.prefetch_bytes - self.in_flight_bytes)
 
 
 class PendingList:
@@ -55,7 +232,7 @@ class PendingList:
     """
 
     __slots__ = (
-        "_broker",
+        "_around",
         "_dispatching",
         "_next_consumer",
         "_paging",
@@ -82,7 +259,7 @@ class PendingList:
 
     def __init__(
         self,
-        broker: BrokerCore,
+        around: Surroundings,
         list_id: int,
         destination: str,
         cursor: PendingCursor,
@@ -97,7 +274,7 @@ class PendingList:
         is_removed: bool = False,
         matches: Matcher | None = None,
     ) -> None:
-        self._broker = broker
+        self._around = around
         self.id = list_id
         self.destination = destination
         self.cursor = cursor
@@ -109,13 +286,13 @@ class PendingList:
         self.client_id = client_id
         self.overlap_key = overlap_key
         self.matches = matches
-        self.selecting: Selecting | None = None
+        self.selecting: Choosing | None = None
         self.consumers: list[Consumer] = []
-        self.blocked: set[Connection] = set()
-        self.limit: SubscriptionLimit | None = None
+        self.blocked: set[Client] = set()
+        self.limit: Limit | None = None
         self.is_lowered = False
-        self.succession: Succession | None = None
-        self.retained: RetainedDelivery | None = None
+        self.succession: Succeeding | None = None
+        self.retained: Stepping | None = None
         self.is_removed = is_removed
         self._next_consumer = 0
         self._paging = False
@@ -134,12 +311,12 @@ class PendingList:
     def attach(self, consumer: Consumer) -> None:
         if self.is_queue and consumer.matches is not None:
             if self.selecting is None:
-                self.selecting = Selecting(self._broker, self)
+                self.selecting = self._around.choosing(self)
             self.selecting.attach(consumer, consumer.matches)
         else:
             self.consumers.append(consumer)
             if not self.qos and self.is_stored and self.cursor.size:
-                self._broker.lower(self, True)
+                self._around.lower(self, True)
         consumer.lists.append(self)
 
     def detach(self, consumer: Consumer) -> None:
@@ -147,7 +324,7 @@ class PendingList:
             self.consumers.remove(consumer)
             consumer.lists.remove(self)
             if self.is_lowered and not self.consumers:
-                self._broker.lower(self, False)
+                self._around.lower(self, False)
         elif self.selecting is not None and self.selecting.detach(consumer):
             consumer.lists.remove(self)
 
@@ -163,7 +340,7 @@ class PendingList:
         if self.limit is not None:
             self.limit.update()
         if self.cursor.is_full:
-            self._broker.full_lists.add(self)
+            self._around.full_lists.add(self)
 
     def offer_direct(self, messages: Sequence[StoredMessage]) -> None:
         """Messages that are not stored for this list.
@@ -182,13 +359,13 @@ class PendingList:
         if not self.is_stored:
             dropped = self.cursor.offer(messages)
             if dropped:
-                self._broker.count_dropped(self, len(dropped))
+                self._around.count_dropped(self, len(dropped))
             if self.selecting is not None:
                 self.selecting.offer(messages)
             if self.consumers:
                 self.dispatch()
             if self.cursor.is_full:
-                self._broker.full_lists.add(self)
+                self._around.full_lists.add(self)
             return
         consumers = self.consumers
         if len(consumers) > 1:  # a shared subscription: each turn another member
@@ -196,18 +373,18 @@ class PendingList:
             self._next_consumer = first + 1
             consumers = consumers[first:]
         for consumer in consumers[:1]:
-            room = len(messages) if consumer.connection.is_writable else 0
+            room = len(messages) if consumer.client.is_writable else 0
             if room and consumer.acknowledges_all:
                 room = max(0, min(room, consumer.room()))
-                now = self._broker.now()
+                now = self._around.now()
                 for message in messages[:room]:
-                    consumer.in_flight[message.sequence] = (message, self._broker.nowhere, now)
+                    consumer.in_flight[message.sequence] = (message, self._around.nowhere, now)
                     consumer.in_flight_bytes += len(message.message.body)
             if room:
-                self._broker.sent += room
-                consumer.connection.deliver(consumer, messages[:room])
+                self._around.sent += room
+                consumer.client.deliver(consumer, messages[:room])
             if room < len(messages):
-                self._broker.count_dropped(self, len(messages) - room)
+                self._around.count_dropped(self, len(messages) - room)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Messages that were out return to their place."""
@@ -215,7 +392,7 @@ class PendingList:
             self.cursor.put_back(messages)
             if self.selecting is not None:
                 self.selecting.returned(messages)
-            self._broker.mark_ready(self)
+            self._around.mark_ready(self)
 
     def dispatch(self) -> None:
         """Hand out messages while consumers have room."""
@@ -231,7 +408,7 @@ class PendingList:
             self._dispatch()
         finally:
             self._dispatching = False
-        if self in self._broker.full_lists and not self.cursor.is_full:
+        if self in self._around.full_lists and not self.cursor.is_full:
             self._unblock()
         if self.limit is not None:
             self.limit.update()
@@ -240,18 +417,12 @@ class PendingList:
         if self.succession is not None:
             self.succession.old_dispatched()
 
-    def set_limit(self, count_max: int, overflow: str) -> None:
-        """Let at most *count_max* messages (0: any number) wait here; see SubscriptionLimit."""
-        if count_max:
-            self.limit = SubscriptionLimit(self._broker, self, count_max, overflow)
-            self.limit.update()
-
     def end(self) -> None:
         """The list takes and hands out nothing any more."""
         self.is_removed = True
         if self.succession is not None and self.succession.new is self:
             self.succession.end()
-        self._broker.retained_deliveries.end(self)
+        self._around.ended(self)
         if self.limit is not None:
             self.limit.end()
 
@@ -279,7 +450,7 @@ class PendingList:
                 return
             if count > 1:  # only who was given something has had its turn
                 self._next_consumer = (index + 1) % count
-            now = self._broker.now()
+            now = self._around.now()
             for message in messages:
                 if message.message.expires_at:
                     messages = self.without_expired(messages, now)
@@ -294,7 +465,7 @@ class PendingList:
         """
         if (anyway or self.cursor.needs_page) and not self._paging:
             self._paging = True
-            self._broker.spawn(self._page_in(), f"page-in {self.destination}")
+            self._around.spawn(self._page_in(), f"page-in {self.destination}")
 
     def _index_with_room(self) -> int:
         """The consumer whose turn it is, or the next one that has room; -1 when none has."""
@@ -316,32 +487,32 @@ class PendingList:
                 in_flight[message.sequence] = (message, self, now)
                 size += len(message.message.body)
             consumer.in_flight_bytes += size
-            if self._broker.full_lists:
-                self._broker.release_consumer(consumer.connection)
+            if self._around.full_lists:
+                self._around.release_consumer(consumer.client)
         else:
             if self.is_stored:
-                self._broker.acknowledge_automatically(consumer, self, messages, now)
+                self._around.acknowledge_automatically(consumer, self, messages, now)
             consumer.resting = True
-        self._broker.sent += len(messages)
+        self._around.sent += len(messages)
         if self.succession is not None and self.succession.old is self:
             messages = as_granted(messages)
-        consumer.connection.deliver(consumer, messages)
+        consumer.client.deliver(consumer, messages)
         if consumer.resting:
             # The socket's flow control acts only when its buffer is written at the end of the
             # turn, which deliver() has scheduled: rest until behind that.
-            self._broker.rest(consumer)
+            self._around.rest(consumer)
 
     def without_expired(
         self, messages: Sequence[StoredMessage], now: int
     ) -> Sequence[StoredMessage]:
         expired = {m.sequence for m in messages if 0 < m.message.expires_at <= now}
         if expired and self.subscription is not None:
-            expired -= self._broker.sessions.half_sent(self.subscription, messages)
+            expired -= self._around.half_sent(self.subscription, messages)
         if not expired:
             return messages
         if self.is_stored:
             sequences = tuple(sorted(expired))
-            self._broker.add_operation(Discard(self.id, sequences, DiscardReason.EXPIRED))
+            self._around.add_operation(Discard(self.id, sequences, DiscardReason.EXPIRED))
         return [m for m in messages if m.sequence not in expired]
 
     async def _page_in(self) -> None:
@@ -359,48 +530,7 @@ class PendingList:
             self.dispatch()
 
     def _unblock(self) -> None:
-        self._broker.full_lists.discard(self)
+        self._around.full_lists.discard(self)
         blocked, self.blocked = self.blocked, set()
         for connection in blocked:
             connection.unthrottle(self)
-
-
-class NoCursor(PendingCursor):
-    """The cursor of a list that never holds anything."""
-
-    @property
-    def size(self) -> int:
-        return 0
-
-    @property
-    def memory_bytes(self) -> int:
-        return 0
-
-    @property
-    def is_full(self) -> bool:
-        return False
-
-    @property
-    def needs_page(self) -> bool:
-        return False
-
-    def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-        return messages
-
-    def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
-        return ()
-
-    async def page_in(self) -> None:
-        pass
-
-    def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        pass
-
-    def claim(self, sequences: Sequence[int]) -> Sequence[int]:
-        return ()
-
-    def remove(self, sequences: Sequence[int]) -> int:
-        return 0
-
-    async def close(self) -> None:
-        pass

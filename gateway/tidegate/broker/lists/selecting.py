@@ -15,17 +15,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from tidegate.spi import GatewayError, StoredMessage, StoreError, Token
+from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.selector import Matcher
+from tidegate.broker.lists.turns import Turns
+from tidegate.spi import MessageStore, StoredMessage, StoreError
 
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.lists.consumer import Consumer
-    from tidegate.broker.lists.pending_list import PendingList
-    from tidegate.broker.route.selector import Matcher
+
+class Around(Protocol):
+    """What the selecting consumers of a list ask of those around it."""
+
+    store: MessageStore
+
+    def mark_ready(self, pending_list: PendingList) -> None: ...
+    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
+
 
 _log = logging.getLogger("tidegate.broker.selecting")
 
@@ -112,8 +119,9 @@ class Scanner:
 class Selecting:
     """The scanners of one list. Made with the first one, gone when none and no claim is left."""
 
-    def __init__(self, broker: BrokerCore, pending_list: PendingList) -> None:
-        self._broker = broker
+    def __init__(self, turns: Turns, around: Around, pending_list: PendingList) -> None:
+        self._turns = turns
+        self._around = around
         self._list = pending_list
         self._scanners: list[Scanner] = []
         self._claims: set[int] = set()
@@ -132,11 +140,10 @@ class Selecting:
         self._scanners.append(Scanner(consumer, matches))
         if not self._is_started:
             # Whatever was published before is offered when this turn is durable.
-            self._last_offered = max(self._last_offered, self._broker.next_sequence - 1)
-            turn = self._broker.writer.turn
-            turn.units.append((0, 0, _Started(self), self, None))
-            turn.synced = True
-            self._broker.schedule()
+            self._last_offered = max(self._last_offered, self._turns.next_sequence - 1)
+            # Confirmations come before messages are handed out.
+            loop = asyncio.get_running_loop()
+            self._turns.when_durable(lambda: loop.call_soon(self.start))
 
     def detach(self, consumer: Consumer) -> bool:
         """Tell whether *consumer* was served here."""
@@ -149,7 +156,7 @@ class Selecting:
     def start(self) -> None:
         """Everything that was published before the first consumer came has been offered."""
         self._is_started = True
-        self._broker.mark_ready(self._list)
+        self._around.mark_ready(self._list)
 
     def _drop_when_unused(self) -> None:
         if not self._scanners and not self._claims and self._list.selecting is self:
@@ -218,9 +225,7 @@ class Selecting:
     def _watch(
         self, news: list[tuple[int, StoredMessage | None]] | None, sequences: list[int] | None
     ) -> None:
-        turn = self._broker.writer.turn
-        turn.units.append((0, 0, _Written(self, news, sequences), self, None))
-        self._broker.schedule()
+        self._turns.when_durable(lambda: self.written(news, sequences), synced=False)
 
     def written(
         self, news: list[tuple[int, StoredMessage | None]] | None, sequences: list[int] | None
@@ -265,11 +270,11 @@ class Selecting:
                 self._hand_out(scanner, scanner.next(consumer.room(), consumer.room_bytes()))
         if not self._reading and self._next_to_read() is not None:
             self._reading = True
-            self._broker.spawn(self._read(), f"select {self._list.destination}")
+            self._around.spawn(self._read(), f"select {self._list.destination}")
 
     def _hand_out(self, scanner: Scanner, wanted: list[StoredMessage]) -> None:
         """Give *wanted* to the scanner's consumer, as far as nobody else has it."""
-        pending_list, broker = self._list, self._broker
+        pending_list = self._list
         if pending_list.is_removed:
             return
         if scanner not in self._scanners:
@@ -277,14 +282,14 @@ class Selecting:
             for other in self._scanners:
                 for message in wanted:
                     other.returned(message)
-            self._broker.mark_ready(pending_list)
+            self._around.mark_ready(pending_list)
             return
         claimed = set(pending_list.cursor.claim([message.sequence for message in wanted]))
         if not claimed:
             return
         self._claims |= claimed
         messages: Sequence[StoredMessage] = [m for m in wanted if m.sequence in claimed]
-        now = broker.now()
+        now = self._turns.now()
         alive = pending_list.without_expired(messages, now)
         if len(alive) < len(messages):
             kept = {message.sequence for message in alive}
@@ -329,7 +334,7 @@ class Selecting:
             self._reading = False
             self._forget_settled()
         if not pending_list.is_removed:
-            self._broker.mark_ready(pending_list)  # room that came with the last page
+            self._around.mark_ready(pending_list)  # room that came with the last page
 
     async def _read_for(self, scanner: Scanner) -> None:
         self._forget_settled()
@@ -358,7 +363,7 @@ class Selecting:
     async def _page(self, after: int) -> Sequence[StoredMessage]:
         pending_list = self._list
         if pending_list.is_stored:
-            store = self._broker.store
+            store = self._around.store
             return await store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
         # An unstored list is in the cursor and nowhere else: look at what it has in memory.
         cursor = pending_list.cursor
@@ -367,42 +372,6 @@ class Selecting:
         everything = cursor.take(_ALL, _ALL)
         cursor.put_back(everything)
         return [stored for stored in everything if stored.sequence > after]
-
-
-class _Started:
-    """Waits for the turn in which the first consumer came."""
-
-    def __init__(self, selecting: Selecting) -> None:
-        self._selecting = selecting
-
-    def confirmed(self, tokens: list[Token]) -> None:
-        del tokens
-        # Confirmations come before messages are handed out.
-        asyncio.get_running_loop().call_soon(self._selecting.start)
-
-    def failed(self, token: Token, error: GatewayError) -> None:
-        del token, error  # the store is read-only: nothing is served any more
-
-
-class _Written:
-    """Waits for a turn that takes messages off the list or records that they came back."""
-
-    def __init__(
-        self,
-        selecting: Selecting,
-        news: list[tuple[int, StoredMessage | None]] | None,
-        sequences: list[int] | None,
-    ) -> None:
-        self._selecting = selecting
-        self._news = news
-        self._sequences = sequences
-
-    def confirmed(self, tokens: list[Token]) -> None:
-        del tokens
-        self._selecting.written(self._news, self._sequences)
-
-    def failed(self, token: Token, error: GatewayError) -> None:
-        del token, error  # the store is read-only: nothing is served any more
 
 
 def _room(scanner: Scanner) -> list[int]:

@@ -53,7 +53,7 @@ class RetainedMessages:
     """Retained messages by topic.
 
     Args:
-        messages: what the store knows.
+        messages: see :meth:`recover`.
         limit_bytes: memory that they may take, with their names; a topic more is refused. They
             are held in memory with their bodies, and any client that may publish can make up
             topics.
@@ -75,6 +75,10 @@ class RetainedMessages:
         self._expiry: list[tuple[int, str]] = []
         # Only the functions that undo hold a change; they die with the turn when it is durable.
         self._latest: weakref.WeakValueDictionary[str, _Change] = weakref.WeakValueDictionary()
+        self.recover(messages)
+
+    def recover(self, messages: Iterable[Message]) -> None:
+        """Take up what the store knows."""
         for message in messages:
             self._set(message.destination, message)
 

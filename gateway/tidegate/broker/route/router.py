@@ -10,12 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidegate.broker.lists.pending_list import PendingList
 from tidegate.spi import Message, StoredMessage, names
-
-if TYPE_CHECKING:
-    from tidegate.broker.lists.pending_list import PendingList
 
 _log = logging.getLogger("tidegate.broker.router")
 

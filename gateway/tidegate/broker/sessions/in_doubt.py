@@ -14,34 +14,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from tidegate.broker.destinations import Destinations
+from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.sessions.state import SessionState
+from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     Discard,
     DiscardReason,
     InflightDirection,
     InflightRecord,
     InflightState,
+    MessageStore,
     PutInflight,
     RemoveInflight,
     StoredMessage,
     Subscription,
 )
 
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.lists.consumer import Consumer
-    from tidegate.broker.lists.pending_list import PendingList
-    from tidegate.broker.sessions.sessions import SessionState
-
 _log = logging.getLogger("tidegate.broker.in_doubt")
-
-#: By name of the subscription, its messages in doubt, in order.
-InDoubt = dict[str, list[StoredMessage]]
 
 
 def set_aside(
-    core: BrokerCore,
+    writer: TurnWriter,
     session: SessionState | None,
     consumers: Mapping[str, Consumer],
     unanswered: Mapping[str, Sequence[int]],
@@ -69,12 +64,12 @@ def set_aside(
             continue
         if session is not None and session.stored.expiry_interval:
             session.in_doubt.setdefault(key, []).extend(kept)
-            core.record_delivery(pending_list, kept)
+            writer.record_delivery(pending_list, kept)
         else:
-            _discard(core, pending_list, kept)
+            _discard(writer, pending_list, kept)
 
 
-def settle_ids(core: BrokerCore, session: SessionState) -> None:
+def settle_ids(writer: TurnWriter, session: SessionState) -> None:
     """Messages that went back to a group or queue are anyone's now: their packet ids are free, or
     for QoS 2 to be completed, so that the client does not take the next message under the same id
     for a repetition."""
@@ -89,7 +84,7 @@ def settle_ids(core: BrokerCore, session: SessionState) -> None:
             and record.subscription in others
             and (record.subscription, record.sequence) not in in_doubt
         ):
-            operations = core.writer.turn.operations
+            operations = writer.turn.operations
             if record.qos == 2:
                 released = InflightRecord(session.client_id, *key, InflightState.RELEASED)
                 session.inflight[key] = released
@@ -97,34 +92,44 @@ def settle_ids(core: BrokerCore, session: SessionState) -> None:
             else:
                 del session.inflight[key]
                 operations.append(RemoveInflight(session.client_id, *key))
-    core.schedule()
+    writer.schedule()
 
 
-def hand_back(core: BrokerCore, session: SessionState, consumer: Consumer) -> None:
+def hand_back(writer: TurnWriter, session: SessionState, consumer: Consumer) -> None:
     """The client is back and can be written to: it is the first thing that it gets."""
     messages = session.in_doubt.pop(consumer.key, None)
     if not messages:
         return
     (pending_list,) = consumer.lists
-    pending_list.hand_over(consumer, messages, core.now())
+    pending_list.hand_over(consumer, messages, writer.now())
 
 
-def discard(core: BrokerCore, session: SessionState, subscription: Subscription) -> None:
+def discard(
+    writer: TurnWriter,
+    destinations: Destinations,
+    session: SessionState,
+    subscription: Subscription,
+) -> None:
     """The session or this *subscription* of it ends."""
     messages = session.in_doubt.pop(subscription.name, None)
-    pending_list = core.shared.get((subscription.share_group, subscription.filter))
+    pending_list = destinations.shared.get((subscription.share_group, subscription.filter))
     if messages and pending_list is not None:
-        _discard(core, pending_list, messages)
+        _discard(writer, pending_list, messages)
 
 
-async def recover(core: BrokerCore, sessions: Sequence[SessionState]) -> None:
+async def recover(
+    writer: TurnWriter,
+    destinations: Destinations,
+    store: MessageStore,
+    sessions: Sequence[SessionState],
+) -> None:
     """After a restart, before anybody is served: claim what the sessions' records name.
 
     Raises: StoreError.
     """
     for session in sessions:
         shared = {
-            item.name: core.shared.get((item.share_group, item.filter))
+            item.name: destinations.shared.get((item.share_group, item.filter))
             for item in session.stored.attached
             if item.share_group and item.qos == 2
         }
@@ -132,11 +137,11 @@ async def recover(core: BrokerCore, sessions: Sequence[SessionState]) -> None:
             pending_list = shared.get(record.subscription)
             if pending_list is None or record.qos != 2:
                 continue
-            page = await core.store.page_in(pending_list.id, record.sequence - 1, 1, 1)
+            page = await store.page_in(pending_list.id, record.sequence - 1, 1, 1)
             found = [message for message in page if message.sequence == record.sequence]
             if found and pending_list.cursor.claim([record.sequence]):
                 session.in_doubt.setdefault(record.subscription, []).extend(found)
-        settle_ids(core, session)
+        settle_ids(writer, session)
 
 
 def _is_shared(consumer: Consumer) -> bool:
@@ -146,12 +151,12 @@ def _is_shared(consumer: Consumer) -> bool:
     return subscription is not None and bool(subscription.share_group)
 
 
-def _discard(core: BrokerCore, pending_list: PendingList, messages: list[StoredMessage]) -> None:
+def _discard(writer: TurnWriter, pending_list: PendingList, messages: list[StoredMessage]) -> None:
     sequences = tuple(message.sequence for message in messages)
     _log.info(
         "destination=%s discarded=%d: in doubt when the session ended [MQTT-4.8.2-5]",
         pending_list.destination,
         len(sequences),
     )
-    core.add_operation(Discard(pending_list.id, sequences, DiscardReason.DROPPED))
+    writer.add_operation(Discard(pending_list.id, sequences, DiscardReason.DROPPED))
     pending_list.cursor.remove(sequences)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from tidegate.broker.turn.units import undo_all
+from tidegate.broker.publish.access import Access
+from tidegate.broker.publish.publisher import Publisher
+from tidegate.broker.sessions.state import SessionState
+from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     Action,
     FlowControlError,
@@ -23,10 +26,6 @@ from tidegate.spi import (
     StoreFullError,
     Token,
 )
-
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.sessions.sessions import SessionState
 
 _log = logging.getLogger("tidegate.broker.wills")
 
@@ -46,9 +45,9 @@ class Will:
     Attributes:
         message: what to publish; principal, client_id, address: of the client.
         session: the stored session that holds it; None when none does.
-        due: when to publish, by :meth:`BrokerCore.elapsed`.
+        due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
-        authorized: see :class:`~tidegate.broker.connection.Connection`.
+        authorized: see :class:`~tidegate.broker.publish.access.Author`.
     """
 
     __slots__ = (
@@ -96,8 +95,10 @@ class Will:
 class Wills:
     """Wills that wait."""
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
+    def __init__(self, writer: TurnWriter, publisher: Publisher, access: Access) -> None:
+        self._writer = writer
+        self._publisher = publisher
+        self._access = access
         self._waiting: dict[Will, None] = {}
         self._by_session: dict[SessionState, Will] = {}
 
@@ -106,7 +107,7 @@ class Wills:
 
     def take(self, will: Will) -> None:
         """The client is gone: publish now, or when it is due."""
-        if will.due <= self._core.elapsed():
+        if will.due <= self._writer.elapsed():
             self._publish(will)
         else:
             self._wait(will)
@@ -144,7 +145,7 @@ class Wills:
             if session is not None and session.stored.will is not will.message:
                 will.session = None  # the client came back while it was being written
             will.is_late = True
-            will.due = self._core.elapsed() + RETRY_US
+            will.due = self._writer.elapsed() + RETRY_US
             self._wait(will, error)
         else:
             self._lose(will, error)
@@ -176,25 +177,25 @@ class Wills:
             self._lose(will, error)
 
     def _add(self, will: Will) -> None:
-        core = self._core
-        now = core.now()
+        writer, publisher = self._writer, self._publisher
+        now = writer.now()
         message = will.message
         # Its life begins now (MQTT 5.0 section 3.1.3.2.4).
         life = message.expires_at - message.received_at if message.expires_at else 0
         expires_at = now + life if message.expires_at else 0
         message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
-        core.writer.check_writable()
-        message = core.check_publish(will, message)
-        core.resolve(message.destination)  # a new queue is not part of this unit
+        writer.check_writable()
+        message = self._access.check_publish(will, message)
+        publisher.resolve(message.destination)  # a new queue is not part of this unit
         if message.retain:
-            core.retained.check_room(message)
-        turn = core.writer.turn
+            publisher.retained.check_room(message)
+        turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        core.publish_in_turn(message, will.client_id, undo)
-        core.own_sequences += 1
+        publisher.publish(message, will.client_id, undo)
+        writer.own_sequences += 1
         session = will.session
-        if session is not None and core.sessions.is_known(session):
+        if session is not None and not session.is_removed:
             before = session.stored
             cleared = session.stored = msgspec.structs.replace(before, will=None, will_delay=0)
             turn.operations.append(PutSession(cleared))
@@ -204,6 +205,6 @@ class Wills:
                     session.stored = before
 
             undo.append(keep)
-        turn.units.append((first, len(turn.operations) - first, will, None, undo_all(undo)))
+        turn.unit(first, will, undo=undo)
         turn.synced = True
-        core.schedule()
+        writer.schedule()

@@ -20,13 +20,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from tidegate.broker.route.detours import check_detours
+from tidegate.broker.destinations import Destinations
+from tidegate.broker.lists.pending_list import InFlight, PendingList
+from tidegate.broker.publish.publisher import Publisher
+from tidegate.broker.tasks import Tasks
+from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.transactions.transactions import Outcome, Published, Transaction
-from tidegate.broker.turn.units import undo_all
+from tidegate.broker.turn.turn import Waiting
+from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     AccessError,
     Acknowledge,
@@ -37,6 +42,7 @@ from tidegate.spi import (
     FlowControlError,
     GatewayError,
     LockedMessages,
+    MessageStore,
     PutBranch,
     RecoveredState,
     RemoveBranch,
@@ -48,12 +54,6 @@ from tidegate.spi import (
     names,
 )
 
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.lists.consumer import InFlight
-    from tidegate.broker.lists.pending_list import PendingList
-    from tidegate.broker.turn.writer import Waiting
-
 _log = logging.getLogger("tidegate.broker.branches")
 
 #: Messages and bytes of bodies read at a time when a branch is completed.
@@ -62,7 +62,7 @@ _PAGE_BYTES: Final = 16 << 20
 
 _DECIDED: Final = {BranchState.COMMITTED: "committed", BranchState.ROLLED_BACK: "rolled back"}
 
-Returned = list[tuple["PendingList", list[StoredMessage]]]
+Returned = list[tuple[PendingList, list[StoredMessage]]]
 
 
 class _Prepared:
@@ -98,8 +98,24 @@ class _Prepared:
 class Branches:
     """All branches of the gateway."""
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: TurnWriter,
+        tasks: Tasks,
+        destinations: Destinations,
+        publisher: Publisher,
+        duplicates: DuplicateIds,
+        *,
+        prepared_max: int,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._tasks = tasks
+        self._destinations = destinations
+        self._publisher = publisher
+        self._duplicates = duplicates
+        self._prepared_max = prepared_max
         self._by_id: dict[BranchId, _Prepared] = {}
 
     def __len__(self) -> int:
@@ -112,9 +128,7 @@ class Branches:
 
     def recover(self, state: RecoveredState) -> None:
         """Take up what the store knows; every list is there, and nobody is served yet."""
-        core = self._core
-        known = [*core.queues.values(), *core.durable.values(), *core.shared.values()]
-        by_id = {item.id: item for item in known}
+        by_id = {item.id: item for item in self._destinations.all_lists()}
         for stored in sorted(state.branches, key=lambda item: item.prepared_at):
             lists = [by_id.get(item.pending_list) for item in stored.locked]
             branch = self._by_id[stored.branch_id] = _Prepared(stored, lists)
@@ -122,7 +136,7 @@ class Branches:
             for pending_list, item in branch.locked():
                 pending_list.cursor.claim(sorted(item.sequences))
             for _, destination, duplicate_id in stored.duplicate_ids:
-                core.duplicates.reserve(destination, duplicate_id, stored.branch_id)
+                self._duplicates.reserve(destination, duplicate_id, stored.branch_id)
             if stored.state is BranchState.PREPARED:
                 _log.warning(
                     "branch=%s prepared_by=%r is in doubt: %d messages wait in it and %d are locked"
@@ -137,7 +151,7 @@ class Branches:
 
     def check_new(self, branch_id: BranchId, transaction: Transaction) -> None:
         """Check that *transaction* could be prepared. Raises: RequestError, FlowControlError."""
-        if not self._core.store.capabilities.branches:
+        if not self._store.capabilities.branches:
             raise RequestError("the message store cannot keep prepared transactions")
         try:
             check_branch_id(branch_id)
@@ -145,7 +159,7 @@ class Branches:
             raise RequestError(str(error)) from None
         if branch_id in self._by_id:
             raise RequestError(f"branch {branch_id} is there already")  # XAER_DUPID
-        limit = self._core.config.prepared_branches_max
+        limit = self._prepared_max
         if len(self._by_id) >= limit:
             raise FlowControlError(
                 f"{limit} branches are prepared; that is the limit (broker.prepared_branches_max)"
@@ -174,28 +188,27 @@ class Branches:
 
         Args: owner: principal, client id and protocol; give_back: undoes the acknowledgements.
         """
-        core = self._core
-        turn = core.writer.turn
+        writer = self._writer
+        turn = writer.turn
         first = len(turn.operations)
         published = [step for step in transaction.steps if isinstance(step, Published)]
-        list_id = core.take_list_id() if published else 0
+        list_id = writer.take_list_id() if published else 0
         sent: list[AddMessage] = []
         ids: list[tuple[int, str, str]] = []
         for step in published:
-            sequence = core.next_sequence
-            core.next_sequence = sequence + 1
+            sequence = writer.take_sequence()
             message = step.message
             sent.append(AddMessage(sequence, message, (list_id,)))
             turn.body_bytes += len(message.body)
             if step.duplicate_id:
                 ids.append((sequence, message.destination, step.duplicate_id))
-                core.duplicates.reserve(message.destination, step.duplicate_id, branch_id)
+                self._duplicates.reserve(message.destination, step.duplicate_id, branch_id)
         locked, lists, unstored = _locked(transaction, owner[2])
         stored = Branch(
             branch_id,
             list_id,
             BranchState.PREPARED,
-            core.now(),
+            writer.now(),
             0,
             *owner,
             tuple(locked),
@@ -211,16 +224,20 @@ class Branches:
             self._forget(branch)
             give_back()
 
-        turn.units.append(
-            (first, len(turn.operations) - first, _Preparing(branch, who, token), branch_id, undo)
-        )
+        def done() -> None:
+            branch.is_durable = True
+            branch.is_busy = False
+            if token is not None:
+                who.confirmed([token])
+
+        turn.when_durable(done, lambda error: who.failed(token, error), first=first, undo=(undo,))
         turn.commits = True
-        core.schedule()
+        writer.schedule()
 
     def _forget(self, branch: _Prepared) -> None:
         self._by_id.pop(branch.stored.branch_id, None)
         for _, destination, duplicate_id in branch.stored.duplicate_ids:
-            self._core.duplicates.release(destination, duplicate_id)
+            self._duplicates.release(destination, duplicate_id)
 
     # --- completing ----------------------------------------------------------------------------
 
@@ -245,9 +262,9 @@ class Branches:
             raise RequestError(
                 f"branch {branch_id} was {_DECIDED[stored.state]} by an operator; forget it"
             )
-        self._core.writer.check_writable()
+        self._writer.check_writable()
         branch.is_busy = True
-        self._core.spawn(
+        self._tasks.spawn(
             self._complete(branch, who, token, commit=commit, heuristic=heuristic),
             f"page-in branch {branch_id}",
         )
@@ -262,12 +279,12 @@ class Branches:
         branch = self._find(branch_id, principal)
         if branch.stored.state is BranchState.PREPARED:
             raise RequestError(f"branch {branch_id} is in doubt; commit it or roll it back")
-        turn = self._core.writer.turn
+        turn = self._writer.turn
         del self._by_id[branch_id]
-        turn.units.append((len(turn.operations), 1, who, token, None))
         turn.operations.append(RemoveBranch(branch_id, 0))
+        turn.unit(len(turn.operations) - 1, who, token)
         turn.synced = True
-        self._core.schedule()
+        self._writer.schedule()
 
     def _find(self, branch_id: BranchId, principal: str | None) -> _Prepared:
         branch = self._by_id.get(branch_id)
@@ -304,7 +321,7 @@ class Branches:
         list_id = branch.stored.pending_list
         while list_id:
             after = found[-1].sequence if found else 0
-            page = await self._core.store.page_in(list_id, after, _PAGE_COUNT, _PAGE_BYTES)
+            page = await self._store.page_in(list_id, after, _PAGE_COUNT, _PAGE_BYTES)
             if not page:
                 break
             found += page
@@ -319,7 +336,7 @@ class Branches:
         while wanted and not pending_list.is_removed:
             after = min(wanted) - 1
             limit = min(len(wanted), _PAGE_COUNT)
-            page = await self._core.store.page_in(pending_list.id, after, limit, _PAGE_BYTES)
+            page = await self._store.page_in(pending_list.id, after, limit, _PAGE_BYTES)
             found += [item for item in page if item.sequence in wanted]
             last = page[-1].sequence if page else max(wanted)
             wanted = {sequence for sequence in wanted if sequence > last}
@@ -340,54 +357,60 @@ class Branches:
 
         Raises: GatewayError; nothing has changed then.
         """
-        core, stored = self._core, branch.stored
-        core.writer.check_writable()
+        writer, publisher, stored = self._writer, self._publisher, branch.stored
+        writer.check_writable()
         messages = [item.message for item in sent]
         if messages:
-            check_detours(core, stored.client_id, messages)  # also makes queues that are gone
+            publisher.check_together(stored.client_id, messages)  # also makes queues that are gone
         again, moves = self._sort(back, commit=commit)
-        turn = core.writer.turn
+        turn = writer.turn
         was_synced = turn.synced
         first = len(turn.operations)
-        first_sequence = core.next_sequence
+        first_sequence = writer.next_sequence
         undo: list[Callable[[], None]] = []
         ids = {sequence: duplicate_id for sequence, _, duplicate_id in stored.duplicate_ids}
         try:
             for item in sent:
                 message = item.message
-                core.publish_in_turn(message, stored.client_id, undo)
-                core.own_sequences += 1  # it was counted as received when it was prepared
-                if item.sequence in ids and core.duplicates.is_on:
-                    core.duplicates.add(
-                        message.destination, ids[item.sequence], core.next_sequence - 1, undo
+                publisher.publish(message, stored.client_id, undo)
+                writer.own_sequences += 1  # it was counted as received when it was prepared
+                if item.sequence in ids and self._duplicates.is_on:
+                    self._duplicates.add(
+                        message.destination, ids[item.sequence], writer.next_sequence - 1, undo
                     )
         except BaseException:  # a part of it must not become durable
             del turn.operations[first:]
-            turn.drop_added(first_sequence, core.next_sequence)
+            turn.drop_added(first_sequence, writer.next_sequence)
             for step in reversed(undo):
                 step()
             raise
         if commit:
             self._acknowledge(branch)
         for pending_list, item, target in moves:
-            core.dead_letter(item, pending_list, target)
+            publisher.dead_letter(item, pending_list, target)
         turn.operations.append(RemoveBranch(stored.branch_id, stored.pending_list))
         decided = None
         if heuristic:
-            decided = _decided(stored, commit=commit, now=core.now())
+            decided = _decided(stored, commit=commit, now=writer.now())
             turn.operations.append(PutBranch(decided))
-        end_sequence = core.next_sequence
+        end_sequence = writer.next_sequence
         undo.append(lambda: turn.drop_added(first_sequence, end_sequence))
         for pending_list, items in again:
-            core.record_delivery(pending_list, items)
-        waiting = _Completing(self, branch, who, token, decided)
-        waiting.again, waiting.is_commit = again, commit
-        turn.units.append(
-            (first, len(turn.operations) - first, waiting, stored.branch_id, undo_all(undo))
-        )
+            writer.record_delivery(pending_list, items)
+
+        def done() -> None:
+            self._completed(branch, decided, again, is_commit=commit)
+            if token is not None:
+                who.confirmed([token])
+
+        def failed(error: GatewayError) -> None:
+            branch.is_busy = False
+            who.failed(token, error)
+
+        turn.when_durable(done, failed, first=first, undo=undo)
         turn.synced = was_synced
         turn.commits = True
-        core.schedule()
+        writer.schedule()
 
     def _sort(
         self, back: Returned, *, commit: bool
@@ -401,7 +424,7 @@ class Branches:
                 continue
             kept: list[StoredMessage] = []
             for item in items:
-                target = self._core.dead_letter_list(item, pending_list) if commit else None
+                target = self._publisher.dead_letter_list(item, pending_list) if commit else None
                 if target is not None:
                     moves.append((pending_list, item, target))
                 else:
@@ -411,11 +434,10 @@ class Branches:
         return again, moves
 
     def _acknowledge(self, branch: _Prepared) -> None:
-        core = self._core
-        now = core.now()
+        now = self._writer.now()
         for pending_list, item in branch.locked():
             if not item.rejected:
-                core.writer.turn.operations.append(
+                self._writer.turn.operations.append(
                     Acknowledge(
                         pending_list.id,
                         item.sequences,
@@ -427,7 +449,7 @@ class Branches:
                     )
                 )
 
-    def completed(
+    def _completed(
         self, branch: _Prepared, decided: Branch | None, again: Returned, *, is_commit: bool
     ) -> None:
         """It is durable: the branch is over, and what it locked is free or gone."""
@@ -454,56 +476,6 @@ class Branches:
                 pending_list.put_back([again_message])
 
 
-class _Preparing:
-    """Waits until a branch is durable; then anybody may complete it."""
-
-    def __init__(self, branch: _Prepared, who: Waiting, token: Token) -> None:
-        self._branch = branch
-        self._who = who
-        self._token = token
-
-    def confirmed(self, tokens: list[Token]) -> None:
-        self._branch.is_durable = True
-        self._branch.is_busy = False
-        if self._token is not None:
-            self._who.confirmed([self._token])
-
-    def failed(self, token: Token, error: GatewayError) -> None:
-        self._who.failed(self._token, error)
-
-
-class _Completing:
-    """Waits until the end of a branch is durable.
-
-    Attributes: again: what goes back to its lists then; is_commit: it is not rolled back.
-    """
-
-    def __init__(
-        self,
-        branches: Branches,
-        branch: _Prepared,
-        who: Waiting,
-        token: Token,
-        decided: Branch | None,
-    ) -> None:
-        self._branches = branches
-        self._branch = branch
-        self._who = who
-        self._token = token
-        self._decided = decided
-        self.again: Returned = []
-        self.is_commit = False
-
-    def confirmed(self, tokens: list[Token]) -> None:
-        self._branches.completed(self._branch, self._decided, self.again, is_commit=self.is_commit)
-        if self._token is not None:
-            self._who.confirmed([self._token])
-
-    def failed(self, token: Token, error: GatewayError) -> None:
-        self._branch.is_busy = False
-        self._who.failed(self._token, error)
-
-
 def _locked(
     transaction: Transaction, protocol: str
 ) -> tuple[list[LockedMessages], list[PendingList | None], list[InFlight]]:
@@ -525,7 +497,7 @@ def _locked(
                     pending_list.id,
                     tuple(message.sequence for message, _, _ in entries),
                     tuple(delivered_at for _, _, delivered_at in entries),
-                    step.consumer.connection.client_id,
+                    step.consumer.client.client_id,
                     step.consumer.subscription_name,
                     protocol,
                     step.outcome is Outcome.REJECTED,

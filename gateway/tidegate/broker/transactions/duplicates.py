@@ -17,8 +17,11 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tidegate.broker.turn.turn import Unit, fail
+from tidegate.broker.turn.writer import TurnWriter
+from tidegate.config import BrokerConfig
 from tidegate.spi import (
     AddDuplicateId,
     BranchId,
@@ -27,10 +30,6 @@ from tidegate.spi import (
     RequestError,
     StoreFullError,
 )
-
-if TYPE_CHECKING:
-    from tidegate.broker.core import BrokerCore
-    from tidegate.broker.turn.writer import Unit
 
 _log = logging.getLogger("tidegate.broker.duplicates")
 
@@ -48,15 +47,15 @@ _SLACK_PART: Final = 100
 class _Fresh:
     """An id whose message is not durable yet.
 
-    Attributes: turn: number of the turn that its message is in; repeats: units of repetitions, all
-        units of their turn, and what takes them back.
+    Attributes: turn: number of the turn that its message is in; repeats: units of repetitions, and
+        what takes them back.
     """
 
     __slots__ = ("repeats", "turn")
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
-        self.repeats: list[tuple[list[Unit], Unit, Callable[[], None] | None]] = []
+        self.repeats: list[tuple[Unit, Callable[[], None] | None]] = []
 
 
 class DuplicateIds:
@@ -67,15 +66,15 @@ class DuplicateIds:
         discarded: repetitions so far.
     """
 
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
-        self._size = core.config.id_cache_size
+    def __init__(self, writer: TurnWriter, config: BrokerConfig, *, is_kept: bool) -> None:
+        """*is_kept*: the store keeps them."""
+        self._writer = writer
+        self._is_wanted = config.persist_id_cache
+        self._size = config.id_cache_size
         self._slack = self._size // _SLACK_PART
         self.is_on = self._size > 0
         self.discarded = 0
-        self._persists = (
-            self.is_on and core.config.persist_id_cache and core.store.capabilities.duplicate_ids
-        )
+        self._persists = self.is_on and config.persist_id_cache and is_kept
         # By destination, the one used last at the end: sequence by id, in ascending order.
         self._rings: dict[str, dict[str, int]] = {}
         self._count = 0
@@ -88,7 +87,7 @@ class DuplicateIds:
 
     def recover(self, ids: Iterable[DuplicateId]) -> None:
         """Take up what the store knows; call once, before anybody publishes."""
-        if self.is_on and self._core.config.persist_id_cache and not self._persists:
+        if self.is_on and self._is_wanted and not self._persists:
             _log.warning(
                 "duplicate_ids=in memory only: the store does not keep them, so after a restart"
                 " a repeated message is not found to be one"
@@ -143,7 +142,7 @@ class DuplicateIds:
         self, destination: str, duplicate_id: str, sequence: int, undo: list[Callable[[], None]]
     ) -> None:
         """A message with a new id was added to the filling turn; the caller makes the unit."""
-        writer = self._core.writer
+        writer = self._writer
         text = _text(duplicate_id)
         ring = self._rings.pop(destination, None)
         if ring is None:
@@ -173,15 +172,15 @@ class DuplicateIds:
         unit: Unit,
         undo: Callable[[], None] | None,
     ) -> None:
-        """A repetition is discarded; *unit*, the last of the filling turn, confirms it.
+        """A repetition is discarded; *unit* of the filling turn confirms it.
 
         Args: undo: takes back what else it did, if the original is dropped.
         """
         self._count_discarded(destination, duplicate_id)
-        writer = self._core.writer
+        writer = self._writer
         fresh = self._fresh.get((destination, _text(duplicate_id)))
         if fresh is not None and fresh.turn >= writer.batches:
-            fresh.repeats.append((writer.turn.units, unit, undo))
+            fresh.repeats.append((unit, undo))
 
     def _count_discarded(self, destination: str, duplicate_id: str) -> None:
         self.discarded += 1
@@ -197,12 +196,11 @@ class DuplicateIds:
         if fresh is None:
             return
         error = StoreFullError("the message store is full, send again later")
-        for units, unit, undo in fresh.repeats:
+        for unit, undo in fresh.repeats:
             # In the turn that is dropped, or the one behind it: neither is confirmed yet.
-            units[:] = [other for other in units if other is not unit]
             if undo is not None:
                 undo()
-            unit[2].failed(unit[3], error)
+            fail(unit, error)
 
     # --- branches ------------------------------------------------------------------------------
 
@@ -235,7 +233,7 @@ class DuplicateIds:
         if not ring:
             del self._rings[destination]
         if told and gone:
-            self._core.add_operation(ForgetDuplicateIds(destination, through), synced=False)
+            self._writer.add_operation(ForgetDuplicateIds(destination, through), synced=False)
 
 
 def _text(duplicate_id: str) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
+from tidegate.broker.lists.pending_list import Consumer, InFlight
 from tidegate.spi import FlowControlError, InflightRecord, Message
-
-if TYPE_CHECKING:
-    from tidegate.broker.lists.consumer import Consumer, InFlight
 
 
 class Outcome(enum.Enum):

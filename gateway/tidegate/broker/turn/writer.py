@@ -24,22 +24,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
-from tidegate.broker.route.router import hand_out
+from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.route.router import Route, hand_out
+from tidegate.broker.turn.turn import Turn, Unit, Waiting
 from tidegate.spi import (
-    Acknowledge,
-    AddDuplicateId,
     AddMessage,
     Durability,
     GatewayError,
+    Message,
     MessageStore,
-    Move,
     Operation,
-    Origin,
-    PutBranch,
-    RecordDelivery,
-    SetRetained,
     StoredMessage,
     StoreError,
     StoreFullError,
@@ -48,176 +44,28 @@ from tidegate.spi import (
     WriteBatch,
 )
 
-if TYPE_CHECKING:
-    from tidegate.broker.lists.consumer import Consumer
-    from tidegate.broker.lists.pending_list import PendingList
-    from tidegate.broker.route.router import Route
-
 _log = logging.getLogger("tidegate.broker.writer")
 
 #: After the store said it is full, publishes are refused this long before one may try again.
 FULL_BACK_OFF_S: Final = 1.0
 
-_ADDING: Final = (AddMessage, Move, SetRetained, AddDuplicateId, PutBranch)
-
-
-class Waiting(Protocol):
-    """A connection, as far as confirmations need it."""
-
-    def confirmed(self, tokens: list[Token]) -> None: ...
-    def failed(self, token: Token, error: GatewayError) -> None: ...
-
-
-#: (index of its first operation, number of operations, connection, token, undo). Units with no
-#: operations only carry a token. *undo* is called when the unit is dropped.
-Unit = tuple[int, int, Waiting, Token, Callable[[], None] | None]
-
-
-class Turn:
-    """What one turn of the loop asked for.
-
-    Attributes:
-        operations: in order; delivery counts and acknowledgements are added in front when the
-            turn is sealed.
-        units: what can fail on its own, and who waits for it.
-        added: by route, the messages to hand out when the turn is durable.
-        acknowledged: by (consumer, list), sequences and delivery times.
-        returned: by list, sequences that came back and their delivery counts.
-        synced: somebody waits, or a message is added: the batch must be synced.
-        commits: the same for the end of a transaction, which leaves ``synced`` as it is.
-        body_bytes: bodies of the added messages.
-    """
-
-    __slots__ = (
-        "_front",
-        "acknowledged",
-        "added",
-        "body_bytes",
-        "commits",
-        "operations",
-        "returned",
-        "synced",
-        "units",
-    )
-
-    def __init__(self) -> None:
-        self.operations: list[Operation] = []
-        self.units: list[Unit] = []
-        self.added: dict[Route, list[StoredMessage]] = {}
-        self.acknowledged: dict[
-            tuple[Consumer | None, PendingList], tuple[list[int], list[int]]
-        ] = {}
-        self.returned: dict[PendingList, tuple[list[int], list[int]]] = {}
-        self.synced = False
-        self.commits = False
-        self.body_bytes = 0
-        self._front = 0  # operations that sealing put in front of those that units point to
-
-    def is_empty(self) -> bool:
-        return not (
-            self.operations or self.units or self.added or self.acknowledged or self.returned
-        )
-
-    def seal(self, now: int) -> WriteBatch:
-        """Make the batch.
-
-        Acknowledgements go before the other operations: they concern messages and lists of earlier
-        turns, while an operation of this turn may remove the list.
-        """
-        front = self.take_front(now)
-        if front:
-            self._front = len(front)
-            front += self.operations
-            self.operations = front
-        if not self.commits:
-            durability = Durability.SYNCED if self.synced else Durability.WRITTEN
-            return WriteBatch(self.operations, durability)
-        origin = Origin.TRANSACTION | Origin.PLAIN if self.synced else Origin.TRANSACTION
-        return WriteBatch(self.operations, Durability.SYNCED, origin)
-
-    def take_front(self, now: int) -> list[Operation]:
-        """Remove delivery counts and acknowledgements and return them as operations.
-
-        Delivery counts first: a message that came back may have been delivered again and
-        acknowledged within this turn, and its count must not be set after it is gone.
-        """
-        front: list[Operation] = []
-        if self.returned:
-            front += [
-                RecordDelivery(pending_list.id, tuple(sequences), tuple(counts))
-                for pending_list, (sequences, counts) in self.returned.items()
-            ]
-            self.returned = {}
-        if self.acknowledged:
-            front += [
-                _acknowledge(consumer, pending_list, sequences, times, now)
-                for (consumer, pending_list), (sequences, times) in self.acknowledged.items()
-            ]
-            self.acknowledged = {}
-        return front
-
-    def drop_additions(self) -> tuple[list[Unit], list[Operation], list[Operation]]:
-        """Take the units that add messages out of a sealed turn.
-
-        Returns: these units; the front of what is left (see :meth:`take_front`); the rest of it.
-        """
-        operations, front = self.operations, self._front
-        dropped: list[Unit] = []
-        kept: list[Unit] = []
-        gone: set[int] = set()
-        for unit in self.units:
-            indexes = range(front + unit[0], front + unit[0] + unit[1])
-            if any(isinstance(operations[index], _ADDING) for index in indexes):
-                dropped.append(unit)
-                gone.update(indexes)
-            else:
-                kept.append(unit)
-        self.units[:] = kept  # who remembers the list sees what is left
-        self.operations = []
-        self.added = {route: held for route, held in self.added.items() if not route.ids}
-        self.body_bytes = 0
-        rest = [op for index, op in enumerate(operations) if index >= front and index not in gone]
-        return dropped, operations[:front], rest
-
-    def drop_added(self, first: int, end: int) -> None:
-        """Do not hand out the messages numbered *first* (inclusive) to *end* (exclusive)."""
-        for route, held in list(self.added.items()):
-            kept = [message for message in held if not first <= message.sequence < end]
-            if kept:
-                self.added[route] = kept
-            else:
-                del self.added[route]
-
-
-def _acknowledge(
-    consumer: Consumer | None,
-    pending_list: PendingList,
-    sequences: list[int],
-    times: list[int],
-    now: int,
-) -> Acknowledge:
-    if consumer is None:
-        return Acknowledge(pending_list.id, tuple(sequences), tuple(times), now)
-    return Acknowledge(
-        pending_list.id,
-        tuple(sequences),
-        tuple(times),
-        now,
-        consumer.connection.client_id,
-        consumer.subscription_name,
-        consumer.connection.protocol,
-    )
-
 
 class TurnWriter:
-    """Drives the store with one turn after the other.
+    """Drives the store with one turn after the other, and gives out numbers and the time.
 
     Args:
-        store: open.
-        clock: microseconds since the epoch.
+        clock: microseconds since the epoch; may jump when the operator sets it.
         end_of_turn: called at the end of each turn before it is sealed: hands out messages for
             which consumers have room again.
         on_write: called when a turn is done, durable or not, with the bytes not yet durable.
+
+    Attributes:
+        turn: the one that is being filled.
+        now: *clock*.
+        next_sequence: of the next message.
+        own_sequences: numbered here, but not published by a client now.
+        batches: turns that are durable; turns: turns that have begun to be written, which is the
+            number of the filling one.
     """
 
     def __init__(
@@ -228,13 +76,16 @@ class TurnWriter:
         on_write: Callable[[int], None],
     ) -> None:
         self.turn = Turn()
+        self.now = clock
+        self.next_sequence = 1
+        self.own_sequences = 0
+        self.next_list = 1
         self.scheduled = False
         self.error: StoreError | None = None
         self.full_until = 0.0
-        self.batches = 0  # turns that are durable
-        self.turns = 0  # turns that have begun to be written: the number of the filling one
+        self.batches = 0
+        self.turns = 0
         self._store = store
-        self._clock = clock
         self._end_of_turn = end_of_turn
         self._on_write = on_write
         self._loop = asyncio.get_running_loop()
@@ -245,7 +96,15 @@ class TurnWriter:
         self._closing = False
         self._gives_up = asyncio.Event()
         self._has_unsynced = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """The store is open: begin."""
         self._task = self._loop.create_task(self._run(), name="tidegate-writer")
+
+    def elapsed(self) -> int:
+        """Microseconds of a clock that nobody sets: how long something lasts."""
+        return int(self._loop.time() * 1_000_000)
 
     @property
     def unwritten_bytes(self) -> int:
@@ -254,12 +113,87 @@ class TurnWriter:
         return self.turn.body_bytes + (in_flight.body_bytes if in_flight else 0)
 
     def schedule(self) -> None:
-        """See to it that the filling turn ends; call when ``scheduled`` is False."""
+        """See to it that the filling turn ends."""
+        if self.scheduled:
+            return
         self.scheduled = True
         if self._in_flight is None:
             self._wake.set()  # the task ends the turn itself: one step of the loop less
         else:
             self._loop.call_soon(self._end)
+
+    # --- filling the turn ----------------------------------------------------------------------
+
+    def take_sequence(self) -> int:
+        """The number of a new message."""
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        return sequence
+
+    def take_list_id(self) -> int:
+        """The id of a new stored list."""
+        list_id = self.next_list
+        self.next_list = list_id + 1
+        return list_id
+
+    def add_operation(self, operation: Operation, *, synced: bool = True) -> None:
+        """Put an operation that belongs to no unit into the filling turn."""
+        turn = self.turn
+        turn.operations.append(operation)
+        turn.synced = turn.synced or synced
+        self.schedule()
+
+    def add_message(self, message: Message, route: Route) -> None:
+        """Number *message* and put it into the filling turn; the caller makes the unit."""
+        sequence = self.take_sequence()
+        turn = self.turn
+        if route.ids:
+            turn.operations.append(AddMessage(sequence, message, route.ids))
+            turn.synced = True
+            turn.body_bytes += len(message.body)
+        turn.added.setdefault(route, []).append(StoredMessage(sequence, message))
+
+    def when_durable(
+        self,
+        done: Callable[[], object],
+        failed: Callable[[GatewayError], None] | None = None,
+        *,
+        synced: bool = True,
+    ) -> None:
+        """See :meth:`Turn.when_durable`, for everything asked for so far."""
+        turn = self.turn
+        turn.when_durable(done, failed)
+        turn.synced = turn.synced or synced
+        self.schedule()
+
+    def confirm(self, who: Waiting, token: Token) -> None:
+        """Confirm *token* when everything asked for so far is durable."""
+        turn = self.turn
+        turn.units.append(Unit(0, 0, who, token))
+        turn.synced = True
+        self.schedule()
+
+    def acknowledge_automatically(
+        self,
+        consumer: Consumer,
+        pending_list: PendingList,
+        messages: Sequence[StoredMessage],
+        now: int,
+    ) -> None:
+        """Handing out is acknowledging for this consumer."""
+        group = self.turn.acknowledged.setdefault((consumer, pending_list), ([], []))
+        group[0].extend([message.sequence for message in messages])
+        group[1].extend([now] * len(messages))
+        self.schedule()
+
+    def record_delivery(self, pending_list: PendingList, messages: Sequence[StoredMessage]) -> None:
+        """Messages that were delivered came back: their counts go into the filling turn."""
+        group = self.turn.returned.setdefault(pending_list, ([], []))
+        group[0].extend([message.sequence for message in messages])
+        group[1].extend([message.delivery_count for message in messages])
+        self.schedule()
+
+    # --- writing -------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
         """Raises: StoreError when a publish cannot become durable now."""
@@ -273,8 +207,7 @@ class TurnWriter:
     async def drained(self) -> None:
         """Wait until everything asked for so far is durable (or has failed)."""
         while not (self.turn.is_empty() and self._in_flight is None):
-            if not self.scheduled:
-                self.schedule()
+            self.schedule()
             self._idle.clear()
             await self._idle.wait()
 
@@ -284,7 +217,7 @@ class TurnWriter:
 
     async def close(self) -> None:
         """Drain, then end the task. Idempotent."""
-        if not self._task.done():
+        if self._task is not None and not self._task.done():
             await self.drained()
             self._closing = True
             self._wake.set()
@@ -325,7 +258,7 @@ class TurnWriter:
                 return
 
     async def _write(self, turn: Turn) -> None:
-        batch = turn.seal(self._clock())
+        batch = turn.seal(self.now())
         if self.error is not None:
             self._fail(turn, self.error)
             return
@@ -366,7 +299,7 @@ class TurnWriter:
         # With nothing left an empty batch syncs what was only WRITTEN: whoever still waits in this
         # turn waits for that.
         while front or rest or self._has_unsynced:
-            front += self.turn.take_front(self._clock())
+            front += self.turn.take_front(self.now())
             try:
                 if front or not rest:
                     await self._store.write(WriteBatch(front))
@@ -387,9 +320,9 @@ class TurnWriter:
     def _complete(self, turn: Turn) -> None:
         waiting: dict[Waiting, list[Token]] = {}
         for unit in turn.units:
-            token = unit[3]
+            token = unit.token
             if token is not None:
-                who = unit[2]
+                who = unit.who
                 tokens = waiting.get(who)
                 if tokens is None:
                     waiting[who] = [token]
@@ -409,14 +342,13 @@ class TurnWriter:
     @staticmethod
     def _tell_failed(units: Sequence[Unit], error: StoreError) -> None:
         for unit in reversed(units):  # what was done last is undone first
-            undo = unit[4]
-            if undo is not None:
+            if unit.undo is not None:
                 try:
-                    undo()
+                    unit.undo()
                 except Exception:
                     _log.exception("taking back a dropped unit failed")
-        for _, _, who, token, _ in units:
+        for unit in units:
             try:
-                who.failed(token, error)
+                unit.who.failed(unit.token, error)
             except Exception:
                 _log.exception("telling a failure failed")

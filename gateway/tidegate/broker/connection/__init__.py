@@ -1,0 +1,1 @@
+"""The broker's side of one client connection."""

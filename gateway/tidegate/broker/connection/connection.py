@@ -1,0 +1,455 @@
+"""The broker's side of one client connection: see :class:`tidegate.spi.BrokerConnection`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from tidegate.broker.connection.serving import Serving
+from tidegate.broker.connection.settling import Settling, forget_inflight
+from tidegate.broker.lists.browser import Browser
+from tidegate.broker.lists.pending_list import Consumer
+from tidegate.broker.parts import Parts
+from tidegate.broker.publish.publisher import at_least_once
+from tidegate.broker.route.router import Route
+from tidegate.broker.sessions import in_doubt
+from tidegate.broker.sessions.state import SessionState
+from tidegate.broker.sessions.wills import Will
+from tidegate.broker.turn.turn import Unit
+from tidegate.spi import (
+    Action,
+    AddMessage,
+    Branch,
+    BranchId,
+    ClientPeer,
+    ConnectionEndedError,
+    ConnectRequest,
+    GatewayError,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    PutInflight,
+    RemoveInflight,
+    RequestError,
+    StoredMessage,
+    SubscribeRequest,
+    Subscription,
+    Token,
+    names,
+)
+
+_log = logging.getLogger("tidegate.broker.connection")
+
+#: Throttle reason: the gateway stops and takes no new work.
+STOPPING: Final = "stopping"
+
+#: No QoS 2 message is in the middle of its handshake.
+NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
+
+
+class Connection:
+    """One connected client. Made by :meth:`BrokerCore.connect`.
+
+    Args: on_end: called once, last.
+
+    Attributes:
+        is_writable: the socket takes more and the handshake is finished.
+        is_admitted: False while its session is not durable yet (:mod:`tidegate.broker.sessions.admission`).
+        authorized: (action, destination) that every authorizer allowed.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        request: ConnectRequest,
+        peer: ClientPeer,
+        principal: str,
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        self.client_id = request.client_id
+        self.protocol = request.protocol
+        self.rules = request.rules
+        self.address = request.peer
+        self.prefetch_count = request.prefetch_count
+        self.session: SessionState | None = None
+        self.is_writable = False
+        self.is_closed = False
+        self.is_admitted = True
+        self.authorized: set[tuple[Action, str]] = set()
+        self._is_ending = False
+        self._parts = parts
+        self._writer = parts.writer
+        self._publisher = parts.publisher
+        self._flow = parts.flow
+        self._peer = peer
+        self._principal = principal
+        self._will = request.will
+        self._on_end = on_end
+        self._socket_writable = True
+        self._resumed = False
+        self._throttled: set[object] = set()
+        self._serving = Serving(parts, self)
+        self._settling = Settling(parts, self, self._serving)
+        self.acknowledge = self._settling.acknowledge  # nearly every message comes this way
+
+    def __repr__(self) -> str:
+        return f"<{self.protocol} {self.address} client_id={self.client_id!r}>"
+
+    @property
+    def principal(self) -> str:
+        return self._principal
+
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """What it consumes from, by the front-end's key."""
+        return self._serving.consumers
+
+    # --- what the writer and the lists call ------------------------------------------------
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        if self.is_closed:
+            return
+        try:
+            self._peer.confirmed(tokens)
+        except Exception:
+            self._front_end_failed("confirm")
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        if self.is_closed:
+            return
+        try:
+            self._peer.failed(token, error)
+        except Exception:
+            self._front_end_failed("tell a failure")
+
+    def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
+        try:
+            self._peer.deliver(consumer.key, messages)
+        except Exception:
+            self._front_end_failed("deliver")
+
+    def _front_end_failed(self, what: str) -> None:
+        """The contract forbids it, but one client's front-end must not stop the others."""
+        _log.exception("peer=%s: front-end failed to %s", self.address, what)
+        self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
+
+    def throttle(self, reason: object) -> None:
+        """Stop reading from this client until :meth:`unthrottle` with the same reason."""
+        if not self._throttled:
+            self._peer.throttle(True)
+        self._throttled.add(reason)
+
+    def unthrottle(self, reason: object) -> None:
+        if reason in self._throttled:
+            self._throttled.discard(reason)
+            if not self._throttled and not self.is_closed:
+                self._peer.throttle(False)
+
+    def end(self, error: GatewayError) -> None:
+        """The broker ends the connection and tells the front-end.
+
+        The front-end is told first: what the client acknowledged and which packet ids are in
+        flight, it can still say (acknowledge, disconnect) from within ``closed()``.
+        """
+        if self.is_closed or self._is_ending:
+            return
+        self._is_ending = True
+        self.is_writable = False
+        try:
+            self._peer.closed(error)
+        except Exception:
+            _log.exception("peer=%s: front-end failed to close", self.address)
+        self.disconnect(graceful=not self.is_admitted)
+
+    def hold(self) -> None:
+        """The gateway stops: nothing more is read from this client or delivered to it."""
+        self._resumed = False
+        self._set_writable()
+        self.throttle(STOPPING)
+
+    # --- BrokerConnection: producing -------------------------------------------------------
+
+    def publish(
+        self,
+        message: Message,
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+        duplicate_id: str = "",
+    ) -> bool:
+        if (
+            transaction is not None
+            or inflight is not None
+            or message.retain
+            or self._flow.checks_publish
+            or duplicate_id
+            or self.is_closed
+        ):
+            return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
+        writer = self._writer
+        if writer.error is not None or writer.full_until:
+            writer.check_writable()
+        route = self._publisher.route(message, self.client_id)
+        sequence = writer.next_sequence
+        writer.next_sequence = sequence + 1
+        turn = writer.turn
+        ids = route.ids
+        if ids:
+            if message.qos == 0:
+                message = at_least_once(message)
+            operations = turn.operations
+            turn.units.append(Unit(len(operations), 1, self, token))
+            operations.append(AddMessage(sequence, message, ids))
+            turn.synced = True
+            turn.body_bytes += len(message.body)
+            if turn.body_bytes > self._flow.turn_bytes_max:
+                self._flow.throttle_unwritten(self)
+        elif token is not None:
+            turn.units.append(Unit(0, 0, self, token))
+        added = turn.added
+        if route in added:
+            added[route].append(StoredMessage(sequence, message))
+        else:
+            added[route] = [StoredMessage(sequence, message)]
+        if not writer.scheduled:
+            writer.schedule()
+        if self._flow.full_lists:
+            self._throttle_full(route)
+        return bool(ids or route.direct)
+
+    def _throttle_full(self, route: Route) -> None:
+        # A producer that also has messages in flight is not stopped: with its socket paused its
+        # acknowledgements would never be read, and nothing would ever make room.
+        if not self._settling.has_in_flight():
+            self._flow.throttle_full(self, route)
+
+    def _publish_with_care(
+        self,
+        message: Message,
+        token: Token,
+        transaction: str | None,
+        inflight: InflightRecord | None,
+        duplicate_id: str,
+    ) -> bool:
+        """Everything about a publish that most publishes do not need."""
+        self._check_open()
+        parts, writer, publisher = self._parts, self._writer, self._publisher
+        message = parts.access.check_publish(self, message)
+        duplicates = parts.duplicates
+        if duplicate_id and (not duplicates.is_on or names.is_temporary(message.destination)):
+            duplicate_id = ""
+        if transaction is not None:
+            self._settling.hold_publish(transaction, message, token, inflight, duplicate_id)
+            return True
+        writer.check_writable()
+        publisher.resolve(message.destination)  # a new queue is not part of this unit
+        if duplicate_id and duplicates.is_known(message.destination, duplicate_id):
+            self._discard_duplicate(message.destination, duplicate_id, token, inflight)
+            return True
+        if message.retain:
+            publisher.retained.check_room(message)
+        turn = writer.turn
+        first = len(turn.operations)
+        undo: list[Callable[[], None]] = []
+        route = publisher.publish(message, self.client_id, undo)
+        if duplicate_id:
+            duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
+        if inflight is not None and self.session is not None:
+            self.put_inflight(inflight)
+            undo.append(forget_inflight(self.session, inflight))
+        turn.unit(first, self, token, undo)
+        turn.synced = True
+        if turn.body_bytes > self._flow.turn_bytes_max:
+            self._flow.throttle_unwritten(self)
+        writer.schedule()
+        if self._flow.full_lists:
+            self._throttle_full(route)
+        return bool(route.ids or route.direct)
+
+    def _discard_duplicate(
+        self, destination: str, duplicate_id: str, token: Token, inflight: InflightRecord | None
+    ) -> None:
+        """The message came before: confirm it, and take note of its packet id."""
+        writer, session = self._writer, self.session
+        undo: Callable[[], None] | None = None
+        if inflight is not None and session is not None:
+            # Not part of the unit: that may be taken out of its turn.
+            self.put_inflight(inflight)
+            forget = forget_inflight(session, inflight)
+
+            def undo_inflight() -> None:
+                forget()
+                key = (inflight.direction, inflight.packet_id)
+                writer.add_operation(RemoveInflight(session.client_id, *key))
+
+            undo = undo_inflight
+        turn = writer.turn
+        unit = turn.unit(len(turn.operations), self, token)
+        turn.synced = True
+        self._parts.duplicates.repeated(destination, duplicate_id, unit, undo)
+        writer.schedule()
+
+    def check_publish(self, destination: str) -> None:
+        self._check_open()
+        self._writer.check_writable()
+        self._parts.access.check_destination(self, destination)
+
+    # --- BrokerConnection: consuming -------------------------------------------------------
+
+    def resume(self) -> None:
+        self._resumed = True
+        self._serving.hand_back()
+        self._set_writable()
+
+    def writable(self, value: bool) -> None:
+        self._socket_writable = value
+        self._set_writable()
+
+    def _set_writable(self) -> None:
+        was = self.is_writable
+        self.is_writable = self._socket_writable and self._resumed and not self.is_closed
+        if self.is_writable and not was:
+            self._serving.wake()
+
+    def make_temporary(self, destination: str) -> str:
+        self._check_open()
+        return self._parts.temporary.make(self, destination)
+
+    def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
+        self._check_open()
+        return self._serving.subscribe(request, token)
+
+    def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
+        self._check_open()
+        return self._serving.unsubscribe(key, token, forget=forget)
+
+    def is_served(self, consumer: Consumer) -> bool:
+        return self._serving.is_served(consumer)
+
+    def browsed(self, browser: Browser) -> None:
+        self._serving.browsed(browser)
+
+    def reject(
+        self,
+        key: str,
+        sequences: Sequence[int],
+        token: Token = None,
+        transaction: str | None = None,
+    ) -> None:
+        self._settling.reject(key, sequences, token, transaction)
+
+    # --- BrokerConnection: transactions ----------------------------------------------------
+
+    def begin(self, transaction: str) -> None:
+        self._check_open()
+        self._settling.begin(transaction)
+
+    def commit(self, transaction: str, token: Token = None) -> None:
+        self._settling.commit(transaction, token)
+
+    def abort(self, transaction: str, token: Token = None) -> None:
+        self._settling.abort(transaction, token)
+
+    def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
+        self._settling.prepare(transaction, branch_id, token)
+
+    def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        self._check_open()
+        self._parts.branches.complete(
+            branch_id, self, token, commit=True, principal=self._principal
+        )
+
+    def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        self._check_open()
+        self._parts.branches.complete(
+            branch_id, self, token, commit=False, principal=self._principal
+        )
+
+    def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
+        self._check_open()
+        self._parts.branches.forget(branch_id, self, token, principal=self._principal)
+
+    def branches(self) -> Sequence[Branch]:
+        return self._parts.branches.all_of(self._principal)
+
+    # --- BrokerConnection: the rest --------------------------------------------------------
+
+    def record_inflight(
+        self,
+        put: Sequence[InflightRecord] = (),
+        remove: Sequence[tuple[InflightDirection, int]] = (),
+        token: Token = None,
+    ) -> None:
+        self._check_open()
+        session = self.session
+        if session is not None:
+            # A token waits for the sync; without one nobody needs it.
+            operations = self._writer.turn.operations
+            for record in put:
+                session.inflight[record.direction, record.packet_id] = record
+                operations.append(PutInflight(record))
+            for key in remove:
+                if session.inflight.pop(key, None) is not None:
+                    operations.append(RemoveInflight(session.client_id, *key))
+            self._writer.schedule()
+        if token is not None:
+            self._writer.confirm(self, token)
+
+    def put_inflight(self, record: InflightRecord) -> None:
+        session = self.session
+        assert session is not None
+        session.inflight[record.direction, record.packet_id] = record
+        self._writer.add_operation(PutInflight(record))
+
+    def synchronize(self, token: Token) -> None:
+        self._writer.confirm(self, token)
+
+    def disconnect(
+        self,
+        *,
+        graceful: bool,
+        publish_will: bool = False,
+        session_expiry: int | None = None,
+        unanswered: Mapping[str, Sequence[int]] = NOTHING_UNANSWERED,
+    ) -> None:
+        if self.is_closed:
+            return
+        parts = self._parts
+        self._settling.abort_all()
+        self.is_closed = True
+        self.is_writable = False
+        session, consumers = self.session, self._serving.consumers
+        if session is not None and session_expiry is not None:
+            parts.sessions.set_expiry(session, session_expiry)
+        if unanswered:
+            in_doubt.set_aside(self._writer, session, consumers, unanswered)
+        for consumer in list(consumers.values()):
+            self._serving.drop(consumer)
+        parts.temporary.remove_of(self)
+        will = self._will
+        has_will = will is not None and (publish_will or not graceful)
+        if session is not None:
+            parts.sessions.end_connection(session, self, has_will=has_will)
+        elif will is not None and has_will:
+            parts.wills.take(
+                Will(
+                    parts.wills,
+                    will,
+                    principal=self._principal,
+                    client_id=self.client_id,
+                    address=self.address,
+                    session=None,
+                    due=self._writer.elapsed(),
+                )
+            )
+        self._flow.forget_client(self)
+        self._on_end(self)
+
+    def restore(self, session: SessionState) -> list[Subscription]:
+        """Take up the durable subscriptions of a session; they are served after ``resume()``."""
+        return self._serving.restore(session)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise RequestError("the connection is closed")

@@ -1,0 +1,390 @@
+"""What one connection consumes from: its subscriptions, made, replaced, restored, dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tidegate.broker.destinations import Subscriber, subscription_of
+from tidegate.broker.lists.browser import Browser, BrowsingClient
+from tidegate.broker.lists.pending_list import (
+    AUTOMATIC_TURN_COUNT,
+    Consumer,
+    InFlight,
+    PendingList,
+)
+from tidegate.broker.lists.selector import Matcher, compile_selector
+from tidegate.broker.lists.succession import Succession
+from tidegate.broker.parts import Parts
+from tidegate.broker.publish.access import Author
+from tidegate.broker.sessions import in_doubt
+from tidegate.broker.sessions.state import Connected, SessionState
+from tidegate.broker.turn.turn import Waiting
+from tidegate.broker.turn.writer import TurnWriter
+from tidegate.spi import (
+    ClientRules,
+    MessageStore,
+    RequestError,
+    RetainHandling,
+    StoredMessage,
+    SubscribeRequest,
+    Subscription,
+    Token,
+    names,
+)
+
+
+class Served(BrowsingClient, Subscriber, Author, Connected, Waiting, Protocol):
+    """The connection that is served.
+
+    Attributes: prefetch_count: of subscriptions that are restored with the session.
+    """
+
+    client_id: str
+    protocol: str
+    rules: ClientRules
+    prefetch_count: int
+    session: SessionState | None
+
+
+class Serving:
+    """The subscriptions of one connection.
+
+    Attributes: consumers: by the front-end's key.
+    """
+
+    __slots__ = ("_client", "_parts", "consumers")
+
+    def __init__(self, parts: Parts, client: Served) -> None:
+        self.consumers: dict[str, Consumer] = {}
+        self._parts = parts
+        self._client = client
+
+    def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
+        parts = self._parts
+        if parts.writer.error is not None:
+            parts.writer.check_writable()
+        if names.is_temporary(request.destination):
+            parts.temporary.check_subscribe(self._client, request)
+        parts.access.check_subscribe(self._client, request.destination)
+        matches = compile_selector(request.selector)  # a bad one must change nothing
+        existing = self.consumers.get(request.key)
+        if existing is not None and (
+            not self._client.rules.replaces
+            or request.destination != existing.destination
+            or request.browse
+            or isinstance(existing, Browser)
+        ):
+            raise RequestError(
+                f"subscription {request.key!r} already exists on this connection;"
+                " unsubscribe it first or use another id"
+            )
+        if request.browse:
+            self._browse(request, token, matches)
+            return False
+        if existing is not None and self._is_kept(existing, request):
+            consumer, taken_up, is_new = existing, names.is_topic(existing.destination), False
+            self._update_consumer(existing, request)
+        else:
+            old = None if existing is None else self._leave(existing)
+            if names.is_queue(request.destination):
+                consumer, taken_up, is_new = self._subscribe_queue(request), False, True
+            else:
+                consumer, taken_up, is_new = self._subscribe_topic(request)
+            if old is not None:
+                Succession(parts.writer, self, old, consumer.lists[0])
+        self.consumers[request.key] = consumer
+        if token is not None:
+            parts.writer.confirm(self._client, token)
+        handling = request.retain_handling
+        if names.is_topic(request.destination) and (
+            handling is RetainHandling.SEND
+            or (handling is RetainHandling.SEND_IF_NEW and is_new and existing is None)
+        ):
+            parts.deliveries.begin(consumer.lists[0])
+        for pending_list in consumer.lists:
+            parts.flow.mark_ready(pending_list)
+        return taken_up
+
+    def _leave(self, consumer: Consumer) -> PendingList | None:
+        """Another subscription takes the place of *consumer*.
+
+        Returns: its list, when what comes from it is to be delivered first (see Succession).
+        """
+        pending_list = consumer.lists[0]
+        if pending_list.is_queue or pending_list.is_stored:
+            self.drop(consumer)
+            return None
+        del self.consumers[consumer.key]
+        self._parts.destinations.leave_router(pending_list)
+        return pending_list
+
+    def _browse(self, request: SubscribeRequest, token: Token, matches: Matcher | None) -> None:
+        """Begin to show a queue; it begins when everything asked for before is durable."""
+        parts, destination = self._parts, request.destination
+        if not names.is_queue(destination) or names.is_filter(destination):
+            raise RequestError(f"{destination!r} cannot be browsed; only one queue at a time can")
+        if names.is_temporary(destination):
+            raise RequestError(f"{destination!r} is a temporary queue, which cannot be browsed")
+        browser = Browser(self._client, self, parts.writer, request.key, destination, matches)
+        self.consumers[request.key] = browser
+        if token is not None:
+            parts.writer.confirm(self._client, token)
+        browser.begin()
+
+    def browsed(self, browser: Browser) -> None:
+        """Everything has been shown: tell the client; the subscription is over."""
+        if self.consumers.get(browser.key) is browser:
+            del self.consumers[browser.key]
+            self._client.deliver(browser, ())
+
+    def is_served(self, consumer: Consumer) -> bool:
+        """Tell whether *consumer* is still one of this connection's."""
+        return self.consumers.get(consumer.key) is consumer
+
+    def _is_kept(self, consumer: Consumer, request: SubscribeRequest) -> bool:
+        """A repeated subscription keeps its list, what is pending and what is in flight
+        [MQTT-3.8.4-3]; only one that begins or ceases to be stored starts anew."""
+        matches = compile_selector(request.selector)
+        if names.is_queue(consumer.destination):
+            return consumer.matches is matches
+        if request.share_group:
+            return True
+        pending_list = consumer.lists[0]
+        if pending_list.matches is not matches:
+            return False
+        is_durable = bool(request.durable_name and self._client.client_id)
+        subscription = pending_list.subscription
+        if subscription is None:
+            return not is_durable and not (request.acknowledge and request.qos > 0)
+        return subscription.durable == is_durable
+
+    def _update_consumer(self, consumer: Consumer, request: SubscribeRequest) -> None:
+        is_topic = names.is_topic(consumer.destination)
+        acknowledge = request.acknowledge and (request.qos > 0 or not is_topic)
+        fresh = self._make_consumer(request, acknowledge=acknowledge)
+        consumer.acknowledge = fresh.acknowledge
+        consumer.acknowledges_all = fresh.acknowledges_all
+        consumer.prefetch_count = fresh.prefetch_count
+        consumer.prefetch_bytes = fresh.prefetch_bytes
+        if is_topic and not request.share_group:
+            self._parts.destinations.update_subscription(consumer.lists[0], self._client, request)
+        self._attach_session(request)
+
+    def _attach_session(self, request: SubscribeRequest) -> None:
+        """A stored session takes up a queue or shared subscription again when it comes back."""
+        is_shared = request.share_group or names.is_queue(request.destination)
+        if request.durable_name and is_shared and self._client.session is not None:
+            kept = subscription_of(0, self._client, request, durable=True)
+            self._parts.sessions.attach(self._client.session, kept)
+
+    def _make_consumer(self, request: SubscribeRequest, *, acknowledge: bool) -> Consumer:
+        policy = self._parts.destinations.policy(request.destination)
+        default = policy.prefetch_count if acknowledge else AUTOMATIC_TURN_COUNT
+        return Consumer(
+            self._client,
+            request.key,
+            request.destination,
+            subscription_name=request.durable_name or request.key,
+            acknowledge=acknowledge,
+            prefetch_count=request.prefetch_count or default,
+            prefetch_bytes=request.prefetch_bytes or policy.prefetch_bytes,
+            matches=compile_selector(request.selector),
+            acknowledges_all=self._client.rules.acknowledges_unstored,
+        )
+
+    def _subscribe_queue(self, request: SubscribeRequest) -> Consumer:
+        consumer = self._make_consumer(request, acknowledge=request.acknowledge)
+        if names.is_filter(request.destination):
+            self._parts.destinations.watch_queues(names.name_of(request.destination), consumer)
+        else:
+            self._parts.destinations.queue_list(request.destination).attach(consumer)
+        self._attach_session(request)
+        return consumer
+
+    def _subscribe_topic(self, request: SubscribeRequest) -> tuple[Consumer, bool, bool]:
+        parts = self._parts
+        acknowledge = request.acknowledge and request.qos > 0
+        consumer = self._make_consumer(request, acknowledge=acknowledge)
+        if request.share_group:
+            return self._subscribe_shared(request, consumer)
+        durable = bool(request.durable_name and self._client.client_id)
+        if durable:
+            key = (self._client.protocol, self._client.client_id, request.durable_name)
+            found = parts.destinations.durable.get(key)
+            if found is not None:
+                if found.consumers:
+                    raise RequestError(
+                        f"durable subscription {request.durable_name!r} of client"
+                        f" {self._client.client_id!r} is in use by another connection"
+                    )
+                if found.subscription is not None and (
+                    (found.subscription.filter, found.subscription.selector)
+                    == (request.destination, request.selector)
+                ):
+                    parts.destinations.update_subscription(found, self._client, request)
+                    found.attach(consumer)
+                    return consumer, True, False
+                # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
+                parts.destinations.remove_subscription(found)
+        is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
+        pending_list = parts.destinations.add_subscription(
+            self._client, request, is_stored=is_stored, durable=durable
+        )
+        pending_list.attach(consumer)
+        return consumer, False, True
+
+    def _subscribe_shared(
+        self, request: SubscribeRequest, consumer: Consumer
+    ) -> tuple[Consumer, bool, bool]:
+        """The group has one list for all its members, whatever QoS each of them wants."""
+        parts = self._parts
+        found = parts.destinations.shared.get((request.share_group, request.destination))
+        is_new = found is None
+        if found is None:
+            whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
+            found = parts.destinations.add_subscription(
+                self._client, whole, is_stored=True, durable=False
+            )
+        elif found.matches is not consumer.matches:
+            raise RequestError(
+                f"share group {request.share_group!r} has another selector for"
+                f" {request.destination!r}"
+            )
+        found.attach(consumer)
+        self._attach_session(request)
+        return consumer, not is_new, is_new
+
+    def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
+        consumer = self.consumers.pop(key, None)
+        if consumer is not None:
+            if self._client.session is not None:
+                forget = True
+                self._parts.sessions.detach(self._client.session, key)
+            self.drop(consumer, forget=forget)
+        if token is not None:
+            self._parts.writer.confirm(self._client, token)
+        return consumer is not None
+
+    def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
+        """Stop serving; what is in flight goes back, lists that end with it are removed."""
+        self.consumers.pop(consumer.key, None)
+        parts = self._parts
+        parts.destinations.unwatch_queues(consumer)
+        if isinstance(consumer, Browser):
+            consumer.wake()  # to find that it is served no more
+        give_back(parts.writer, list(consumer.in_flight.values()))
+        consumer.in_flight.clear()
+        consumer.in_flight_bytes = 0
+        for pending_list in list(consumer.lists):
+            pending_list.detach(consumer)
+            if pending_list.is_queue:
+                continue
+            subscription = pending_list.subscription
+            if subscription is not None and subscription.share_group:
+                parts.destinations.update_shared(subscription.share_group, subscription.filter)
+                continue
+            durable = subscription is not None and subscription.durable
+            if not pending_list.consumers and (forget or not durable):
+                parts.destinations.remove_subscription(pending_list)
+
+    def restore(self, session: SessionState) -> list[Subscription]:
+        """Take up the durable subscriptions of a session; they are served after ``resume()``."""
+        client = self._client
+        client.session = session
+        session.connection = client
+        lists = self._parts.destinations.lists_of(client.protocol, client.client_id)
+        restored: list[Subscription] = []
+        for name, pending_list in lists.items():
+            subscription = pending_list.subscription
+            assert subscription is not None
+            consumer = self._make_consumer(
+                SubscribeRequest(
+                    key=name,
+                    destination=pending_list.destination,
+                    durable_name=name,
+                    prefetch_count=self._client.prefetch_count,
+                    selector=subscription.selector,
+                ),
+                acknowledge=subscription.qos > 0,
+            )
+            self.consumers[name] = consumer
+            pending_list.attach(consumer)
+            restored.append(subscription)
+        for subscription in session.stored.attached:
+            self._restore_attached(subscription)
+            restored.append(subscription)
+        return restored
+
+    def _restore_attached(self, subscription: Subscription) -> None:
+        """A queue or shared subscription of the session."""
+        request = SubscribeRequest(
+            key=subscription.name,
+            destination=subscription.filter,
+            durable_name=subscription.name,
+            acknowledge=subscription.qos > 0,
+            qos=subscription.qos,
+            share_group=subscription.share_group,
+            prefetch_count=self._client.prefetch_count,
+            options=subscription.options,
+        )
+        if names.is_queue(subscription.filter):
+            consumer = self._subscribe_queue(request)
+        else:
+            made = self._make_consumer(request, acknowledge=request.acknowledge)
+            consumer, _, _ = self._subscribe_shared(request, made)
+        self.consumers[subscription.name] = consumer
+
+    def has_in_flight(self) -> bool:
+        """Messages wait for this client's acknowledgement."""
+        return any(consumer.in_flight for consumer in self.consumers.values())
+
+    def wake(self) -> None:
+        """The client takes more."""
+        for consumer in self.consumers.values():
+            if isinstance(consumer, Browser):
+                consumer.wake()
+            for pending_list in consumer.lists:
+                self._parts.flow.mark_ready(pending_list)
+
+    def hand_back(self) -> None:
+        """The client is back: first it gets what is in doubt."""
+        session = self._client.session
+        if session is not None and session.in_doubt:
+            for consumer in list(self.consumers.values()):
+                in_doubt.hand_back(self._parts.writer, session, consumer)
+
+    # --- what lists and browsers ask for -------------------------------------------------------
+
+    @property
+    def store(self) -> MessageStore:
+        return self._parts.store
+
+    @property
+    def queues(self) -> dict[str, PendingList]:
+        return self._parts.destinations.queues
+
+    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object:
+        return self._parts.tasks.spawn(work, name)
+
+    def mark_ready(self, pending_list: PendingList) -> None:
+        self._parts.flow.mark_ready(pending_list)
+
+    def remove_subscription(self, pending_list: PendingList) -> None:
+        self._parts.destinations.remove_subscription(pending_list)
+
+
+def give_back(writer: TurnWriter, entries: Sequence[InFlight]) -> None:
+    """Delivered messages go back to their lists, marked as redelivered."""
+    by_list: dict[PendingList, list[StoredMessage]] = {}
+    for message, pending_list, _ in entries:
+        again = StoredMessage(message.sequence, message.message, message.delivery_count + 1)
+        by_list.setdefault(pending_list, []).append(again)
+    for pending_list, messages in by_list.items():
+        if pending_list.is_removed:
+            continue
+        if pending_list.is_stored:
+            writer.record_delivery(pending_list, messages)
+        pending_list.put_back(messages)

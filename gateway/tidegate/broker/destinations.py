@@ -1,0 +1,416 @@
+"""All pending lists of the gateway: of queues, of subscriptions, and where each is routed from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from tidegate.broker.limits.subscription_limit import SubscriptionLimits
+from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.selector import Matcher, compile_selector
+from tidegate.broker.route.router import Route, Router
+from tidegate.broker.tasks import Tasks
+from tidegate.broker.turn.flow import Flow
+from tidegate.config import (
+    CURSOR_UNSTORED_DEFAULT,
+    BrokerConfig,
+    DestinationPolicy,
+    policy_for,
+)
+from tidegate.spi import (
+    AddDestination,
+    ClientRules,
+    CursorContext,
+    CursorFactory,
+    PendingCursor,
+    PutSubscription,
+    RemoveSubscription,
+    RequestError,
+    StoredMessage,
+    SubscribeRequest,
+    Subscription,
+    names,
+)
+
+_log = logging.getLogger("tidegate.broker")
+
+#: A client could otherwise fill memory and store with queues by publishing to new names.
+DESTINATIONS_MAX: Final = 100_000
+
+
+class Subscriber(Protocol):
+    """A connection, as far as its subscriptions are made of it."""
+
+    protocol: str
+    client_id: str
+    rules: ClientRules
+
+
+class Destinations:
+    """See the module.
+
+    Args:
+        cursors: cursor factories by the name that policies use.
+        policies: in file order; the first that covers a destination wins.
+        temporary_directory: for cursors that spool; exists and is empty.
+
+    Attributes:
+        queues: by destination.
+        durable: by protocol, client id and name.
+        shared: by share group and filter.
+        routes: by destination, what is known.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        flow: Flow,
+        tasks: Tasks,
+        limits: SubscriptionLimits,
+        *,
+        cursors: Mapping[str, CursorFactory],
+        policies: Sequence[DestinationPolicy],
+        temporary_directory: Path,
+    ) -> None:
+        self.durable: dict[tuple[str, str, str], PendingList] = {}
+        self.shared: dict[tuple[str, str], PendingList] = {}
+        self.queues: dict[str, PendingList] = {}
+        self._by_client: dict[tuple[str, str], dict[str, PendingList]] = {}
+        # Shared subscriptions: the sessions that have them also while away.
+        self._members: dict[tuple[str, str], set[object]] = {}
+        self._shared_limit = config.cursor_memory_limit
+        self._store = flow.store
+        self._writer = flow.writer
+        self._flow = flow
+        self._tasks = tasks
+        self._limits = limits
+        self._cursors = cursors
+        self._policies = tuple(policies)
+        self._temporary_directory = temporary_directory
+        self._router = Router(self.queue_list)
+        self.routes = self._router.routes
+        self._queue_watchers: list[tuple[str, Consumer]] = []
+        self._next_unstored = -1
+
+    def all_lists(self) -> Iterator[PendingList]:
+        """Those that the store knows, and temporary queues."""
+        yield from self.queues.values()
+        yield from self.durable.values()
+        yield from self.shared.values()
+
+    def policy(self, destination: str) -> DestinationPolicy:
+        """The policy of a canonical destination or filter: the first one that matches."""
+        return policy_for(self._policies, destination)
+
+    # --- routes --------------------------------------------------------------------------------
+
+    def route(self, destination: str) -> Route:
+        """The route of a valid *destination*, from now on known; a new queue is made."""
+        return self._router.resolve(destination)
+
+    def route_once(self, topic: str) -> Route:
+        """The route of a topic that only the gateway publishes to; it is not remembered."""
+        return self._router.topic_route(topic)
+
+    def leave_router(self, pending_list: PendingList) -> None:
+        """The list gets no message more that is published from now on."""
+        self._router.remove_filter(pending_list)
+
+    def lower(self, pending_list: PendingList, is_lowered: bool) -> None:
+        """Begin or end storing for a subscription of QoS 0; see PendingList.stores."""
+        pending_list.is_lowered = is_lowered
+        if not pending_list.is_removed:
+            self._route_anew(pending_list)
+
+    def _route_anew(self, pending_list: PendingList) -> None:
+        self._router.remove_filter(pending_list)
+        self._router.add_filter(pending_list)
+
+    # --- queues --------------------------------------------------------------------------------
+
+    def queue_list(self, destination: str) -> PendingList:
+        """The pending list of a queue, created (durably, with this turn) on first use."""
+        found = self.queues.get(destination)
+        if found is not None:
+            return found
+        if len(self.queues) >= DESTINATIONS_MAX:
+            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
+        list_id = self._writer.take_list_id()
+        self._writer.add_operation(AddDestination(destination, list_id))
+        return self.make_queue(destination, list_id, 0)
+
+    def make_queue(self, destination: str, list_id: int, count: int) -> PendingList:
+        policy = self.policy(destination)
+        made = PendingList(
+            self._flow,
+            list_id,
+            destination,
+            self._make_cursor(policy.cursor, policy, destination, list_id, count),
+            is_queue=True,
+            is_stored=True,
+        )
+        self.queues[destination] = made
+        name = names.name_of(destination)
+        for filter_name, consumer in self._queue_watchers:
+            if names.matches(filter_name, name):
+                made.attach(consumer)
+        return made
+
+    def add_temporary_queue(self, destination: str) -> PendingList:
+        """The pending list of a temporary queue: the store never hears of it."""
+        if len(self.queues) >= DESTINATIONS_MAX:
+            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
+        list_id, cursor = self._make_unstored_cursor(destination)
+        made = PendingList(self._flow, list_id, destination, cursor, is_queue=True, is_stored=False)
+        self.queues[destination] = made
+        return made
+
+    def remove_temporary(self, destination: str) -> None:
+        """Forget a temporary destination and everything in it."""
+        self.routes.pop(destination, None)
+        made = self.queues.pop(destination, None)
+        if made is not None:
+            self._remove_list(made)
+
+    def watch_queues(self, filter_name: str, consumer: Consumer) -> None:
+        """Attach *consumer* to every queue that the filter covers, now and later."""
+        self._queue_watchers.append((filter_name, consumer))
+        for destination, pending_list in self.queues.items():
+            if names.matches(filter_name, names.name_of(destination)):
+                pending_list.attach(consumer)
+
+    def unwatch_queues(self, consumer: Consumer) -> None:
+        self._queue_watchers = [item for item in self._queue_watchers if item[1] is not consumer]
+
+    def _make_cursor(
+        self, cursor: str, policy: DestinationPolicy, destination: str, list_id: int, count: int
+    ) -> PendingCursor:
+        store = self._store
+
+        async def read_page(after: int, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+            return await store.page_in(list_id, after, limit, bytes_max)
+
+        return self._cursors[cursor].create(
+            CursorContext(
+                destination=destination,
+                read_page=read_page if list_id > 0 else None,
+                recovered_count=count,
+                memory_limit_bytes=policy.memory_limit,
+                page_count=policy.page_count,
+                temporary_directory=self._temporary_directory,
+                temporary_limit_bytes=policy.temporary_limit,
+                shared_limit_bytes=self._shared_limit,
+            )
+        )
+
+    def _make_unstored_cursor(self, destination: str) -> tuple[int, PendingCursor]:
+        """Id and cursor of a list that is not stored."""
+        list_id = self._next_unstored
+        self._next_unstored -= 1
+        policy = self.policy(destination)
+        cursor = policy.subscriber_cursor or policy.cursor
+        if self._cursors[cursor].needs_store:
+            cursor = CURSOR_UNSTORED_DEFAULT
+        return list_id, self._make_cursor(cursor, policy, destination, list_id, 0)
+
+    # --- subscriptions -------------------------------------------------------------------------
+
+    def add_subscription(
+        self, client: Subscriber, request: SubscribeRequest, *, is_stored: bool, durable: bool
+    ) -> PendingList:
+        """A new topic subscription with a list of its own."""
+        if is_stored:
+            list_id = self._writer.take_list_id()
+            subscription = subscription_of(list_id, client, request, durable=durable)
+            self._writer.add_operation(PutSubscription(subscription))
+            return self.restore_subscription(subscription, 0, once=client.rules.delivers_once)
+        list_id, cursor = self._make_unstored_cursor(request.destination)
+        made = PendingList(
+            self._flow,
+            list_id,
+            request.destination,
+            cursor,
+            is_queue=False,
+            is_stored=False,
+            qos=request.qos,
+            no_local=request.no_local,
+            client_id=client.client_id,
+            overlap_key=_overlap_key(
+                client.protocol, client.client_id, request, once=client.rules.delivers_once
+            ),
+            matches=compile_selector(request.selector),
+        )
+        self._router.add_filter(made)
+        return made
+
+    def restore_subscription(
+        self, subscription: Subscription, count: int, *, once: bool
+    ) -> PendingList:
+        """Make the list of a stored *subscription*, in which *count* messages wait.
+
+        Args: once: see :attr:`tidegate.spi.ClientRules.delivers_once`.
+        """
+        policy = self.policy(subscription.filter)
+        cursor = policy.durable_cursor or policy.cursor
+        made = PendingList(
+            self._flow,
+            subscription.pending_list,
+            subscription.filter,
+            self._make_cursor(
+                cursor, policy, subscription.filter, subscription.pending_list, count
+            ),
+            is_queue=False,
+            is_stored=True,
+            subscription=subscription,
+            qos=subscription.qos,
+            no_local=subscription.no_local,
+            client_id=subscription.client_id,
+            overlap_key=_overlap_key(
+                subscription.protocol,
+                subscription.client_id,
+                subscription,
+                once=once,
+            ),
+            matches=_selector_of(subscription),
+        )
+        if subscription.durable or subscription.share_group:
+            self._limits.set_limit(made, policy.subscription_limit, policy.subscription_overflow)
+        if subscription.share_group:
+            self.shared[subscription.share_group, subscription.filter] = made
+        elif subscription.durable:
+            self.durable[subscription.protocol, subscription.client_id, subscription.name] = made
+            client = (subscription.protocol, subscription.client_id)
+            self._by_client.setdefault(client, {})[subscription.name] = made
+        self._router.add_filter(made)
+        return made
+
+    def update_subscription(
+        self, pending_list: PendingList, client: Subscriber, request: SubscribeRequest
+    ) -> None:
+        """The same subscription with other options; its list stays."""
+        old = pending_list.subscription
+        if old is not None:
+            new = msgspec.structs.replace(
+                old, qos=request.qos, no_local=request.no_local, options=request.options
+            )
+            if new == old:
+                return
+            pending_list.subscription = new
+            self._writer.add_operation(PutSubscription(new))
+        if pending_list.is_stored:  # what it was stored until now may not have been handed out
+            pending_list.is_lowered = request.qos == 0 and pending_list.stores
+        pending_list.qos = request.qos
+        pending_list.no_local = request.no_local
+        pending_list.overlap_key = _overlap_key(
+            client.protocol, pending_list.client_id, request, once=client.rules.delivers_once
+        )
+        self._route_anew(pending_list)
+
+    def remove_subscription(self, pending_list: PendingList) -> None:
+        """The subscription ends with all that is pending in it."""
+        if pending_list.is_removed:
+            return
+        self._router.remove_filter(pending_list)
+        self._remove_list(pending_list)
+        subscription = pending_list.subscription
+        if subscription is not None:
+            key = (subscription.protocol, subscription.client_id, subscription.name)
+            if self.durable.get(key) is pending_list:
+                del self.durable[key]
+                lists = self._by_client[key[:2]]
+                del lists[subscription.name]
+                if not lists:
+                    del self._by_client[key[:2]]
+            if subscription.share_group:
+                shared_key = (subscription.share_group, subscription.filter)
+                if self.shared.get(shared_key) is pending_list:
+                    del self.shared[shared_key]
+            self._writer.add_operation(RemoveSubscription(pending_list.id))
+
+    def lists_of(self, protocol: str, client_id: str) -> dict[str, PendingList]:
+        """The durable subscriptions of one client, by name."""
+        return self._by_client.get((protocol, client_id), {})
+
+    def add_member(self, subscription: Subscription, session: object) -> None:
+        """A stored session has this shared subscription, also while its client is away."""
+        key = (subscription.share_group, subscription.filter)
+        self._members.setdefault(key, set()).add(session)
+        self.update_shared(*key)
+
+    def remove_member(self, subscription: Subscription, session: object) -> None:
+        """It has it no more."""
+        key = (subscription.share_group, subscription.filter)
+        members = self._members.get(key)
+        if members is not None:
+            members.discard(session)
+            if not members:
+                del self._members[key]
+        self.update_shared(*key)
+
+    def update_shared(self, share_group: str, destination: str) -> None:
+        """A shared subscription lives as long as somebody is served by it or a stored session has
+        it, and outlives the gateway in the second case."""
+        pending_list = self.shared.get((share_group, destination))
+        if pending_list is None:
+            return
+        durable = (share_group, destination) in self._members
+        if not durable and not pending_list.consumers:
+            self.remove_subscription(pending_list)
+            return
+        old = pending_list.subscription
+        assert old is not None, "every shared subscription is stored"
+        if old.durable != durable:
+            pending_list.subscription = msgspec.structs.replace(old, durable=durable)
+            self._writer.add_operation(PutSubscription(pending_list.subscription))
+
+    def _remove_list(self, pending_list: PendingList) -> None:
+        """The list takes and hands out nothing any more; its cursor is closed."""
+        pending_list.end()
+        self._flow.forget_list(pending_list)
+        # Never cancelled: what it spooled must go.
+        name = f"close cursor {pending_list.destination}"
+        self._tasks.spawn(pending_list.cursor.close(), name, is_closer=True)
+
+
+def subscription_of(
+    list_id: int, client: Subscriber, request: SubscribeRequest, *, durable: bool
+) -> Subscription:
+    """What the store keeps of *request*."""
+    return Subscription(
+        pending_list=list_id,
+        client_id="" if request.share_group else client.client_id,
+        name=request.durable_name or request.key,
+        filter=request.destination,
+        durable=durable,
+        qos=request.qos,
+        no_local=request.no_local,
+        protocol=client.protocol,
+        share_group=request.share_group,
+        options=request.options,
+        selector=request.selector,
+    )
+
+
+def _selector_of(subscription: Subscription) -> Matcher | None:
+    """Its selector; one that cannot be read any more selects everything: nothing may be lost."""
+    try:
+        return compile_selector(subscription.selector)
+    except RequestError as error:
+        _log.error("subscription=%r selector=ignored: %s", subscription.name, error)
+        return None
+
+
+def _overlap_key(
+    protocol: str, client_id: str, subscription: SubscribeRequest | Subscription, *, once: bool
+) -> tuple[str, str] | None:
+    """Subscriptions with the same key that overlap deliver a message once.
+
+    One that does not want the client's own messages must not stand for one that does.
+    """
+    if not once or not client_id or subscription.share_group:
+        return None
+    return (f"{protocol} no local" if subscription.no_local else protocol, client_id)

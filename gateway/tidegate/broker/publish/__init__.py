@@ -1,0 +1,1 @@
+"""What becomes of a publish before it is a unit of the turn."""

@@ -1,0 +1,458 @@
+"""Handing many retained messages to one new subscription, a chunk at a time.
+
+A filter may cover 100,000 of them; all in one turn they would stop every other client for a second
+and fill the memory of a slow one. So a subscription is given a chunk in the turn in which it is
+made (most need no more) and the others one by one: when the previous one is durable, for a stored
+subscription; when the previous one is handed out and the socket takes more, for the others.
+
+Meanwhile live messages come, and a client must not take an old value for the newest. The rule is
+that the retained message of a topic goes out before any message that is published to it after the
+subscription was made: while a delivery is under way, a publish to a topic whose turn has not come
+yet hands over the retained message first, in the same turn and in front of it. So each topic's
+messages arrive in the order in which they were published, and none is left out (MQTT 3.1.1
+[MQTT-3.3.1-6], [MQTT-4.6.0-6]).
+
+What is remembered are the numbers of the topics in ascending order, four bytes each, and which of
+those to come must be left out. A durable subscription has a note in the store while more than the
+first chunk is on its way: after a kill of the gateway it is given all of them again.
+
+A subscription that acknowledges and ends with its connection has a list in the store, but what is
+retained is in the store already, and nobody will ask for this copy of it after a crash. So it is
+*lent*: in flight until the client acknowledges it, and in no list. That is only done when nothing
+older is on its way to the subscription, because it goes past what waits in the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.route.retained import RetainedMessages
+from tidegate.broker.route.router import Route
+from tidegate.broker.turn.flow import Flow
+from tidegate.spi import (
+    GatewayError,
+    Message,
+    PutSubscription,
+    StoredMessage,
+    StoreError,
+    StoreFullError,
+    names,
+)
+
+_log = logging.getLogger("tidegate.broker.retained")
+
+#: Messages of one chunk: as many as a consumer without acknowledgement is given in one turn.
+CHUNK_COUNT_MAX: Final = 1000
+
+#: Bytes of bodies after which a chunk is closed: a write that takes some milliseconds.
+CHUNK_BYTES_MAX: Final = 1 << 20
+
+#: Topics that are looked at for one chunk: those that are expired or not wanted cost time, too.
+CHUNK_LOOKED_AT_MAX: Final = 10_000
+
+#: How long a delivery waits that found no room in the store.
+RETRY_S: Final = 1.0
+
+
+#: Option of a stored subscription: retained messages are on their way to it.
+_NOTE: Final = "retained"
+
+
+class _Chunk:
+    """What was added to one turn.
+
+    Attributes:
+        stored: numbers of topics whose message is stored for the subscription.
+        direct: (number, message) handed out when the turn is durable, at most once.
+        unstored: messages for a subscription that is not stored.
+        is_next: it is the delivery's chunk; False: one topic whose turn came early.
+    """
+
+    __slots__ = ("direct", "is_next", "stored", "unstored")
+
+    def __init__(self, *, is_next: bool) -> None:
+        self.stored: list[int] = []
+        self.direct: list[tuple[int, StoredMessage]] = []
+        self.unstored = 0
+        self.is_next = is_next
+
+
+class RetainedDelivery:
+    """The retained messages on their way to one subscription."""
+
+    def __init__(
+        self, deliveries: RetainedDeliveries, pending_list: PendingList, numbers: array[int]
+    ) -> None:
+        self._deliveries = deliveries
+        self._flow = deliveries.flow
+        self._writer = deliveries.flow.writer
+        self._retained = deliveries.retained
+        self._list = pending_list
+        self._numbers = numbers
+        self._position = 0
+        self._left_out: set[int] = set()  # at or behind the position, and not to be handed over
+        self._again: dict[int, None] = {}  # before the position, but what was added was dropped
+        self._unconfirmed = 0
+        self._is_waiting = False  # for the writer or for time
+        self._is_over = False
+        self._lends = self._can_lend()
+        self._stored_route = Route((pending_list,), ())
+        self._direct_route = Route((), (pending_list,))
+
+    # --- called by the pending list, the writer and the publishes ------------------------------
+
+    def step(self) -> None:
+        """Hand over the next chunk if there is room for it."""
+        if self._is_waiting or self._is_over:
+            return
+        if self._list.is_stored:
+            try:
+                self._writer.check_writable()
+            except StoreFullError:
+                self._retry_later(RETRY_S)
+                return
+            except StoreError as error:
+                self._give_up(error)
+                return
+        chunk = _Chunk(is_next=True)
+        room = min(CHUNK_COUNT_MAX, self._room())
+        if room > 0 and self._fill(chunk, room) and self.has_more():
+            self._retry_later(0)  # nothing was wanted among many: look at more in the next turn
+        self._end_if_done()
+
+    def publish_early(self, number: int) -> None:
+        """A message is being published to the topic: what it retains until now goes out first."""
+        if self._is_to_come(number):
+            self._left_out.add(number)
+        elif number in self._again:
+            del self._again[number]
+        else:
+            return
+        message = self._retained.at(number)
+        if message is not None and self._is_wanted(message, self._writer.now()):
+            chunk = _Chunk(is_next=False)
+            first = len(self._writer.turn.operations)
+            self._add(chunk, number, message)
+            self._close(chunk, first)
+
+    def leave_out(self, number: int) -> None:
+        """The number belongs to another topic from now on, one that had no retained message when
+        the subscription was made."""
+        if self._is_to_come(number):
+            self._left_out.add(number)
+        self._again.pop(number, None)
+
+    def _confirmed(self, chunk: _Chunk) -> None:
+        """It is durable: what is not stored can be handed out.
+
+        Whoever waits is told before what was published in the same turn is handed out.
+        """
+        self._unconfirmed -= 1
+        if chunk.is_next:
+            self._is_waiting = False
+        if chunk.direct and self._lends:
+            self._lend([message for _, message in chunk.direct])
+        elif chunk.direct and not self._is_over:
+            room = self._direct_room()
+            if room is not None:  # else the client is gone: at most once was all that was asked
+                if room:
+                    self._list.offer_direct([message for _, message in chunk.direct[:room]])
+                self._again.update((number, None) for number, _ in chunk.direct[room:])
+        self._end_if_done()
+        if self._list.is_stored and not self._is_over:
+            self._retry_later(0)  # when this turn is in the list
+        # otherwise the dispatch that follows takes the next step, if the client takes this one
+
+    def _failed(self, chunk: _Chunk, error: GatewayError) -> None:
+        """There was no room for it, or the store is broken."""
+        self._unconfirmed -= 1
+        if chunk.is_next:
+            self._is_waiting = False
+        if not isinstance(error, StoreFullError):
+            self._give_up(error)
+            return
+        self._again.update((number, None) for number in chunk.stored)
+        self._again.update((number, None) for number, _ in chunk.direct)
+        self._retry_later(RETRY_S)
+
+    def end(self) -> None:
+        """It is complete, or the subscription is over."""
+        self._is_over = True
+
+    # --- how much more -------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        """How many more the list takes now."""
+        pending_list = self._list
+        cursor = pending_list.cursor
+        if pending_list.is_stored:
+            if cursor.is_full:
+                return 0
+            limit = pending_list.limit
+            return CHUNK_COUNT_MAX if limit is None else limit.count_max - cursor.size
+        consumers = pending_list.consumers
+        has_room = not cursor.size and consumers and consumers[0].client.is_writable
+        return CHUNK_COUNT_MAX if has_room else 0
+
+    def _can_lend(self) -> bool:
+        """Tell whether what the client has not acknowledged may be forgotten with its connection,
+        and no message that is accepted already would come after what is handed out now."""
+        pending_list = self._list
+        subscription = pending_list.subscription
+        return (
+            subscription is not None
+            and not subscription.durable
+            and not subscription.share_group
+            and pending_list.succession is None
+            and bool(pending_list.consumers)
+            and not pending_list.consumers[0].acknowledges_all  # else it may send them back
+            and not pending_list.cursor.size
+            and not self._writer.unwritten_bytes
+            # What a client acknowledges is a row of the sinks' log, and needs a place in the store.
+            and not self._deliveries.log.is_read
+        )
+
+    def _direct_room(self) -> int | None:
+        """Messages that a stored subscription can be handed without storing them; None when
+        nobody consumes."""
+        consumers = self._list.consumers
+        if not consumers:
+            return None
+        consumer = consumers[0]
+        if self._lends and consumer.acknowledge:
+            return max(0, consumer.room())
+        if not consumer.client.is_writable:
+            return 0
+        return max(0, consumer.room()) if consumer.acknowledges_all else CHUNK_COUNT_MAX
+
+    def _is_to_come(self, number: int) -> bool:
+        numbers = self._numbers
+        index = bisect_left(numbers, number, self._position)
+        return index < len(numbers) and numbers[index] == number and number not in self._left_out
+
+    def has_more(self) -> bool:
+        """Tell whether anything has not been added to a turn yet."""
+        return self._position < len(self._numbers) or bool(self._again)
+
+    # --- adding --------------------------------------------------------------------------------
+
+    def _fill(self, chunk: _Chunk, count_max: int) -> bool:
+        """Add the next chunk, *count_max* messages at most, to the filling turn.
+
+        Returns: True when there was nothing to add in what it looked at.
+        """
+        retained, now = self._retained, self._writer.now()
+        first = len(self._writer.turn.operations)
+        room = self._direct_room()
+        count = size = 0
+        is_held_up = False
+        for _ in range(CHUNK_LOOKED_AT_MAX):
+            number = self._peek()
+            if number is None or count >= count_max or size >= CHUNK_BYTES_MAX:
+                break
+            message = retained.at(number)
+            if message is not None and self._is_wanted(message, now):
+                if self._lends or self._is_direct(message):
+                    if room is not None and len(chunk.direct) >= room:
+                        is_held_up = True
+                        break
+                    if room is None:
+                        message = None
+                if message is not None:
+                    self._add(chunk, number, message, lends=self._lends)
+                    count += 1
+                    size += len(message.body)
+            self._advance(number)
+        self._close(chunk, first)
+        return count == 0 and not is_held_up
+
+    def _peek(self) -> int | None:
+        for number in self._again:
+            return number
+        numbers, left_out = self._numbers, self._left_out
+        while self._position < len(numbers):
+            number = numbers[self._position]
+            if number not in left_out:
+                return number
+            left_out.discard(number)
+            self._position += 1
+        return None
+
+    def _advance(self, number: int) -> None:
+        if self._again:
+            del self._again[number]
+        else:
+            self._position += 1
+
+    def _is_wanted(self, message: Message, now: int) -> bool:
+        if 0 < message.expires_at <= now:
+            return False
+        pending_list = self._list
+        if pending_list.no_local and message.client_id == pending_list.client_id:
+            return False  # [MQTT-3.8.3-3] of 5.0
+        return pending_list.matches is None or pending_list.matches(message)
+
+    def _is_direct(self, message: Message) -> bool:
+        """A stored subscription gets it at most once, without storing it."""
+        pending_list = self._list
+        return pending_list.is_stored and (message.qos == 0 or pending_list.qos == 0)
+
+    def _add(self, chunk: _Chunk, number: int, message: Message, *, lends: bool = False) -> None:
+        writer = self._writer
+        writer.own_sequences += 1
+        copy = msgspec.structs.replace(message, retained=True)
+        if lends or self._is_direct(message):
+            chunk.direct.append((number, StoredMessage(writer.take_sequence(), copy)))
+        elif self._list.is_stored:
+            chunk.stored.append(number)
+            writer.add_message(copy, self._stored_route)
+        else:
+            chunk.unstored += 1
+            writer.add_message(copy, self._direct_route)
+
+    def _close(self, chunk: _Chunk, first: int) -> None:
+        """End the chunk: a unit of the turn, which confirms it or tells that it was dropped."""
+        if chunk.stored or chunk.direct or chunk.unstored:
+            self._writer.turn.when_durable(
+                lambda: self._confirmed(chunk),
+                lambda error: self._failed(chunk, error),
+                first=first,
+            )
+            self._unconfirmed += 1
+            self._is_waiting = self._is_waiting or chunk.is_next
+        self._writer.schedule()
+
+    def _lend(self, messages: list[StoredMessage]) -> None:
+        """Hand out what is not in the list, all of it: what is published to its topics from now on
+        must not overtake it. There was room for it when its turn was filled.
+
+        Nothing of a chunk comes back: the client is gone then, and its subscription with it.
+        """
+        consumers = self._list.consumers
+        if self._is_over or self._list.is_removed or not consumers:
+            return
+        consumer = consumers[0]
+        if consumer.acknowledge:
+            now = self._writer.now()
+            in_flight, nowhere = consumer.in_flight, self._flow.nowhere
+            for stored in messages:
+                if stored.message.qos:  # the client acknowledges no others
+                    in_flight[stored.sequence] = (stored, nowhere, now)
+                    consumer.in_flight_bytes += len(stored.message.body)
+        self._flow.sent += len(messages)
+        consumer.client.deliver(consumer, messages)
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def _retry_later(self, delay_s: float) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            asyncio.get_running_loop().call_later(delay_s, self._retry)
+
+    def _retry(self) -> None:
+        self._is_waiting = False
+        self.step()
+
+    def _give_up(self, error: GatewayError) -> None:
+        if not self._is_over:
+            _log.error("destination=%s retained=incomplete: %s", self._list.destination, error)
+            self._deliveries.end(self._list)
+
+    def _end_if_done(self) -> None:
+        if not (self._is_over or self._unconfirmed or self.has_more()):
+            self._deliveries.end(self._list)
+
+
+class RetainedDeliveries:
+    """The deliveries that are under way.
+
+    Attributes:
+        active: by subscription's list.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        retained: RetainedMessages,
+        log: AcknowledgedLog,
+        detours: set[object],
+    ) -> None:
+        """*detours*: see :class:`tidegate.broker.publish.publisher.Publisher`."""
+        self.flow = flow
+        self.retained = retained
+        self.log = log
+        self._detours = detours
+        self.active: dict[PendingList, RetainedDelivery] = {}
+
+    def begin(self, pending_list: PendingList) -> None:
+        """Give a subscription the retained messages that its filter covers, from now on.
+
+        One that is under way already begins anew (MQTT 5.0 [MQTT-3.8.4-4]).
+        """
+        self.end(pending_list)
+        retained = self.retained
+        numbers = retained.numbers_matching(names.name_of(pending_list.destination))
+        if not numbers:
+            return
+        delivery = RetainedDelivery(self, pending_list, numbers)
+        self.active[pending_list] = delivery
+        pending_list.retained = delivery
+        self._detours.add(self)
+        retained.on_new_number = self._leave_out
+        delivery.step()
+        subscription = pending_list.subscription
+        if subscription is not None and subscription.durable and delivery.has_more():
+            self._note(pending_list, is_complete=False)
+
+    def recover(self, durable: Iterable[PendingList]) -> None:
+        """After a start: begin again what the gateway had not finished when it was killed."""
+        for pending_list in list(durable):
+            subscription = pending_list.subscription
+            if subscription is not None and _NOTE in subscription.options:
+                self._note(pending_list, is_complete=True)
+                self.begin(pending_list)
+
+    def end(self, pending_list: PendingList) -> None:
+        """The subscription is over, or has everything."""
+        delivery = self.active.pop(pending_list, None)
+        if delivery is None:
+            return
+        delivery.end()
+        pending_list.retained = None
+        if not pending_list.is_removed:
+            self._note(pending_list, is_complete=True)
+        if not self.active:
+            self._detours.discard(self)
+            self.retained.on_new_number = None
+
+    def before_publish(self, destination: str) -> None:
+        """Call before a message is published to topic *destination*, and before it is retained."""
+        number = self.retained.number_of(destination)
+        if number is not None:
+            for delivery in list(self.active.values()):
+                delivery.publish_early(number)
+
+    def _note(self, pending_list: PendingList, *, is_complete: bool) -> None:
+        """Note in the store what :meth:`recover` must know."""
+        subscription = pending_list.subscription
+        if subscription is None or is_complete != (_NOTE in subscription.options):
+            return
+        options = {key: text for key, text in subscription.options.items() if key != _NOTE}
+        if not is_complete:
+            options[_NOTE] = "on their way"
+        noted = msgspec.structs.replace(subscription, options=options)
+        pending_list.subscription = noted
+        self.flow.add_operation(PutSubscription(noted))
+
+    def _leave_out(self, number: int) -> None:
+        for delivery in self.active.values():
+            delivery.leave_out(number)

@@ -1,0 +1,141 @@
+"""``$SYS`` topics: what the gateway tells about itself to whoever subscribes to them.
+
+Names and meaning are those that Mosquitto documents (mosquitto(8), "Broker status"), as far as the
+gateway knows the value; topics whose value it does not know do not exist. The values are retained
+in memory, so that a new subscriber has all of them at once, and only what has changed is published.
+
+Source: MQTT 3.1.1 section 4.7.2 (topics that begin with ``$``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tidegate.broker.destinations import Destinations
+from tidegate.broker.publish.retained_delivery import RetainedDeliveries
+from tidegate.broker.turn.flow import Flow
+from tidegate.spi import Message, names
+
+#: Topics at and below this are published to by the gateway only.
+_FIRST_LEVEL: Final = names.topic("$SYS")
+
+_PREFIX: Final = f"{_FIRST_LEVEL}.broker."
+
+#: Name and minutes of the moving averages.
+_AVERAGES: Final = (("1min", 1), ("5min", 5), ("15min", 15))
+
+_US: Final = 1_000_000
+
+
+def is_system(destination: str) -> bool:
+    """Tell whether the canonical *destination* is one that clients must not publish to."""
+    return destination.startswith(_FIRST_LEVEL) and (
+        destination == _FIRST_LEVEL or destination[len(_FIRST_LEVEL)] == "."
+    )
+
+
+class SystemTopics:
+    """Publishes the state of the gateway every *interval* seconds.
+
+    Args: clients: what is known of clients and of what they did, by topic.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        destinations: Destinations,
+        deliveries: RetainedDeliveries,
+        interval: float,
+        clients: Callable[[], Mapping[str, int | str]],
+    ) -> None:
+        self._flow = flow
+        self._writer = flow.writer
+        self._destinations = destinations
+        self._deliveries = deliveries
+        self._clients = clients
+        self._interval = interval
+        self._started_at = self._writer.elapsed()
+        self._first_sequence = self._writer.next_sequence
+        self._published: dict[str, str] = {}
+        self._totals: dict[str, int] = {}
+        self._loads: dict[str, list[float]] = {}
+        self._last_us = self._started_at
+
+    async def run(self) -> None:
+        """Publish now and every interval until cancelled."""
+        while True:
+            self.publish(self._writer.elapsed())
+            await asyncio.sleep(self._interval)
+
+    def publish(self, elapsed: int) -> None:
+        """Publish what has changed; *elapsed*: :meth:`BrokerCore.elapsed`."""
+        retained, deliveries = self._deliveries.retained, self._deliveries
+        for name, value in self._values(elapsed).items():
+            if self._published.get(name) == value:
+                continue
+            self._published[name] = value
+            destination = _PREFIX + name
+            message = Message(
+                destination,
+                value.encode(),
+                received_at=self._writer.now(),
+                qos=0,
+                retain=True,
+                content_type="text/plain",
+                payload_format=1,
+            )
+            if deliveries.active:
+                deliveries.before_publish(destination)
+            retained.set_volatile(message)
+            route = self._destinations.route_once(destination).without_storing()
+            if route.is_picky:
+                route = route.narrowed(message, "")
+            if route.direct:
+                self._writer.own_sequences += 1
+                self._writer.add_message(message, route)
+                self._writer.schedule()
+
+    def _values(self, elapsed: int) -> dict[str, str]:
+        writer, flow = self._writer, self._flow
+        retained = len(self._deliveries.retained)
+        statistics = flow.store.statistics()
+        totals = {
+            "received": writer.next_sequence - self._first_sequence - writer.own_sequences,
+            "sent": flow.sent,
+            "dropped": flow.dropped,
+        }
+        shared = self._destinations.shared.values()
+        values: dict[str, int | str] = {
+            **self._clients(),
+            "uptime": f"{(elapsed - self._started_at) // _US} seconds",
+            "retained messages.count": retained,
+            "store.messages.count": statistics.pending_messages + retained,
+            "store.writable": int(statistics.writable),
+            "shared_subscriptions.count": sum(len(item.consumers) for item in shared),
+        }
+        for what, total in totals.items():
+            values[f"publish.messages.{what}"] = total
+        return {
+            **{name: str(value) for name, value in values.items()},
+            **self._averages(totals, elapsed),
+        }
+
+    def _averages(self, totals: dict[str, int], elapsed: int) -> dict[str, str]:
+        """Messages per minute, averaged exponentially over some minutes, as Mosquitto does."""
+        elapsed_s = (elapsed - self._last_us) / _US
+        if elapsed_s <= 0:
+            return {}
+        self._last_us = elapsed
+        found: dict[str, str] = {}
+        for what, total in totals.items():
+            per_minute = (total - self._totals.get(what, 0)) * 60 / elapsed_s
+            loads = self._loads.setdefault(what, [0.0] * len(_AVERAGES))
+            for index, (name, minutes) in enumerate(_AVERAGES):
+                weight = math.exp(-elapsed_s / 60 / minutes)
+                loads[index] = per_minute + weight * (loads[index] - per_minute)
+                found[f"load.publish.{what}.{name}"] = f"{loads[index]:.2f}"
+        self._totals = totals
+        return found

@@ -1,0 +1,71 @@
+"""One session: what outlives a connection."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol, TypeAlias
+
+from tidegate.spi import InflightDirection, InflightRecord, Session, StoredMessage
+
+#: Options kept with a stored session: the front-end's name, and who the client was.
+PROTOCOL_OPTION: Final = "protocol"
+PRINCIPAL_OPTION: Final = "principal"
+
+#: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
+ONCE_OPTION: Final = "delivers-once"
+
+#: By name of the subscription, its messages in doubt, in order.
+InDoubt: TypeAlias = dict[str, list[StoredMessage]]
+
+
+class Connected(Protocol):
+    """The connection that has a session."""
+
+    address: str
+
+    @property
+    def principal(self) -> str: ...
+
+
+class SessionState:
+    """A session: its stored part, its subscriptions and packet-id states.
+
+    Attributes:
+        inflight: stored packet-id states by (direction, packet id).
+        connection: the one that has it now.
+        is_removed: it is over.
+        left_at: when its last connection ended, by :meth:`TurnWriter.elapsed`: its expiry and the
+            delay of its will run from there, whatever the wall clock does.
+        in_doubt: by name of a shared subscription, QoS 2 messages whose handshake its last
+            connection left unfinished (:mod:`tidegate.broker.sessions.in_doubt`).
+    """
+
+    __slots__ = (
+        "connection",
+        "in_doubt",
+        "inflight",
+        "is_removed",
+        "left_at",
+        "protocol",
+        "stored",
+    )
+
+    def __init__(self, protocol: str, stored: Session) -> None:
+        self.protocol = protocol
+        self.stored = stored
+        self.inflight: dict[tuple[InflightDirection, int], InflightRecord] = {}
+        self.connection: Connected | None = None
+        self.is_removed = False
+        self.left_at = 0
+        self.in_doubt: InDoubt = {}
+
+    @property
+    def client_id(self) -> str:
+        return self.stored.client_id
+
+    @property
+    def principal(self) -> str:
+        return self.stored.options.get(PRINCIPAL_OPTION, "")
+
+    def records(self) -> list[InflightRecord]:
+        """Every packet-id state that a resumed connection must know, in the order they began."""
+        return list(self.inflight.values())

@@ -1,0 +1,163 @@
+"""Who may go on and who has to wait: lists with room for their consumers, producers without."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final
+
+from tidegate.broker.lists.no_cursor import NoCursor
+from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, PendingList
+from tidegate.broker.lists.selecting import Selecting
+from tidegate.broker.route.router import Route
+from tidegate.broker.tasks import Tasks
+from tidegate.broker.turn.writer import TurnWriter
+from tidegate.spi import MessageStore, Operation, StoredMessage, Subscription
+
+_log = logging.getLogger("tidegate.broker")
+
+#: Throttle reason: bodies accepted but not yet durable are over the limit.
+UNWRITTEN: Final = "unwritten"
+
+#: Which of the messages of a subscription its client may have been sent already.
+HalfSent = Callable[[Subscription, Sequence[StoredMessage]], set[int]]
+
+
+class Flow:
+    """See the module. What pending lists ask of those around them.
+
+    Args: lower, half_sent, ended: called for what they say; see
+        :class:`tidegate.broker.lists.pending_list.Surroundings`.
+
+    Attributes:
+        ready: lists that may have something to hand out at the end of this turn.
+        full_lists: those that take no more; their producers wait.
+        nowhere: where messages are in flight from that no list holds.
+        sent: messages handed to front-ends; dropped: those that no consumer got.
+        checks_publish: publishes must be checked just now.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        tasks: Tasks,
+        pending_write_limit: int,
+        *,
+        clock: Callable[[], int],
+        on_write: Callable[[], None],
+        lower: Callable[[PendingList, bool], None],
+        half_sent: HalfSent,
+        ended: Callable[[PendingList], None],
+    ) -> None:
+        self.store = store
+        self.spawn: Callable[[Coroutine[object, object, None], str], object] = tasks.spawn
+        self.writer = TurnWriter(store, clock, self._end_of_turn, self._written)
+        self.now = clock
+        self.add_operation: Callable[[Operation], None] = self.writer.add_operation
+        self.acknowledge_automatically = self.writer.acknowledge_automatically
+        self.lower = lower
+        self.half_sent = half_sent
+        self.ended = ended
+        self.ready: dict[PendingList, None] = {}
+        self.full_lists: set[PendingList] = set()
+        self.nowhere = PendingList(
+            self, 0, "", NoCursor(), is_queue=False, is_stored=False, is_removed=True
+        )
+        self.sent = 0
+        self.dropped = 0
+        self.checks_publish = False
+        self.turn_bytes_max = pending_write_limit
+        self._on_write = on_write
+        self._resting: list[Consumer] = []
+        self._throttled: set[Client] = set()
+
+    def choosing(self, pending_list: PendingList) -> Choosing:
+        """For a list that has just got its first consumer with a selector."""
+        return Selecting(self.writer, self, pending_list)
+
+    # --- consumers -----------------------------------------------------------------------------
+
+    def mark_ready(self, pending_list: PendingList) -> None:
+        """The list may have something to hand out at the end of this turn."""
+        self.ready[pending_list] = None
+        self.writer.schedule()
+
+    def _end_of_turn(self) -> None:
+        ready = self.ready
+        if ready:
+            self.ready = {}
+            for pending_list in ready:
+                try:
+                    pending_list.dispatch()
+                except Exception:  # one cursor that fails must not stop the other lists
+                    _log.exception("destination=%s: dispatch failed", pending_list.destination)
+
+    def rest(self, consumer: Consumer) -> None:
+        """Serve *consumer* again once the sockets have been written."""
+        if not self._resting:
+            asyncio.get_running_loop().call_soon(self._wake_resting)
+        self._resting.append(consumer)
+
+    def _wake_resting(self) -> None:
+        resting, self._resting = self._resting, []
+        for consumer in resting:
+            consumer.resting = False
+            for pending_list in consumer.lists:
+                if pending_list.cursor.size:
+                    self.mark_ready(pending_list)
+
+    def count_dropped(self, pending_list: PendingList, count: int) -> None:
+        """Unstored messages were dropped because a subscriber does not keep up."""
+        if self.dropped == 0:
+            _log.warning(
+                "destination=%s dropped=%d: a subscriber without storage does not keep up"
+                " (further drops are only counted)",
+                pending_list.destination,
+                count,
+            )
+        self.dropped += count
+
+    # --- producers -----------------------------------------------------------------------------
+
+    def throttle_unwritten(self, client: Client) -> None:
+        """The filling turn is large enough: this producer waits until it is written."""
+        self._throttled.add(client)
+        client.throttle(UNWRITTEN)
+
+    def _written(self, unwritten_bytes: int) -> None:
+        self._on_write()
+        if self._throttled and unwritten_bytes <= self.turn_bytes_max // 2:
+            throttled, self._throttled = self._throttled, set()
+            for client in throttled:
+                client.unthrottle(UNWRITTEN)
+
+    def throttle_full(self, client: Client, route: Route) -> None:
+        """A list of *route* may be full: its producer waits until consumers made room."""
+        for pending_list in (*route.stored, *route.direct):
+            if pending_list in self.full_lists:
+                pending_list.blocked.add(client)
+                client.throttle(pending_list)
+
+    def release_consumer(self, client: Client) -> None:
+        """A client that waits for room in a list was handed messages: its acknowledgements must
+        be read, or two clients that consume what the other one produces would wait for ever."""
+        for pending_list in self.full_lists:
+            if client in pending_list.blocked:
+                pending_list.blocked.discard(client)
+                client.unthrottle(pending_list)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def forget_list(self, pending_list: PendingList) -> None:
+        """It takes and hands out nothing any more; its producers go on."""
+        self.ready.pop(pending_list, None)
+        self.full_lists.discard(pending_list)
+        for client in pending_list.blocked:
+            client.unthrottle(pending_list)
+
+    def forget_client(self, client: Client) -> None:
+        """The connection ended."""
+        self._throttled.discard(client)
+        for pending_list in self.full_lists:
+            pending_list.blocked.discard(client)

@@ -1,0 +1,273 @@
+"""What one turn of the event loop asked for, until it is one batch of the store.
+
+Whoever adds operations that stand or fall together says so with :meth:`Turn.unit`, and whoever only
+waits for the turn with :meth:`Turn.when_durable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.route.router import Route
+from tidegate.spi import (
+    Acknowledge,
+    AddDuplicateId,
+    AddMessage,
+    Durability,
+    GatewayError,
+    Move,
+    Operation,
+    Origin,
+    PutBranch,
+    RecordDelivery,
+    SetRetained,
+    StoredMessage,
+    Token,
+    WriteBatch,
+)
+
+_ADDING: Final = (AddMessage, Move, SetRetained, AddDuplicateId, PutBranch)
+
+
+class Waiting(Protocol):
+    """A connection, as far as confirmations need it."""
+
+    def confirmed(self, tokens: list[Token]) -> None: ...
+    def failed(self, token: Token, error: GatewayError) -> None: ...
+
+
+class Unit(msgspec.Struct, gc=False):
+    """Operations that can fail on their own, and who waits for them.
+
+    Attributes:
+        first, count: its operations; none: it only waits.
+        who: is told; token: what of, None: nothing when it is durable.
+        undo: called when the unit is dropped.
+    """
+
+    first: int
+    count: int
+    who: Waiting
+    token: Token = None
+    undo: Callable[[], None] | None = None
+
+
+class _Callbacks:
+    """Waits for a turn without being a connection."""
+
+    __slots__ = ("_done", "_failed")
+
+    def __init__(
+        self, done: Callable[[], object], failed: Callable[[GatewayError], None] | None
+    ) -> None:
+        self._done = done
+        self._failed = failed
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        self._done()
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        if self._failed is not None:
+            self._failed(error)
+
+
+class _Nobody:
+    """Waits for what was taken out of its turn."""
+
+    def confirmed(self, tokens: list[Token]) -> None: ...
+    def failed(self, token: Token, error: GatewayError) -> None: ...
+
+
+_NOBODY: Final = _Nobody()
+
+
+class Turn:
+    """What one turn of the loop asked for.
+
+    Attributes:
+        operations: in order; delivery counts and acknowledgements are added in front when the
+            turn is sealed.
+        units: what can fail on its own, and who waits for it.
+        added: by route, the messages to hand out when the turn is durable.
+        acknowledged: by (consumer, list), sequences and delivery times.
+        returned: by list, sequences that came back and their delivery counts.
+        synced: somebody waits, or a message is added: the batch must be synced.
+        commits: the same for the end of a transaction, which leaves ``synced`` as it is.
+        body_bytes: bodies of the added messages.
+    """
+
+    __slots__ = (
+        "_front",
+        "acknowledged",
+        "added",
+        "body_bytes",
+        "commits",
+        "operations",
+        "returned",
+        "synced",
+        "units",
+    )
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.units: list[Unit] = []
+        self.added: dict[Route, list[StoredMessage]] = {}
+        self.acknowledged: dict[
+            tuple[Consumer | None, PendingList], tuple[list[int], list[int]]
+        ] = {}
+        self.returned: dict[PendingList, tuple[list[int], list[int]]] = {}
+        self.synced = False
+        self.commits = False
+        self.body_bytes = 0
+        self._front = 0  # operations that sealing put in front of those that units point to
+
+    def unit(
+        self,
+        first: int,
+        who: Waiting,
+        token: Token = None,
+        undo: Sequence[Callable[[], None]] = (),
+    ) -> Unit:
+        """The operations from number *first* to the last one so far stand or fall together.
+
+        Args: who: is told *token* when they are durable (None: nothing), or why they were dropped;
+            undo: steps that take back, the last one first, what else was done when they are.
+        """
+        unit = Unit(first, len(self.operations) - first, who, token, _undo_all(undo))
+        self.units.append(unit)
+        return unit
+
+    def when_durable(
+        self,
+        done: Callable[[], object],
+        failed: Callable[[GatewayError], None] | None = None,
+        *,
+        first: int | None = None,
+        undo: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        """Call *done* when the turn is written, before its messages are handed out, or *failed*.
+
+        It is also synced when ``synced`` is set. Args: first, undo: as for :meth:`unit`; without
+        *first* nothing of the turn is dropped with it.
+        """
+        waiting = _Callbacks(done, failed)
+        self.unit(len(self.operations) if first is None else first, waiting, waiting, undo)
+
+    def is_empty(self) -> bool:
+        return not (
+            self.operations or self.units or self.added or self.acknowledged or self.returned
+        )
+
+    def seal(self, now: int) -> WriteBatch:
+        """Make the batch.
+
+        Acknowledgements go before the other operations: they concern messages and lists of earlier
+        turns, while an operation of this turn may remove the list.
+        """
+        front = self.take_front(now)
+        if front:
+            self._front = len(front)
+            front += self.operations
+            self.operations = front
+        if not self.commits:
+            durability = Durability.SYNCED if self.synced else Durability.WRITTEN
+            return WriteBatch(self.operations, durability)
+        origin = Origin.TRANSACTION | Origin.PLAIN if self.synced else Origin.TRANSACTION
+        return WriteBatch(self.operations, Durability.SYNCED, origin)
+
+    def take_front(self, now: int) -> list[Operation]:
+        """Remove delivery counts and acknowledgements and return them as operations.
+
+        Delivery counts first: a message that came back may have been delivered again and
+        acknowledged within this turn, and its count must not be set after it is gone.
+        """
+        front: list[Operation] = []
+        if self.returned:
+            front += [
+                RecordDelivery(pending_list.id, tuple(sequences), tuple(counts))
+                for pending_list, (sequences, counts) in self.returned.items()
+            ]
+            self.returned = {}
+        if self.acknowledged:
+            front += [
+                _acknowledge(consumer, pending_list, sequences, times, now)
+                for (consumer, pending_list), (sequences, times) in self.acknowledged.items()
+            ]
+            self.acknowledged = {}
+        return front
+
+    def drop_additions(self) -> tuple[list[Unit], list[Operation], list[Operation]]:
+        """Take the units that add messages out of a sealed turn.
+
+        Returns: these units; the front of what is left (see :meth:`take_front`); the rest of it.
+        """
+        operations, front = self.operations, self._front
+        dropped: list[Unit] = []
+        kept: list[Unit] = []
+        gone: set[int] = set()
+        for unit in self.units:
+            indexes = range(front + unit.first, front + unit.first + unit.count)
+            if any(isinstance(operations[index], _ADDING) for index in indexes):
+                dropped.append(unit)
+                gone.update(indexes)
+            else:
+                kept.append(unit)
+        self.units = kept
+        self.operations = []
+        self.added = {route: held for route, held in self.added.items() if not route.ids}
+        self.body_bytes = 0
+        rest = [op for index, op in enumerate(operations) if index >= front and index not in gone]
+        return dropped, operations[:front], rest
+
+    def drop_added(self, first: int, end: int) -> None:
+        """Do not hand out the messages numbered *first* (inclusive) to *end* (exclusive)."""
+        for route, held in list(self.added.items()):
+            kept = [message for message in held if not first <= message.sequence < end]
+            if kept:
+                self.added[route] = kept
+            else:
+                del self.added[route]
+
+
+def _acknowledge(
+    consumer: Consumer | None,
+    pending_list: PendingList,
+    sequences: list[int],
+    times: list[int],
+    now: int,
+) -> Acknowledge:
+    if consumer is None:
+        return Acknowledge(pending_list.id, tuple(sequences), tuple(times), now)
+    return Acknowledge(
+        pending_list.id,
+        tuple(sequences),
+        tuple(times),
+        now,
+        consumer.client.client_id,
+        consumer.subscription_name,
+        consumer.client.protocol,
+    )
+
+
+def fail(unit: Unit, error: GatewayError) -> None:
+    """Take a unit without operations out of its turn, which is not durable yet, and tell why."""
+    who, token = unit.who, unit.token
+    unit.who, unit.token, unit.undo = _NOBODY, None, None
+    who.failed(token, error)
+
+
+def _undo_all(steps: Sequence[Callable[[], None]]) -> Callable[[], None] | None:
+    """One function that takes *steps* back, the last one first; None when there are none."""
+    if len(steps) < 2:
+        return steps[0] if steps else None
+    taken = tuple(steps)
+
+    def undo() -> None:
+        for step in reversed(taken):
+            step()
+
+    return undo

@@ -1,0 +1,1 @@
+"""What a connected MQTT session publishes and is sent: names, properties, packet ids, subscriptions."""

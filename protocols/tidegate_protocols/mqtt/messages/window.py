@@ -1,0 +1,441 @@
+"""Packet ids towards a client: which are in use, for what, and what each answer does to them.
+
+The rules are those of MQTT sections 4.3 (QoS), 4.4 (resending) and 4.9 (flow control). For a
+session that outlives its connection the ids are in the store:
+
+1. A QoS 2 PUBLISH leaves only after its packet id is durable as PUBLISHED. Otherwise a crash would
+   forget the id, the client would not, and the message would come again under a new one.
+2. PUBREC acknowledges the message and turns the id to RELEASED in the same batch; PUBREL leaves
+   after that. Otherwise a crash between the two would publish again what the client has released.
+3. PUBCOMP removes the id.
+QoS 1 does not wait for the store, and recording each id would double what such a message costs. So
+its id is made from the message's sequence, which a message keeps for ever: sent again, it gets the
+same id again [MQTT-4.4.0-1] without any record. Only when that id is in use by another message (two
+sequences 65,535 apart, at the same time in flight) the one that was taken instead is recorded, and
+removed together with the acknowledgement. While the client is connected the store also knows the
+highest sequence that was sent: what comes again after a crash and is not above it may have been
+sent before and is marked DUP. Losing that in a crash of the machine loses the mark and nothing else.
+
+What a queue or a group holds goes to another member when this one is gone. Only a QoS 2 message of
+a shared subscription that was sent stays with the client: its id is stored, and the broker is told
+of it when the connection ends [MQTT-4.8.2-4].
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final, TypeAlias, final
+
+from tidegate.spi import (
+    BrokerConnection,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    RequestError,
+)
+from tidegate_protocols.mqtt._answers import Answers
+from tidegate_protocols.mqtt.codec.codes import PacketViolationError
+from tidegate_protocols.mqtt.codec.encode import PUBREL, acknowledgement
+
+logger = logging.getLogger("tidegate.mqtt")
+
+PACKET_ID_MAX: Final = 65_535
+
+#: Half of the packet ids away.
+NO_LOCAL_ID_OFFSET: Final = 32_768
+
+#: No packet has this id: in the store it stands for all QoS 1 messages that were sent.
+SENT_THROUGH_ID: Final = 0
+
+# Where a packet id stands. Plain integers: they are compared for every PUBACK.
+RESERVED: Final = 0  # was in flight on an earlier connection; the broker has yet to bring it back
+QOS_1: Final = 1  # PUBLISH sent, PUBACK awaited
+QOS_2: Final = 2  # PUBLISH sent or about to be, PUBREC awaited
+RELEASED: Final = 3  # PUBREL sent or about to be, PUBCOMP awaited
+
+_OUT: Final = InflightDirection.OUT
+_PUBLISHED: Final = InflightState.PUBLISHED
+_REFUSED: Final = 0x80  # reason codes from here on
+
+
+@final
+class OutgoingSubscription:
+    """A subscription as the sending side sees it.
+
+    Attributes:
+        key: the topic filter as the client wrote it.
+        qos: highest QoS granted.
+        is_own: no other client consumes from its list (neither queue nor shared).
+        comes_back: QoS 1 messages come again to this client, on any later connection.
+        records_qos_2: packet ids of QoS 2 messages are stored.
+        id_offset: where its packet ids begin in a session that stays. Those of subscriptions that
+            get copies of the same messages (groups; with no local) are far from each other, or the
+            second copy would look for a free id among all that the first ones use.
+        is_active: False once it was unsubscribed; what is in flight is then only completed
+            [MQTT-3.10.4-3].
+        retain_as_published: RETAIN goes on as the publisher set it [MQTT-3.3.1-12].
+        identifier: the Subscription Identifier, 0 for none.
+        filter_name: canonical NAME of what it matches; no_local: as in the SUBSCRIBE.
+        acknowledged: sequences whose PUBACK came and that the broker was not told of yet.
+        originals: packet ids by sequence of what was in flight on an earlier connection.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "comes_back",
+        "filter_name",
+        "id_offset",
+        "identifier",
+        "is_active",
+        "is_own",
+        "key",
+        "no_local",
+        "originals",
+        "qos",
+        "records_qos_2",
+        "retain_as_published",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        qos: int,
+        *,
+        is_own: bool,
+        is_stored: bool,
+        filter_name: str = "",
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifier: int = 0,
+    ) -> None:
+        self.key = key
+        self.qos = qos
+        self.is_own = is_own
+        self.comes_back = is_stored and is_own
+        self.records_qos_2 = is_stored
+        self.id_offset = NO_LOCAL_ID_OFFSET * no_local if is_own else zlib.crc32(key.encode())
+        self.is_active = True
+        self.filter_name = filter_name
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifier = identifier
+        self.acknowledged: list[int] = []
+        self.originals: dict[int, int] = {}
+
+
+#: Subscription, sequence (of a reserved id: its QoS, 0 when not known), stage.
+Entry: TypeAlias = tuple[OutgoingSubscription, int, int]
+
+
+def _nobody() -> OutgoingSubscription:
+    """Stands in the table for ids whose message is not in flight on this connection."""
+    subscription = OutgoingSubscription("", 0, is_own=False, is_stored=False)
+    subscription.is_active = False
+    return subscription
+
+
+_NOBODY: Final = _nobody()
+
+
+@final
+class Window:
+    """The packet ids of one connected session.
+
+    Args:
+        send: writes to the client.
+        is_persistent: the session is in the store.
+        size: messages that may be on their way at a time, 1 to 65535 [MQTT-3.3.4-9].
+
+    Attributes:
+        inflight: what each id in use is for.
+        last_packet_id: the newest one given, 0 for none.
+        sent_before: messages up to this sequence may have been sent before a crash.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_client_id",
+        "_connection",
+        "_recorded",
+        "_removals",
+        "_reserved_count",
+        "_send",
+        "_sent_through",
+        "_size",
+        "_touched",
+        "inflight",
+        "is_persistent",
+        "last_packet_id",
+        "sent_before",
+    )
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        send: Callable[[bytes], None],
+        answers: Answers,
+        client_id: str,
+        *,
+        is_persistent: bool,
+        size: int,
+    ) -> None:
+        self._connection = connection
+        self._send = send
+        self._answers = answers
+        self._client_id = client_id
+        self._size = size
+        self._reserved_count = 0
+        self.last_packet_id = 0
+        self._touched: list[OutgoingSubscription] = []
+        self._removals: list[tuple[InflightDirection, int]] = []
+        # QoS 1 ids that are in the store; a dict, because an empty set takes three times as much.
+        self._recorded: dict[int, None] = {}
+        self._sent_through = 0  # the highest sequence sent with QoS 1 that the store knows
+        self.inflight: dict[int, Entry] = {}
+        self.sent_before = 0
+        self.is_persistent = is_persistent
+
+    @property
+    def limit(self) -> int:
+        """How many ids may be in use; reserved ones are, but their messages are not on their way."""
+        return min(PACKET_ID_MAX, self._size + self._reserved_count)
+
+    def take_original(self, subscription: OutgoingSubscription, sequence: int) -> int:
+        """The recorded id under which the client may know the message already; 0: there is none."""
+        packet_id = subscription.originals.pop(sequence, 0)
+        if packet_id:
+            self._reserved_count -= 1
+            self._recorded[packet_id] = None
+        return packet_id
+
+    def record(
+        self, subscription: OutgoingSubscription, sequence: int, packet_id: int, qos: int
+    ) -> InflightRecord:
+        """What the store is to know of a PUBLISH whose id does not follow from its sequence."""
+        if qos == 1:
+            self._recorded[packet_id] = None
+        return InflightRecord(
+            self._client_id, _OUT, packet_id, _PUBLISHED, subscription.key, sequence, qos
+        )
+
+    def sent_through(self, sequence: int) -> InflightRecord | None:
+        """What the store is to know after QoS 1 messages up to *sequence* were sent."""
+        if sequence <= self._sent_through:
+            return None
+        self._sent_through = sequence
+        return InflightRecord(self._client_id, _OUT, SENT_THROUGH_ID, _PUBLISHED, "", sequence)
+
+    def consume(self, subscription: OutgoingSubscription, sequence: int) -> None:
+        """Count a message as acknowledged by the client; see :meth:`acknowledge_received`."""
+        if not subscription.acknowledged:
+            self._touched.append(subscription)
+        subscription.acknowledged.append(sequence)
+
+    # ------------------------------------------------------------------------- answers
+
+    def puback(self, packet_id: int) -> None:
+        """The client has a QoS 1 message [MQTT-4.3.2-1], or refused it, which ends it as well
+        [MQTT-4.4.0-2]. Raises: PacketViolationError."""
+        entry = self.inflight.pop(packet_id, None)
+        if entry is None:
+            return  # a second answer to a PUBLISH that was sent twice
+        subscription, sequence, stage = entry
+        if stage != QOS_1:
+            self.inflight[packet_id] = entry
+            _check(stage == RESERVED, "PUBACK", packet_id)
+            return
+        if self._recorded and packet_id in self._recorded:
+            del self._recorded[packet_id]
+            self._removals.append((_OUT, packet_id))
+        acknowledged = subscription.acknowledged
+        if not acknowledged:
+            self._touched.append(subscription)
+        acknowledged.append(sequence)
+
+    def pubrec(self, packet_id: int, reason: int = 0) -> None:
+        """The client has a QoS 2 message [MQTT-4.3.3-1]. Raises: PacketViolationError."""
+        entry = self.inflight.get(packet_id)
+        if entry is None:
+            if reason < _REFUSED:
+                # Left over from a session that is gone: the client waits for a PUBREL all the same.
+                self._send(self._answers.pubrel(packet_id, is_known=False))
+            return
+        subscription, sequence, stage = entry
+        release = acknowledgement(PUBREL, packet_id)
+        if stage == RELEASED and reason < _REFUSED:
+            self._connection.synchronize(release)  # the first one is perhaps not durable yet
+            return
+        if stage != QOS_2:
+            _check(stage == RESERVED, "PUBREC", packet_id)
+            return
+        if reason >= _REFUSED:
+            self._refused(packet_id, entry)
+            return
+        self.inflight[packet_id] = (_NOBODY, 0, RELEASED)
+        record = None
+        if self.is_persistent:
+            record = InflightRecord(self._client_id, _OUT, packet_id, InflightState.RELEASED)
+        if subscription.is_active:
+            try:
+                self._connection.acknowledge(
+                    subscription.key, (sequence,), token=release, inflight=record
+                )
+                return
+            except RequestError as error:
+                self._log_not_in_flight(subscription, error)
+        if record is not None:
+            self._connection.record_inflight(put=(record,), token=release)
+        else:
+            self._send(release)
+
+    def _refused(self, packet_id: int, entry: Entry) -> None:
+        """A PUBREC with an error: no PUBREL follows, the message is done with [MQTT-4.3.3-4]."""
+        subscription, sequence, _ = entry
+        del self.inflight[packet_id]
+        if self.is_persistent:
+            self._removals.append((_OUT, packet_id))
+        self.consume(subscription, sequence)
+
+    def pubcomp(self, packet_id: int) -> None:
+        """The packet id is free again. Raises: PacketViolationError."""
+        entry = self.inflight.get(packet_id)
+        if entry is None:
+            return
+        if entry[2] != RELEASED:
+            _check(entry[2] == RESERVED, "PUBCOMP", packet_id)
+            return
+        del self.inflight[packet_id]
+        if self.is_persistent:
+            self._connection.record_inflight(remove=((_OUT, packet_id),))
+
+    def acknowledge_received(self) -> None:
+        """Tell the broker of what was consumed since the last call."""
+        touched = self._touched
+        if touched:
+            self._touched = []
+            for subscription in touched:
+                sequences = subscription.acknowledged
+                subscription.acknowledged = []
+                if subscription.is_active:
+                    self._acknowledge(subscription, sequences)
+        removals = self._removals
+        if removals:
+            self._removals = []
+            self._connection.record_inflight(remove=removals)
+
+    def _acknowledge(self, subscription: OutgoingSubscription, sequences: list[int]) -> None:
+        try:
+            self._connection.acknowledge(subscription.key, sequences)
+        except RequestError as error:
+            # All or nothing: one message that left the list otherwise (purged, expired) must not
+            # keep the others in flight.
+            self._log_not_in_flight(subscription, error)
+            if len(sequences) > 1:
+                for sequence in sequences:
+                    self._acknowledge(subscription, [sequence])
+
+    def _log_not_in_flight(self, subscription: OutgoingSubscription, error: RequestError) -> None:
+        logger.debug(
+            "acknowledgement without a message client=%s filter=%s reason=%s",
+            self._client_id,
+            subscription.key,
+            error,
+        )
+
+    # --------------------------------------------------------------- subscriptions and sessions
+
+    def remove(self, subscription: OutgoingSubscription) -> None:
+        """The subscription ended: what was sent is completed, and a QoS 1 message is not sent
+        again after a crash, so its id need not be stored any more."""
+        subscription.is_active = False
+        for packet_id in list(self._recorded):
+            entry = self.inflight.get(packet_id)
+            if entry is not None and entry[0] is subscription and entry[2] == QOS_1:
+                del self._recorded[packet_id]
+                self._removals.append((_OUT, packet_id))
+        self._complete(subscription, list(subscription.originals))
+
+    def restore(
+        self,
+        records: Sequence[InflightRecord],
+        subscriptions: Mapping[str, OutgoingSubscription],
+    ) -> None:
+        """Take up packet ids of earlier connections, before anything is delivered.
+
+        Args: records: of the session; subscriptions: those that are there again, by key.
+        """
+        for record in records:
+            if record.direction is not _OUT:
+                continue
+            packet_id = record.packet_id
+            if packet_id == SENT_THROUGH_ID:
+                self.sent_before = self._sent_through = record.sequence
+                continue
+            if record.state is InflightState.RELEASED:
+                self.inflight[packet_id] = (_NOBODY, 0, RELEASED)
+                self._send(acknowledgement(PUBREL, packet_id))  # [MQTT-4.4.0-1]
+                continue
+            self.inflight[packet_id] = (_NOBODY, record.qos, RESERVED)
+            self._reserved_count += 1
+            subscription = subscriptions.get(record.subscription)
+            if subscription is None:
+                self._complete_one(packet_id)
+            else:
+                subscription.originals[record.sequence] = packet_id
+
+    def give_up_before(self, subscription: OutgoingSubscription, sequence: int) -> None:
+        """A message that was never sent before came, and its list is in order: what was in flight
+        and is older has left the list (expired, purged, dropped) and will not come back."""
+        self._complete(subscription, [lost for lost in subscription.originals if lost < sequence])
+
+    def _complete(self, subscription: OutgoingSubscription, sequences: list[int]) -> None:
+        for sequence in sequences:
+            self._complete_one(subscription.originals.pop(sequence))
+
+    def _complete_one(self, packet_id: int) -> None:
+        """Be done with a reserved id whose message is gone.
+
+        A client that knows it from QoS 2 must not take the next message under it for a repetition,
+        so it is sent the PUBREL; to one that had it with QoS 1 that would mean nothing.
+        """
+        self._reserved_count -= 1
+        if self.inflight[packet_id][1] == 1:
+            self.free(packet_id)
+            return
+        self.inflight[packet_id] = (_NOBODY, 0, RELEASED)
+        record = InflightRecord(self._client_id, _OUT, packet_id, InflightState.RELEASED)
+        release = self._answers.pubrel(packet_id, is_known=False)
+        self._connection.record_inflight(put=(record,), token=release)
+
+    def leave(self) -> None:
+        """The connection ends in order: the broker counts what is in flight as delivered, and the
+        next connection need not guess. Tells the broker what was consumed, too."""
+        if self._sent_through:
+            self._removals.append((_OUT, SENT_THROUGH_ID))
+        self.acknowledge_received()
+
+    def free(self, packet_id: int) -> None:
+        """An id of an earlier connection under which nothing will be sent any more."""
+        del self.inflight[packet_id]
+        self._removals.append((_OUT, packet_id))
+
+    def unanswered(self, unsent: Container[int]) -> dict[str, list[int]]:
+        """By key, sequences of QoS 2 messages of shared subscriptions that the client has, or may
+        have, and did not answer. unsent: packet ids whose PUBLISH was held back and never left.
+        """
+        found: dict[str, list[int]] = {}
+        for packet_id, (subscription, sequence, stage) in self.inflight.items():
+            if stage == QOS_2 and not subscription.is_own and packet_id not in unsent:
+                found.setdefault(subscription.key, []).append(sequence)
+        return found
+
+
+def _check(is_allowed: bool, name: str, packet_id: int) -> None:
+    """An answer to a resent PUBLISH may come before it was resent; any other is a violation."""
+    if not is_allowed:
+        raise PacketViolationError(
+            f"{name} for packet identifier {packet_id}, which does not wait for it",
+            "MQTT-2.3.1-6",
+        )

@@ -1,0 +1,86 @@
+"""Enhanced authentication (MQTT 5.0 section 4.12): one client's method, exchange after exchange.
+
+The first exchange stands between CONNECT and CONNACK; later ones may follow while connected. Which
+AUTH may come when is told here; what follows from the outcome is the session's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import final
+
+from tidegate.spi import AccessError, AuthenticationExchange, Broker, ConnectRequest
+from tidegate_protocols.mqtt._reasons import RefusedError
+from tidegate_protocols.mqtt.codec.codes import PacketViolationError, ReasonCode
+from tidegate_protocols.mqtt.codec.packets import Auth
+
+logger = logging.getLogger("tidegate.mqtt")
+
+
+@final
+class EnhancedAuthentication:
+    """Args: method: the name the client gave in its CONNECT; request: its CONNECT."""
+
+    def __init__(self, broker: Broker, method: str, request: ConnectRequest) -> None:
+        self._broker = broker
+        self._request = request
+        self._exchange: AuthenticationExchange | None = None
+        self._is_stepping = False
+        self.method = method
+
+    @property
+    def exchange(self) -> AuthenticationExchange | None:
+        """The one that is under way or has succeeded last."""
+        return self._exchange
+
+    @property
+    def principal(self) -> str:
+        """Who the client is, once an exchange has succeeded; "" before and during the next."""
+        return "" if self._exchange is None else self._exchange.principal
+
+    def begin(self) -> None:
+        """Begin an exchange. Raises: RefusedError (0x8C, no such method [MQTT-4.12.0-1]; 0x87)."""
+        try:
+            exchange = self._broker.begin_authentication(self.method, self._request)
+        except AccessError as error:
+            raise RefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
+        if exchange is None:
+            raise RefusedError(
+                ReasonCode.BAD_AUTHENTICATION_METHOD,
+                f"there is no authentication method {self.method!r}",
+            )
+        self._exchange = exchange
+
+    def check(self, packet: Auth) -> None:
+        """Whether the client may send this AUTH now.
+
+        Raises: PacketViolationError for another method [MQTT-4.12.0-5] [MQTT-4.12.1-1], an answer
+            to no question, a second question before the answer to the first.
+        """
+        if packet.properties.authentication_method != self.method:
+            raise PacketViolationError("AUTH by another method", "5.0:MQTT-4.12.0-5")
+        is_under_way = self._exchange is not None and not self._exchange.principal
+        if self._is_stepping or is_under_way is not (
+            packet.reason_code is ReasonCode.CONTINUE_AUTHENTICATION
+        ):
+            raise PacketViolationError(
+                f"AUTH {packet.reason_code.name} is not what comes next", "5.0:MQTT-4.12.0-3"
+            )
+
+    async def step(self, data: bytes) -> bytes:
+        """Take what the client sent; return what it is to be told.
+
+        Raises: RefusedError (0x87). Cancellation: the exchange is abandoned.
+        """
+        exchange = self._exchange
+        assert exchange is not None, "begin comes first"
+        self._is_stepping = True
+        try:
+            return await exchange.step(data)
+        except AccessError as error:
+            raise RefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
+        except Exception as error:
+            logger.exception("authentication failed method=%s", self.method)
+            raise RefusedError(ReasonCode.NOT_AUTHORIZED, "authentication failed") from error
+        finally:
+            self._is_stepping = False

@@ -1,0 +1,1 @@
+"""STOMP frames and the gateway's messages to bytes and back: no I/O, no clock."""

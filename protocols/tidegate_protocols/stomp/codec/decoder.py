@@ -1,0 +1,547 @@
+"""Bytes to frames: incremental, without I/O, for all three versions.
+
+Whatever comes in is parsed or raises :class:`~tidegate.spi.PeerProtocolError`, nothing else. The
+common frame (no carriage return, no backslash) takes a short path through :meth:`Decoder.events`;
+everything else goes through :func:`_parse_head`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Final, final
+
+from tidegate.spi import FrameTooLargeError, PeerProtocolError
+from tidegate_protocols.stomp.codec.escape import unescape
+from tidegate_protocols.stomp.codec.frames import (
+    CLIENT_COMMANDS,
+    HEART_BEAT,
+    NEED_DATA,
+    AckRun,
+    Frame,
+    LargeSend,
+    Limits,
+    Signal,
+    Version,
+)
+
+#: A run of ACK frames as every client library writes the plain ones. The digits are bounded so
+#: that int() of them is cheap.
+_ACK_RUN: Final = re.compile(rb"(?:ACK\nid:[0-9]{1,9}-[0-9]{1,19}\n\n\0\n?)+")
+_ACK_IDS: Final = re.compile(rb":([0-9]+)-([0-9]+)")
+_ACK_START: Final = b"ACK\nid:"
+
+_CR: Final = 13
+#: The larger of CR and LF; a command begins with a capital letter.
+_LINE_END_MAX: Final = 13
+_LINE_ENDS: Final = re.compile(rb"(?:\r?\n)*")
+#: The longest command is UNSUBSCRIBE; more bytes than this without a line end are no frame.
+_COMMAND_BYTES_MAX: Final = 12
+#: Digits of a content-length that int() is asked to read; no limit needs more.
+_CONTENT_LENGTH_DIGITS_MAX: Final = 18
+
+#: Reading a short content-length from here costs a third of checking and converting it.
+_SMALL_LENGTHS: Final = {str(length): length for length in range(1025)}
+
+#: Bytes of the peer's input that a message shows.
+_SHOWN_MAX: Final = 40
+_HTTP_METHODS: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PRI * ")
+_NUL_IN_HEADERS: Final = "NUL inside the headers; is the blank line before the body missing?"
+
+#: Headers that the gateway interprets. STOMP 1.0's examples pad values (``login: <username>``),
+#: so in 1.0 these are trimmed; headers of users never are (STOMP 1.2 "Value Encoding": padding).
+_TRIMMED_IN_1_0: Final = frozenset(
+    {
+        "ack",
+        "client-id",
+        "content-length",
+        "destination",
+        "host",
+        "id",
+        "login",
+        "message-id",
+        "passcode",
+        "receipt",
+        "reply-to",
+        "subscription",
+        "transaction",
+    }
+)
+
+
+@final
+class Decoder:
+    """Turns a stream of bytes into frames.
+
+    Args:
+        limits: a frame beyond them raises FrameTooLargeError.
+        commands: what may come; anything else is a PeerProtocolError.
+
+    After an error the decoder stays broken: each further call raises the same error.
+    """
+
+    __slots__ = (
+        "_awaits_nul",
+        "_body_left",
+        "_commands",
+        "_common_bytes_max",
+        "_error",
+        "_is_in_body",
+        "_is_open",
+        "_large_digits",
+        "_limits",
+        "_may_stream",
+        "_needed",
+        "_pieces",
+        "_pieces_bytes",
+        "_position",
+        "_reads_ack_runs",
+        "_reads_common_heads",
+        "_streams_unstated",
+        "_unstated_bytes_max",
+        "_version",
+    )
+
+    def __init__(
+        self, limits: Limits | None = None, commands: frozenset[str] = CLIENT_COMMANDS
+    ) -> None:
+        self._version: Version | None = None
+        self._reads_common_heads = False
+        self._reads_ack_runs = False
+        self._limits = limits or Limits()
+        self._commands = commands
+        self._common_bytes_max = min(self._limits.header_bytes, self._limits.header_line_bytes)
+        self._error: PeerProtocolError | None = None
+        # Undecoded bytes. They are joined only when there is a chance that a frame is complete,
+        # so that a large body is not copied once for every read.
+        self._pieces: list[bytes] = []
+        self._pieces_bytes = 0
+        self._position = 0  # in the first piece
+        self._needed = 0  # total bytes without which no frame can be complete
+        # No frame can be complete without a NUL, which must come within so many bytes; 0: it can.
+        self._awaits_nul = 0
+        self._may_stream = False  # when none comes within them, it is a large body
+        self._is_in_body = False  # of a LargeSend
+        self._is_open = False  # its NUL alone tells where it ends
+        self._body_left = 0  # bytes that it still has, or may have
+        # A content-length with fewer digits is none of a large body.
+        smallest = self._limits.large_bytes_min
+        self._large_digits = len(str(smallest)) if smallest else sys.maxsize
+        # A longer body without content-length is streamed, or above the limit. Where only larger
+        # ones than may be in memory were to be streamed, none is: nobody knows before.
+        self._unstated_bytes_max = self._limits.body_bytes
+        self._streams_unstated = (
+            self._limits.large_unsized and 0 < smallest <= self._limits.body_bytes + 1
+        )
+        if self._streams_unstated:
+            self._unstated_bytes_max = smallest - 1
+
+    @property
+    def version(self) -> Version | None:
+        """Rules to decode the next frame by; None until a version is negotiated."""
+        return self._version
+
+    @version.setter
+    def version(self, version: Version | None) -> None:
+        self._version = version
+        self._reads_common_heads = version in (Version.V1_1, Version.V1_2)
+        self._reads_ack_runs = version is Version.V1_2  # 1.1 names message and subscription
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received and not decoded yet."""
+        return self._pieces_bytes - self._position
+
+    def receive_data(self, data: bytes) -> None:
+        """Append bytes from the peer. Raises: PeerProtocolError when the stream is broken."""
+        if self._error is not None:
+            raise self._error
+        if not data:
+            return
+        self._pieces.append(data)
+        self._pieces_bytes += len(data)
+        if self._awaits_nul and 0 in data:
+            self._awaits_nul = 0
+
+    def next_event(self) -> Frame | AckRun | LargeSend | Signal:
+        """The next frame; HEART_BEAT for a run of line ends between frames; or NEED_DATA.
+
+        Raises: PeerProtocolError, FrameTooLargeError.
+        """
+        if self._may_be_complete():
+            buffer = self._join()
+            after = self._skip_line_ends(buffer, self._position)
+            if after > self._position:
+                self._position = after
+                return HEART_BEAT
+        return next(self.events(), NEED_DATA)
+
+    def events(self) -> Iterator[Frame | AckRun | LargeSend]:
+        """All complete frames; heart-beats are skipped. Nothing behind a LargeSend before its body
+        was taken.
+
+        The consumer may stop at any frame, set :attr:`version`, and go on with a new call.
+        Raises: PeerProtocolError, FrameTooLargeError.
+        """
+        if not self._may_be_complete():
+            return
+        buffer = self._join()
+        size = len(buffer)
+        position = self._position
+        body_bytes_max = self._limits.body_bytes
+        unstated_bytes_max = self._unstated_bytes_max
+        parse_common_head = self._parse_common_head
+        while position < size:
+            if buffer[position] <= _LINE_END_MAX:
+                position = self._position = self._skip_line_ends(buffer, position)
+                if position >= size or buffer[position] == _CR:
+                    break
+            if self._reads_ack_runs and buffer.startswith(_ACK_START, position):
+                run = _ACK_RUN.match(buffer, position)
+                if run is not None:
+                    position = self._position = run.end()
+                    yield AckRun(_ACK_IDS.findall(run.group()))
+                    continue
+            end = buffer.find(b"\n\n", position)
+            headers = parse_common_head(buffer[position:end]) if end >= 0 else None
+            if headers is not None:
+                command = headers.pop("")
+                pairs = ()
+                start = end + 2
+            else:
+                found = self._find_head_end(buffer, position)
+                if found is None:
+                    break
+                end, start = found
+                command, headers, pairs = self._parse_any_head(buffer[position:end])
+            length_text = headers.get("content-length")
+            if length_text is None:
+                stop = buffer.find(0, start)
+                common = 0 <= stop <= start + unstated_bytes_max
+            else:
+                stop = start + _SMALL_LENGTHS.get(length_text, size)
+                common = stop < size and not buffer[stop] and stop - start <= body_bytes_max
+            if not common:
+                size_large: int | None = 0
+                if length_text is None:
+                    if self._streams_unstated and _may_be_large(command, headers):
+                        size_large = self._unstated_size((size if stop < 0 else stop) - start, stop)
+                elif len(length_text) >= self._large_digits:
+                    size_large = self._large_size(command, headers, length_text)
+                if size_large != 0:
+                    self._position = start
+                    self._keep_rest(buffer)
+                    self._is_in_body = True
+                    self._is_open = size_large is None
+                    self._body_left = (
+                        self._limits.large_bytes_max if size_large is None else size_large
+                    )
+                    yield LargeSend(Frame(command, headers, b"", pairs), size_large)
+                    return
+                stop = self._find_body_end(buffer, start, length_text)
+                if stop < 0:
+                    break
+            position = self._position = stop + 1
+            yield Frame(command, headers, buffer[start:stop], pairs)
+        self._keep_rest(buffer)
+
+    def _may_be_complete(self) -> bool:
+        """Tell whether it is worth looking at what is there; check the limits if it is not."""
+        if self._error is not None:
+            raise self._error
+        if self._is_in_body:
+            return False
+        if self._awaits_nul:
+            if self._pieces_bytes <= self._awaits_nul:
+                return False
+            if not self._may_stream:
+                raise self._too_large("body", self._limits.body_bytes)
+            self._awaits_nul = 0
+        return bool(self._pieces) and self._pieces_bytes >= self._needed
+
+    def _join(self) -> bytes:
+        pieces = self._pieces
+        if len(pieces) > 1:
+            pieces[:] = (b"".join(pieces),)
+        self._needed = 0
+        self._may_stream = False
+        return pieces[0]
+
+    def _keep_rest(self, buffer: bytes) -> None:
+        rest = buffer[self._position :]
+        self._position = 0
+        self._pieces = [rest] if rest else []
+        self._pieces_bytes = len(rest)
+
+    def _skip_line_ends(self, buffer: bytes, position: int) -> int:
+        """Where the line ends at *position* stop; a CR that ends the buffer is left there.
+
+        STOMP 1.2 "Augmented BNF": a frame may be followed by any number of EOLs.
+        """
+        found = _LINE_ENDS.match(buffer, position)
+        after = found.end() if found is not None else position
+        if after + 1 < len(buffer) and buffer[after] == _CR:
+            raise self._broken("a carriage return between frames is not followed by a line feed")
+        return after
+
+    def _parse_common_head(self, head: bytes) -> dict[str, str] | None:
+        """The headers of a frame without anything unusual in it, its command under ``""``.
+
+        Returns: None when this must be left to :meth:`_parse_any_head`.
+        """
+        try:
+            text = head.decode()
+        except UnicodeDecodeError:
+            return None
+        if "\r" in text or "\\" in text or "\0" in text or len(head) > self._common_bytes_max:
+            return None
+        lines = text.split("\n")
+        rest = iter(lines)
+        command = next(rest)
+        headers = {"": command}
+        for line in rest:
+            name, colon, value = line.partition(":")
+            if not colon:
+                return None
+            headers[name] = value
+        count = len(lines)
+        if (
+            len(headers) == count  # no name is repeated or empty
+            and count <= self._limits.header_count
+            and command in self._commands
+            and self._reads_common_heads
+        ):
+            return headers
+        return None
+
+    def _find_head_end(self, buffer: bytes, position: int) -> tuple[int, int] | None:
+        """Where the headers stop and the body starts; None: not there yet.
+
+        A frame with CRLF may be followed by one without, so the first of both marks counts. They
+        overlap when a body begins with a line feed: the last of the one is the first of the other.
+        """
+        plain = buffer.find(b"\n\n", position)
+        carriage = buffer.find(b"\n\r\n", position, plain + 1 if plain >= 0 else len(buffer))
+        if carriage >= 0:
+            return carriage, carriage + 3
+        if plain >= 0:
+            return plain, plain + 2
+        self._check_beginning(buffer, position)
+        return None
+
+    def _check_beginning(self, buffer: bytes, position: int) -> None:
+        """Refuse at once what can never become a frame, however much follows."""
+        beginning = buffer[position : position + _COMMAND_BYTES_MAX + 2]
+        command, line_end, _ = beginning.partition(b"\n")
+        command = command.removesuffix(b"\r")
+        text = command.decode("ascii", "replace")
+        if line_end:
+            if text not in self._commands:
+                raise self._broken(_unknown(buffer[position:]))
+        elif not any(known.startswith(text) for known in self._commands):
+            raise self._broken(_unknown(buffer[position:]))
+        header_bytes_max = self._limits.header_bytes
+        if len(buffer) - position > header_bytes_max:
+            raise self._too_large("frame's header block", header_bytes_max)
+        if 0 in buffer[position:]:
+            raise self._broken(_NUL_IN_HEADERS)
+
+    def _parse_any_head(
+        self, head: bytes
+    ) -> tuple[str, dict[str, str], tuple[tuple[str, str], ...]]:
+        """Parse command and headers, whatever they look like."""
+        limits = self._limits
+        command = head.partition(b"\n")[0].removesuffix(b"\r").decode("utf-8", "replace")
+        if command not in self._commands:
+            raise self._broken(_unknown(head))
+        if len(head) > limits.header_bytes:
+            raise self._too_large("frame's header block", limits.header_bytes)
+        if 0 in head:
+            raise self._broken(_NUL_IN_HEADERS)
+        first, *rest = head.split(b"\n")
+        if len(rest) > limits.header_count:
+            raise self._too_large("header count", limits.header_count, unit="header lines")
+        strip = self._strips_carriage_returns(first)
+        pairs: list[tuple[str, str]] = []
+        for raw in rest:
+            line = raw.removesuffix(b"\r") if strip else raw
+            if len(line) > limits.header_line_bytes:
+                raise self._too_large("header line", limits.header_line_bytes)
+            pairs.append(self._parse_line(command, line))
+        if self._trims(command, pairs):
+            pairs = [_trimmed(name, value) for name, value in pairs]
+        headers: dict[str, str] = {}
+        for name, value in pairs:
+            headers.setdefault(name, value)  # the first one counts
+        return command, headers, tuple(pairs) if len(headers) != len(pairs) else ()
+
+    def _strips_carriage_returns(self, first_line: bytes) -> bool:
+        """Tell whether CRLF ends the lines of this frame.
+
+        STOMP 1.2 allows it for each line, and a CONNECT may come from a 1.2 client. In 1.0 and 1.1
+        a carriage return is part of the value, unless the command's line ends in one as well.
+        """
+        return self.version is None or self.version is Version.V1_2 or first_line.endswith(b"\r")
+
+    def _parse_line(self, command: str, line: bytes) -> tuple[str, str]:
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            raise self._broken(f"a header of {command} is not UTF-8: {_shown(line)}") from None
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise self._broken(f"a header line of {command} has no colon: {_shown(line)}")
+        if not name:
+            raise self._broken(f"a header line of {command} has no name: {_shown(line)}")
+        if self.version is None or command == "CONNECTED":
+            return name, value  # STOMP 1.2 "Value Encoding": CONNECT is not escaped
+        if self.version is Version.V1_2 and "\r" in text:
+            raise self._broken(f"a header of {command} has a bare carriage return: {_shown(line)}")
+        try:
+            return unescape(name, self.version), unescape(value, self.version)
+        except PeerProtocolError as error:
+            self._error = error
+            raise
+
+    def _trims(self, command: str, pairs: list[tuple[str, str]]) -> bool:
+        """Tell whether padding is to be taken off: STOMP 1.0, or a CONNECT that means 1.0."""
+        if self.version is not None:
+            return self.version is Version.V1_0
+        return command == "CONNECT" and all(name != "accept-version" for name, _ in pairs)
+
+    def _find_body_end(self, buffer: bytes, start: int, length_text: str | None) -> int:
+        """Where the NUL behind the body is; -1: not there yet."""
+        body_bytes_max = self._limits.body_bytes
+        if length_text is None:
+            stop = buffer.find(0, start)
+            if self._may_stream:
+                self._awaits_nul = start - self._position + self._unstated_bytes_max
+                return -1
+            if stop < 0:
+                self._awaits_nul = start - self._position + body_bytes_max
+                stop = len(buffer)
+                if stop - start <= body_bytes_max:
+                    return -1
+            if stop - start > body_bytes_max:
+                raise self._too_large("body", body_bytes_max)
+            return stop
+        if not (length_text.isascii() and length_text.isdigit()):
+            raise self._broken(f"content-length {length_text[:_SHOWN_MAX]!r} is not a number")
+        if len(length_text) > _CONTENT_LENGTH_DIGITS_MAX or int(length_text) > body_bytes_max:
+            raise self._too_large("body", body_bytes_max)
+        stop = start + int(length_text)
+        if stop >= len(buffer):
+            self._needed = stop + 1 - self._position
+            return -1
+        if buffer[stop]:
+            raise self._broken(
+                f"content-length is {length_text}, but the byte behind so many bytes of body is "
+                "not the NUL that ends a frame"
+            )
+        return stop
+
+    def _large_size(self, command: str, headers: dict[str, str], length_text: str) -> int:
+        """Bytes of the large body that begins here; 0 when it is an ordinary one."""
+        if not (
+            _may_be_large(command, headers) and length_text.isascii() and length_text.isdigit()
+        ):
+            return 0
+        largest = self._limits.large_bytes_max
+        if len(length_text) > _CONTENT_LENGTH_DIGITS_MAX:
+            raise self._too_large("body", largest)
+        size = int(length_text)
+        if size < self._limits.large_bytes_min:
+            return 0
+        if size > largest:
+            raise self._too_large("body", largest)
+        return size
+
+    def _unstated_size(self, here: int, stop: int) -> int | None:
+        """As :meth:`_large_size` for a body without content-length; None: not known yet.
+
+        Args: here: bytes of it that are here; stop: -1: its NUL is not.
+        """
+        largest = self._limits.large_bytes_max
+        if here <= self._unstated_bytes_max:
+            self._may_stream = stop < 0
+            return 0
+        if here > largest:
+            raise self._too_large("body", largest)
+        return None if stop < 0 else here
+
+    def take_body(self) -> bytes:
+        """Bytes of the large body that are here; b"": none now, or all of it was taken.
+
+        Raises: FrameTooLargeError, of one whose end alone tells its size.
+        """
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        piece = pieces.pop(0)
+        stop = piece.find(0) if self._is_open else self._body_left
+        if 0 <= stop < len(piece):
+            pieces.insert(0, piece[stop:])
+            piece = piece[:stop]
+        self._pieces_bytes -= len(piece)
+        self._body_left -= len(piece)
+        if self._body_left < 0:
+            raise self._too_large("body", self._limits.large_bytes_max)
+        return piece
+
+    def end_body(self) -> bool:
+        """Take the NUL behind a large body of which :meth:`take_body` gives out nothing more now.
+
+        Returns: False: it is not here yet. Raises: PeerProtocolError.
+        """
+        pieces = self._pieces
+        if not pieces or (self._body_left and not self._is_open):
+            return False
+        if pieces[0][0]:
+            raise self._broken(
+                "the byte behind as many bytes of body as content-length states is not the NUL "
+                "that ends a frame"
+            )
+        pieces[0] = pieces[0][1:]
+        if not pieces[0]:
+            del pieces[0]
+        self._pieces_bytes -= 1
+        self._is_in_body = False
+        return True
+
+    def _broken(self, problem: str) -> PeerProtocolError:
+        self._error = PeerProtocolError(problem)
+        return self._error
+
+    def _too_large(self, what: str, limit: int, *, unit: str = "bytes") -> FrameTooLargeError:
+        self._error = error = FrameTooLargeError(
+            f"the {what} is above this listener's limit of {limit} {unit}"
+        )
+        return error
+
+
+def _may_be_large(command: str, headers: dict[str, str]) -> bool:
+    return command == "SEND" and headers.get("retain") != "true"
+
+
+def _trimmed(name: str, value: str) -> tuple[str, str]:
+    key = name.strip(" ")
+    return (key, value.strip(" ")) if key in _TRIMMED_IN_1_0 else (name, value)
+
+
+def _shown(data: bytes) -> str:
+    """The beginning of *data* as it may be shown in a message."""
+    text = data[:_SHOWN_MAX].decode("ascii", "backslashreplace")
+    return ascii(text) + ("…" if len(data) > _SHOWN_MAX else "")
+
+
+def _unknown(data: bytes) -> str:
+    """Say what is wrong with bytes that do not begin with a known command."""
+    if data.startswith(_HTTP_METHODS):
+        return "this is a STOMP listener and the peer speaks HTTP (WebSocket is another transport)"
+    if data[:2] == b"\x16\x03":
+        return "this is a plain TCP listener and the peer speaks TLS"
+    if data[:1] == b"\x10" and b"MQ" in data[:_SHOWN_MAX]:
+        return "this is a STOMP listener and the peer speaks MQTT"
+    line = data.partition(b"\n")[0].removesuffix(b"\r")
+    return f"unknown command {_shown(line)}"
