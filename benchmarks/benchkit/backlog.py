@@ -16,8 +16,8 @@ from benchkit.brokers import Address
 from benchkit.process import BrokerProcess, BrokerStartError, accepts, start
 
 #: The goals for 5 million messages of 256 bytes.
-MEMORY_BYTES_MAX: Final = 500_000_000
-ACCEPT_SECONDS_MAX: Final = 3.0
+MEMORY_BYTES_MAX: Final = 300_000_000
+ACCEPT_SECONDS_MAX: Final = 1.0
 FIRST_SECONDS_MAX: Final = 4.0
 DRAIN_SHARE_MIN: Final = 0.7
 
@@ -92,8 +92,8 @@ class BacklogRun:
         if self.error:
             return []
         return [
-            (self.memory_peak < MEMORY_BYTES_MAX, f"memory {_mb(self.memory_peak)} < 500 MB"),
-            (self.accept_s <= ACCEPT_SECONDS_MAX, f"accepts {self.accept_s:.2f} s <= 3 s"),
+            (self.memory_peak < MEMORY_BYTES_MAX, f"memory {_mb(self.memory_peak)} < 300 MB"),
+            (self.accept_s <= ACCEPT_SECONDS_MAX, f"accepts {self.accept_s:.2f} s <= 1 s"),
             (self.first_s <= FIRST_SECONDS_MAX, f"first message {self.first_s:.2f} s <= 4 s"),
             (self.drain_share >= DRAIN_SHARE_MIN, f"drain {self.drain_share:.2f} >= 0.7 of live"),
             (self.faults == 0, f"{self.faults} faults"),

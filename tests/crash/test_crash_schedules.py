@@ -386,7 +386,6 @@ def few_handles(key: str) -> CrashReport:
     return report
 
 
-@pytest.mark.xfail(strict=True, reason="fault 17: read-only until a restart")
 @pytest.mark.crew(jobs=lambda: [job(few_handles, key) for key in LIVE_KEYS])
 def test_when_files_can_be_opened_again_the_store_works_on(
     results: list[CrashReport], report: CrashReport

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import resource
 import subprocess
 import sys
@@ -86,7 +88,6 @@ PROFILES = (
 )
 
 
-@pytest.mark.xfail(strict=True, reason="fault 17: read-only until a restart")
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE], ids=["EMFILE", "ENFILE"])
 def test_a_store_that_could_open_no_file_works_on_when_it_can(tmp_path: Path, error: int) -> None:
     """Fault 17: clients can use up the descriptors; it is as retryable as a full disk."""
@@ -101,3 +102,30 @@ def test_a_store_that_could_open_no_file_works_on_when_it_can(tmp_path: Path, er
 
     with fast_directory(tmp_path) as directory:
         run(scenario(Path(directory)))
+
+
+def test_a_store_keeps_descriptors_that_clients_cannot_take(tmp_path: Path) -> None:
+    """Fault 17: when everything else is taken, batches are still stored, over many data files."""
+
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, add(1))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1])
+        )
+        taken: list[int] = []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            for number in range(2, 20):
+                await write(store, add(number, size=BIG))
+            assert await pending(store) == [*range(1, 20)]
+        finally:
+            for fd in taken:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await store.close()
+
+    run(scenario())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidegate_store_journal.index import pending as _pending
 from tidegate_store_journal.index.pending import PendingList
-from tidegate_store_journal.index.pieces import Piece, usage_of, without_removed
+from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece
 from tidegate_store_journal.log.format import location
 
 STEPS = st.lists(
@@ -51,14 +51,12 @@ def check_stored(pending: PendingList, stored: dict[int, Piece], model: dict[int
     for key in gone:
         del stored[key]  # it was there
     for piece in pieces:
-        stored[piece.key] = without_removed(piece)
+        stored[piece.key] = decode_piece(b"", piece.key, encode_piece(b"", piece))
     assert not pending.has_changes
+    pending.pack()
     loaded = PendingList()
     for key in sorted(stored):
-        piece = stored[key]
-        loaded.restore_piece(
-            Piece(key, piece.sequences, piece.locations, usage_of(piece.sequences, piece.locations))
-        )
+        loaded.restore_piece(stored[key])
     assert list(loaded.entries()) == list(model.items())
     assert loaded.body_bytes() == sum(model)
     assert sum(references for u in loaded.usages() for references, _ in u.files.values()) == len(

@@ -11,8 +11,8 @@ from tidegate_store_journal.index.pieces import (
     decode_piece,
     encode_piece,
     files_of,
+    unpack,
     usage_of,
-    without_removed,
 )
 from tidegate_store_journal.log.format import SHARED_BIT, FormatError, location
 
@@ -51,19 +51,28 @@ def test_removed_entries_neither_count_nor_are_written() -> None:
     piece = piece_of((5, location(3, 4096, 100, 20)), (6, 0), (7, location(3, 4196, 100, 20)))
     usage = usage_of(piece.sequences, piece.locations)
     assert (usage.files, usage.body_bytes) == ({3: (2, 200)}, 40)
-    whole = without_removed(piece)
-    assert list(whole.sequences) == [5, 7]
-    assert list(whole.locations) == [*piece.locations[:2], *piece.locations[4:]]
-    assert without_removed(whole) is whole
-    nothing = without_removed(piece_of((5, 0)))
+    locations = piece.locations
+    for _ in range(2):
+        piece.leave_removed_out()
+        assert list(piece.sequences) == [5, 7]
+        assert list(piece.locations) == [*locations[:2], *locations[4:]]
+        assert (piece.count, piece.last) == (2, 7)
+    nothing = piece_of((5, 0))
+    nothing.leave_removed_out()
     assert usage_of(nothing.sequences, nothing.locations).files == {}
 
 
 @pytest.mark.parametrize("piece", [ONE_FILE, MIXED])
 def test_a_piece_comes_back_with_its_usage(piece: Piece) -> None:
     loaded = decode_piece(KEY, piece.key, encode_piece(KEY, piece))
-    usage = usage_of(piece.sequences, piece.locations)
-    assert loaded == Piece(piece.key, piece.sequences, piece.locations, usage)
+    assert loaded.usage == usage_of(piece.sequences, piece.locations)
+    assert (loaded.sequences, loaded.locations) == (piece.sequences, piece.locations)
+    assert (loaded.key, loaded.count, loaded.last) == (piece.key, piece.count, piece.last)
+
+
+def test_what_cannot_be_unpacked_is_damaged() -> None:
+    with pytest.raises(FormatError, match="unpacked"):
+        unpack(b"nothing that was packed")
 
 
 def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
@@ -83,5 +92,5 @@ def test_a_piece_under_the_key_of_another_is_noticed() -> None:
 
 
 def test_a_piece_without_entries_is_none() -> None:
-    with pytest.raises(FormatError, match="length"):
+    with pytest.raises(FormatError, match="empty"):
         decode_piece(KEY, 5, encode_piece(KEY, Piece(5, array("Q"), array("Q"))))

@@ -7,6 +7,8 @@ import errno
 import os
 import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from journal_kit import (
     write,
 )
 
-from tidegate.spi import AddDestination, StoreError
+from tidegate.spi import AddDestination, StoreError, StoreIOError
 from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import DATA_OFFSET
@@ -167,3 +169,77 @@ def test_a_length_of_four_gigabytes_takes_no_memory(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     assert [f"{NAME} at offset {end}: a torn batch" in note for note in found.notes] == [True]
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_what_is_no_regular_file_is_named_and_does_not_stop_a_tool(
+    tmp_path: Path, command: str
+) -> None:
+    async def scenario() -> None:
+        store, _ = await opened(tmp_path)
+        await write(store, add(1))
+        await store.close()
+
+    run(scenario())
+    journal = tmp_path / "journal"
+    os.mkfifo(journal / "journal-0000000077.data")
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegate", "journal", command, "-d", str(journal)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "journal-0000000077.data" in done.stdout + done.stderr
+    assert "regular file" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_start_names_what_is_no_regular_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        (tmp_path / "journal").mkdir()
+        os.mkfifo(tmp_path / "journal" / "journal-0000000077.data")
+        with pytest.raises(StoreIOError, match="regular file"):
+            await opened(tmp_path)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", ["lock", "journal-0000000001.data.tmp", "index-store-state.tmp"])
+def test_nothing_is_written_through_a_symbolic_link(tmp_path: Path, name: str) -> None:
+    """Whoever may write into the directory must not have other files of ours overwritten."""
+
+    async def scenario() -> None:
+        other = tmp_path / "other"
+        other.write_bytes(b"mine")
+        (tmp_path / "journal").mkdir()
+        (tmp_path / "journal" / name).symlink_to(other)
+        if name == "lock":
+            with pytest.raises(StoreIOError, match="lock"):
+                await opened(tmp_path)
+        else:
+            store, _ = await opened(tmp_path)
+            await write(store, add(1))
+            await store.close()
+        assert other.read_bytes() == b"mine"
+
+    run(scenario())
+
+
+def test_a_temporary_file_made_meanwhile_as_a_symbolic_link_is_replaced(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        other = tmp_path / "other"
+        other.write_bytes(b"mine")
+        store, _ = await opened(tmp_path)
+        for number in range(2, 60):
+            path = tmp_path / "journal" / f"journal-{number:010d}.data.tmp"
+            if not path.with_suffix("").exists():
+                path.symlink_to(other)
+        for sequence in range(1, 12):
+            await write(store, add(sequence, size=20_000))
+        assert await pending(store) == [*range(1, 12)]
+        await store.close()
+        assert other.read_bytes() == b"mine"
+
+    run(scenario())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import threading
 import uuid
 import weakref
@@ -33,9 +34,9 @@ from tidegate.spi import (
 from tidegate_store_journal.bodies.free import FREE_BYTES_MAX, FreeFiles
 from tidegate_store_journal.bodies.recent import RECENT_BYTES_MAX, RecentBodies
 from tidegate_store_journal.bodies.references import LargeReferences
-from tidegate_store_journal.log.files import FULL_ERRNOS
+from tidegate_store_journal.log.files import FULL_ERRNOS, NO_HANDLE_ERRNOS, refusal
 from tidegate_store_journal.log.format import crc32c
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import File, Storage, open_regular
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -368,7 +369,7 @@ def read_large(directory: Path, body: LargeBody, piece_bytes: int = 1 << 20) -> 
     path = directory / file_name_of(body.id)
     left, checksum = body.size, 0
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
             while left:
                 data = file.read(min(left, piece_bytes))
                 if not data:
@@ -610,5 +611,7 @@ def _translated(work: Callable[[], T], what: str) -> T:
     except OSError as error:
         if error.errno in FULL_ERRNOS:
             raise StoreFullError(f"{what}: {error.strerror}; make room, or consume") from error
+        if error.errno in NO_HANDLE_ERRNOS:
+            raise refusal(what, error) from error
         code = errno.errorcode.get(error.errno or 0, "")
         raise StoreIOError(f"{what}: {error} {code}".rstrip()) from error

@@ -122,6 +122,7 @@ class Checkpointer:
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
+            self._index.pack()
             await self.rows.page_out()
             # In the journal's order, without gaps: a file must not outlive another one that says
             # what became of its messages. A page may still be read from one; then it waits.

@@ -24,7 +24,7 @@ from lmdb import verify as lmdb_verify
 from tidegate.spi import LargeBody
 from tidegate_store_journal.index.acklog import AckBlock, AckPage, decode_block
 from tidegate_store_journal.index.changes import Changes
-from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece, without_removed
+from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece
 from tidegate_store_journal.log.format import FormatError, crc32c, encode
 from tidegate_store_journal.log.names import NamedStorage
 
@@ -483,13 +483,12 @@ class LmdbMetadata:
                     transaction, "pending", key_of(list_id, key)
                 )
         for list_id, pieces in change.pieces.items():
-            for changed in pieces.values():
-                key = key_of(list_id, changed.key)
-                piece = without_removed(changed)
+            for piece in pieces.values():
+                key = key_of(list_id, piece.key)
                 self._put_with_crc(transaction, "pending", key, encode_piece(key, piece))
                 counters.pieces_put += 1
                 before = bisect_right(piece.sequences, change.added_after)
-                counters.pending_put += len(piece.sequences) - before
+                counters.pending_put += piece.count - before
         for (list_id, sequence), count in change.deliveries.items():
             key = key_of(list_id, sequence)
             if count:

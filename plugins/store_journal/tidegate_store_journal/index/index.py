@@ -423,6 +423,11 @@ class Index(References, SmallState):
             small_bytes=small_bytes,
         )
 
+    def pack(self) -> None:
+        """The metadata store has all that :meth:`take_changes` gave."""
+        for pending in self.lists.values():
+            pending.pack()
+
     def counts(self) -> dict[int, PendingCount]:
         """Messages and bytes of bodies of every list that has any."""
         return {

@@ -4,7 +4,7 @@ New entries go into a dict (*fresh*), where an acknowledgement finds them at onc
 consumed soon after it was stored never leaves it. What stays is *sealed* into chunks of plain
 arrays: 24 bytes an entry instead of about 130, and a position can be found by bisection, which a
 dict cannot do. Sequences of one list only ever grow, so everything fresh is behind everything
-sealed.
+sealed. A chunk that the metadata store has is *packed* to 5 to 12 bytes an entry until somebody needs it.
 
 A chunk is also what the metadata store holds of a list, as one value: a checkpoint writes the chunks
 that changed, and a backlog that is consumed in order costs it one deletion for each chunk.
@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tidegate_store_journal.index.pieces import Piece, Usage, usage_of
+from tidegate_store_journal.index.pieces import Piece, Usage, unpack, usage_of
 from tidegate_store_journal.log.format import FILE_SHIFT
 
 #: Entries in a chunk: 24 KiB, which a checkpoint writes as a whole when one entry is removed from its
@@ -47,30 +47,67 @@ class _Chunk:
         stored: the metadata store has it, in this or an older state (or is about to).
         changed: it has another state than the metadata store was told.
         usage: of all its entries, when nothing changed since it was loaded.
+        packed: the arrays as fewer bytes, when nothing changed since; they need not be there then.
     """
 
     __slots__ = (
+        "_locations",
+        "_sequences",
         "changed",
         "file_first",
         "file_last",
         "head",
         "key",
         "live",
-        "locations",
-        "sequences",
+        "packed",
         "stored",
         "usage",
     )
 
     def __init__(self, key: int) -> None:
         self.key = key
-        self.sequences = array("Q")
-        self.locations = array("Q")  # two words an entry: bits 0-63, bits 64-127
+        self._sequences: array[int] | None = array("Q")
+        self._locations = array("Q")  # two words an entry: bits 0-63, bits 64-127
+        self.packed = b""
         self.live = 0
         self.head = 0
         self.file_first = self.file_last = 0
         self.stored = self.changed = False
         self.usage: Usage | None = None
+
+    @property
+    def sequences(self) -> array[int]:
+        """Of all entries, the removed ones too."""
+        if self._sequences is None:
+            self._sequences, self._locations = unpack(self.packed)
+        return self._sequences
+
+    @property
+    def locations(self) -> array[int]:
+        """Two words an entry: bits 0-63, bits 64-127."""
+        if self._sequences is None:
+            self._sequences, self._locations = unpack(self.packed)
+        return self._locations
+
+    def set(self, sequences: array[int], locations: array[int]) -> None:
+        """Have these entries, which all live."""
+        self._sequences, self._locations = sequences, locations
+        self.head = 0
+        self.live = len(sequences)
+
+    def take(self, piece: Piece) -> None:
+        """Be what the metadata store has, packed: these entries, which all live."""
+        usage = piece.usage
+        assert usage is not None
+        self._sequences, self._locations = None, _NOTHING
+        self.packed, self.usage, self.live, self.head = piece.packed, usage, piece.count, 0
+        file_ids = [*usage.files, *[place >> FILE_SHIFT for _, place in usage.shared]]
+        self.file_first, self.file_last = min(file_ids), max(file_ids)
+
+    def forget_arrays(self) -> None:
+        """The packed ones are enough."""
+        if self.packed:
+            self._sequences, self._locations = None, _NOTHING
 
     def pieces_in(self, file_id: int) -> list[tuple[int, int]]:
         """The entries whose message is in the data file."""
@@ -95,9 +132,13 @@ class _Chunk:
         old = self.locations
         highs = old[1::2]
         living = [at for at in range(self.head, len(highs)) if highs[at]]
-        self.sequences = array("Q", [self.sequences[at] for at in living])
-        self.locations = array("Q", [old[word] for at in living for word in (2 * at, 2 * at + 1)])
-        self.head = 0
+        self.set(
+            array("Q", [self.sequences[at] for at in living]),
+            array("Q", [old[word] for at in living for word in (2 * at, 2 * at + 1)]),
+        )
+
+
+_NOTHING: Final = array("Q")
 
 
 class PendingList:
@@ -108,6 +149,7 @@ class PendingList:
         "_chunks",
         "_firsts",
         "_gone",
+        "_saved",
         "_sealed_live",
         "deliveries",
         "fresh",
@@ -122,6 +164,8 @@ class PendingList:
         self._firsts: list[int] = []  # key of each chunk
         self._chunks: list[_Chunk] = []
         self._changed: dict[int, _Chunk] = {}  # by key: what the next checkpoint writes
+        #: Handed out by take_changes, by key: packed when the metadata store has it.
+        self._saved: dict[int, tuple[_Chunk, Piece]] = {}
         self._gone: list[int] = []  # keys that it takes out of the metadata store
 
     def __len__(self) -> int:
@@ -158,9 +202,8 @@ class PendingList:
         """Append sealed entries (at start, in order), which the metadata store does not have."""
         for begin in range(0, len(sequences), CHUNK_ENTRIES):
             chunk = _Chunk(sequences[begin])
-            chunk.sequences = sequences[begin : begin + CHUNK_ENTRIES]
-            chunk.locations = locations[2 * begin : 2 * (begin + CHUNK_ENTRIES)]
-            chunk.live = len(chunk.sequences)
+            end = begin + CHUNK_ENTRIES
+            chunk.set(sequences[begin:end], locations[2 * begin : 2 * end])
             self._append(chunk)
             self._change(chunk)
             self._sealed_live += chunk.live
@@ -169,13 +212,11 @@ class PendingList:
     def restore_piece(self, piece: Piece) -> None:
         """Append what the metadata store has (at start, in order)."""
         chunk = _Chunk(piece.key)
-        chunk.sequences, chunk.locations = piece.sequences, piece.locations
-        chunk.live = len(chunk.sequences)
-        chunk.usage = piece.usage
+        chunk.take(piece)
         chunk.stored = True
         self._append(chunk)
         self._sealed_live += chunk.live
-        self.last_sealed = chunk.sequences[-1]
+        self.last_sealed = piece.last
 
     def replace(self, old: PendingList) -> None:
         """The metadata store has chunks of *old*, which this list stands for from now on."""
@@ -187,8 +228,10 @@ class PendingList:
 
     def _change(self, chunk: _Chunk) -> None:
         if not chunk.changed:
+            assert chunk.sequences is not None  # unpacked, before that is forgotten
             chunk.changed = True
             chunk.usage = None
+            chunk.packed = b""
             self._changed[chunk.key] = chunk
 
     def __contains__(self, sequence: int) -> bool:
@@ -392,8 +435,22 @@ class PendingList:
         for chunk in changed.values():
             chunk.stored, chunk.changed = True, False
             head = chunk.head
-            pieces.append(Piece(chunk.key, chunk.sequences[head:], chunk.locations[2 * head :]))
+            piece = Piece(chunk.key, chunk.sequences[head:], chunk.locations[2 * head :])
+            self._saved[chunk.key] = chunk, piece
+            pieces.append(piece)
         return pieces, gone
+
+    def pack(self) -> None:
+        """The metadata store has all that :meth:`take_changes` gave: keep it packed, but for the end."""
+        for chunk, piece in self._saved.values():
+            # One at the end that is not full is added to soon.
+            if (chunk.live and piece.packed and not chunk.changed) and (
+                piece.count >= CHUNK_ENTRIES or chunk is not self._chunks[-1]
+            ):
+                chunk.take(piece)
+        self._saved.clear()
+        for chunk in self._chunks[:-1]:
+            chunk.forget_arrays()
 
     @property
     def has_changes(self) -> bool:

@@ -25,7 +25,7 @@ from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOEr
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.encode import EncodedBatch
-from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, refusal
 from tidegate_store_journal.log.format import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
@@ -357,13 +357,15 @@ class Appender:
             self._files.refill(half_used=True)
 
     def _write_error(self, request: Request, error: Exception, flight: _Flight) -> StoreError:
-        is_full = isinstance(error, OSError) and error.errno in FULL_ERRNOS
-        if is_full and not request.sync_failed:
-            # Nothing took effect, and the next batch goes to the same place.
-            if flight.is_new_file:
-                self._files.put_back(flight.file)
-            self._room.report_full()
-            return StoreFullError(f"the journal cannot be written: {error}")
+        if isinstance(error, OSError) and not request.sync_failed:
+            answer = refusal("the journal cannot be written", error)
+            if isinstance(answer, StoreFullError):
+                # Nothing took effect, and the next batch goes to the same place.
+                if flight.is_new_file:
+                    self._files.put_back(flight.file)
+                if error.errno in FULL_ERRNOS:
+                    self._room.report_full()
+                return answer
         self.fail(error)
         return self.failure_error()
 

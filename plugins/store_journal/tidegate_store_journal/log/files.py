@@ -33,6 +33,12 @@ _OPEN_FILES_MIN: Final = 4
 NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
+def refusal(problem: str, error: OSError) -> StoreError:
+    """What a writer is told when nothing was written: it may try again when *error* can go away."""
+    is_retryable = error.errno in FULL_ERRNOS | NO_HANDLE_ERRNOS
+    return (StoreFullError if is_retryable else StoreIOError)(f"{problem}: {error}")
+
+
 @dataclass(frozen=True, slots=True)
 class FilePolicy:
     """How many files of which size, and what becomes of dead ones.
@@ -292,7 +298,7 @@ class DataFiles:
                 try:
                     file.handle = self._open(file)
                 except OSError as error:
-                    raise StoreIOError(f"cannot open a data file: {error}") from error
+                    raise refusal("cannot open a data file", error) from error
             self._taken = self._spares.popleft()
             return file
         return None
@@ -339,11 +345,9 @@ class DataFiles:
     def _unprepared(self, error: OSError) -> StoreError:
         """What a batch is told that cannot have a file."""
         if error.errno not in FULL_ERRNOS:
-            return StoreIOError(f"cannot create a data file: {error}")
+            return refusal("cannot make a data file", error)
         self.on_full()
-        return StoreFullError(
-            f"no room for another data file of {self._policy.length} bytes: {error}"
-        )
+        return refusal(f"no room for another data file of {self._policy.length} bytes", error)
 
     def put_back(self, file: DataFile) -> None:
         """A taken file was not begun after all."""
@@ -478,8 +482,7 @@ class DataFiles:
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self.on_full()
-                raise StoreFullError(f"no room for a batch of {length} bytes: {error}") from error
-            raise StoreIOError(f"cannot create a data file: {error}") from error
+            raise refusal(f"no data file for a batch of {length} bytes", error) from error
 
     async def close(self) -> None:
         """Wait for a file that is being prepared, and close all. Idempotent."""

@@ -13,12 +13,14 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 import socket
+import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from tidegate.spi import StoreLockedError
 
@@ -30,6 +32,12 @@ _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_nam
 #: Of ``stat.st_blocks``, whatever the file system's own blocks are.
 _STAT_BLOCK_BYTES: Final = 512
 _COPY_BYTES: Final = 4 << 20
+#: The current data file and the next, a page being read, and what a checkpoint writes.
+_RESERVED_DESCRIPTORS: Final = 16
+#: Where there are very few, at most one in so many.
+_RESERVED_SHARE: Final = 16
+
+T = TypeVar("T")
 
 
 class File(Protocol):
@@ -276,12 +284,67 @@ class DirectoryFile:
                 self._synced_fd = -1
 
 
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file; anything else could block for ever (a FIFO) or do anything (a device).
+
+    Raises: OSError.
+    """
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+class _Descriptors:
+    """Descriptors that are kept for the store: clients can take all others before they log in."""
+
+    def __init__(self) -> None:
+        self._kept: list[int] = []
+        self._is_open = False
+        self._lock = threading.Lock()
+
+    def fill(self) -> None:
+        """Set them aside, as far as there are any."""
+        self._is_open = True
+        try:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _RESERVED_SHARE
+            while len(self._kept) < min(_RESERVED_DESCRIPTORS, limit):
+                self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            pass  # the next time
+
+    def close(self) -> None:
+        """Give them all back."""
+        self._is_open = False
+        with self._lock:
+            while self._kept:
+                os.close(self._kept.pop())
+
+    def use(self, call: Callable[[], T]) -> T:
+        """*call*, with one of them when there is no other. Raises: OSError."""
+        with self._lock:
+            if self._is_open:
+                self.fill()
+        while True:
+            try:
+                return call()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                with self._lock:
+                    if not self._kept:
+                        raise
+                    os.close(self._kept.pop())
+
+
 class DirectoryStorage:
     """A directory of the real file system."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock_fd = -1
+        self._reserve = _Descriptors()
 
     @property
     def metadata_directory(self) -> Path | None:
@@ -297,7 +360,7 @@ class DirectoryStorage:
         """See :class:`Storage`. The lock dies with the process, so it is never left behind."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / LOCK_NAME
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -319,9 +382,11 @@ class DirectoryStorage:
             # The text only helps a person; on a full disk the lock itself is what counts.
             pass
         self._lock_fd = fd
+        self._reserve.fill()
 
     def unlock(self) -> None:
         """See :class:`Storage`."""
+        self._reserve.close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -332,12 +397,21 @@ class DirectoryStorage:
 
     def open_fd(self, name: str, *, create: bool = False) -> int:
         """As :meth:`open`, but only the descriptor. Raises: OSError."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0)
-        return os.open(self._directory / name, flags, 0o644)
+        path = self._directory / name
+        if not create:
+            return self._reserve.use(lambda: open_regular(path, os.O_RDWR))
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        try:
+            return self._reserve.use(lambda: open_regular(path, flags))
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            path.unlink()  # what it means is somebody else's
+            return open_regular(path, flags | os.O_EXCL)
 
     def list(self) -> Sequence[str]:
         """See :class:`Storage`."""
-        return os.listdir(self._directory)
+        return self._reserve.use(lambda: os.listdir(self._directory))
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Storage`."""
@@ -353,7 +427,7 @@ class DirectoryStorage:
 
     def sync_directory(self) -> None:
         """See :class:`Storage`."""
-        _sync_path(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._reserve.use(lambda: _sync_path(self._directory, os.O_RDONLY | os.O_DIRECTORY))
 
     def free_bytes(self) -> int:
         """See :class:`Storage`."""
@@ -377,7 +451,9 @@ def _move_out(source: Path, target: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         temporary = target.with_name(target.name + ".tmp")
-        shutil.copyfile(source, temporary)
+        temporary.unlink(missing_ok=True)
+        with source.open("rb") as old, temporary.open("xb") as new:
+            shutil.copyfileobj(old, new)
         _sync_path(temporary, os.O_RDONLY)
         os.replace(temporary, target)
         _sync_path(target.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -18,28 +18,23 @@ from tidegate_store_journal.log.datafile import read_data_file
 from tidegate_store_journal.log.format import FormatError, file_name
 from tidegate_store_journal.tools.census import take_census
 from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
-from tidegate_store_journal.tools.why import FileReport, file_reports
+from tidegate_store_journal.tools.why import FileReport, Owner, file_reports, owners
 
 
 @dataclass(frozen=True, slots=True)
-class ListReport:
+class ListReport(Owner):
     """A pending list.
 
     Attributes:
-        kind, destination, client_id, subscription: whose it is, as in :class:`Holder`.
         messages, body_bytes: how much is pending; first_sequence: of the oldest, 0 when empty.
         delivered: of them, how many were delivered before and not acknowledged.
     """
 
-    pending_list: int
-    kind: str
-    destination: str
-    client_id: str
-    subscription: str
-    messages: int
-    body_bytes: int
-    first_sequence: int
-    delivered: int
+    pending_list: int = 0
+    messages: int = 0
+    body_bytes: int = 0
+    first_sequence: int = 0
+    delivered: int = 0
 
 
 @dataclass(slots=True)
@@ -114,37 +109,18 @@ def report(directory: Path, progress: Progress, *, records: bool = True) -> Jour
 
 def _lists(seen: Look) -> list[ListReport]:
     index = seen.replay.index
-    queues = {list_id: name for name, list_id in index.destinations.items() if list_id}
+    queues = filter(None, index.destinations.values())
     found: list[ListReport] = []
+    owner_of = owners(index)
     for list_id in sorted({*queues, *index.subscriptions, *index.lists}):
-        kind, destination, client_id, name = "unknown list", "", "", ""
-        subscription = index.subscriptions.get(list_id)
-        if subscription is not None:
-            kind = "durable subscription" if subscription.durable else "subscription"
-            destination, client_id = subscription.filter, subscription.client_id
-            name = subscription.name
-        elif list_id in queues:
-            kind, destination = "queue", queues[list_id]
-        elif (branch := index.branch_of_list(list_id)) is not None:
-            kind, client_id, name = "prepared branch", branch.client_id, str(branch.branch_id)
+        owner = owner_of(list_id)
+        who = (owner.kind, owner.destination, owner.client_id, owner.subscription)
         pending = index.lists.get(list_id)
-        messages = body_bytes = first = delivered = 0
-        if pending is not None:
-            messages, body_bytes = len(pending), pending.body_bytes()
-            delivered = len(pending.deliveries)
-            page = pending.page(0, 1, 1)
-            first = page[0][0] if page else 0
-        found.append(
-            ListReport(
-                list_id,
-                kind,
-                destination,
-                client_id,
-                name,
-                messages,
-                body_bytes,
-                first,
-                delivered,
-            )
-        )
+        if pending is None:
+            found.append(ListReport(*who, list_id))
+            continue
+        page = pending.page(0, 1, 1)
+        first = page[0][0] if page else 0
+        counts = (len(pending), pending.body_bytes(), first, len(pending.deliveries))
+        found.append(ListReport(*who, list_id, *counts))
     return found

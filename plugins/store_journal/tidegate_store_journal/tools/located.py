@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from tidegate_store_journal import presets as _presets
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import FILE_HEADER_BYTES, FILE_MAGIC
 from tidegate_store_journal.log.names import NamedStorage, preset_of
+from tidegate_store_journal.log.storage import open_regular
 from tidegate_store_journal.options import JournalOptions
 
 PLUGIN: Final = "journal"
@@ -87,8 +89,11 @@ def require_journal(directory: Path) -> None:
         raise ConfigError(f"{directory} is not a journal: it has no data files{hint}")
     for name in names:
         path = storage.describe(name)
-        with Path(path).open("rb") as file:
-            head = file.read(FILE_HEADER_BYTES)
+        try:
+            with os.fdopen(open_regular(Path(path), os.O_RDONLY), "rb") as file:
+                head = file.read(FILE_HEADER_BYTES)
+        except OSError:
+            continue  # who reads all of it says what is wrong
         version = int.from_bytes(head[8:10], "little")
         if head[:8] == FILE_MAGIC and version > _format.FORMAT_VERSION:
             raise ConfigError(

@@ -19,7 +19,7 @@ from tidegate_store_journal.bodies.folders import find_files, folders_of
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.log.storage import DirectoryFile
+from tidegate_store_journal.log.storage import DirectoryFile, open_regular
 from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.start.rebuild import rebuild
 from tidegate_store_journal.start.recovery import (
@@ -57,9 +57,7 @@ class ReadOnlyStorage(NamedStorage):
         """See :class:`Storage`."""
         if create:
             raise PermissionError("the journal is only looked at")
-        return _ReadOnlyFile(
-            os.open(self._directory / self.path_of(name), os.O_RDONLY | os.O_CLOEXEC)
-        )
+        return _ReadOnlyFile(open_regular(self._directory / self.path_of(name), os.O_RDONLY))
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Storage`."""
@@ -105,6 +103,8 @@ def _look(directory: Path, *, rebuilt: bool) -> Look:
         except (FileNotFoundError, CorruptRecordError) as error:
             # A gateway that begins files and puts them away meanwhile looks like this, too.
             problem = error
+        except OSError as error:
+            raise StoreIOError(f"cannot read the journal in {directory}: {error}") from error
     if isinstance(problem, CorruptRecordError):
         raise problem
     reason = problem or "it changes faster than it can be read; try again"

@@ -7,14 +7,15 @@ blocks. This is what ``tidegate journal inspect`` and ``tidegate journal why FIL
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from tidegate.spi import StoreIOError
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.format import FILE_SHIFT
+from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, file_id_of
 from tidegate_store_journal.tools.lookon import Look, look
 
 #: Sequences that a report names for each list; there can be millions.
@@ -22,31 +23,74 @@ SEQUENCES_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """A pending list (or the acknowledged log) that keeps messages in a data file.
+class Owner:
+    """Whose a pending list is.
 
     Attributes:
         kind: ``queue``, ``durable subscription``, ``subscription``, ``prepared branch``,
             ``unknown list`` (its destination is gone), or ``acknowledged`` (rows that a sink has
             not released).
-        destination: of the list, as in ``queue://orders``; a subscription's filter. "" for the
-            messages that a branch sends; one with a destination locks messages of that list, which
-            are counted for the list as well.
+        destination: as in ``queue://orders``; a subscription's filter. "" for the messages that a
+            branch sends; one with a destination locks messages of that list, which are counted for
+            the list as well.
         client_id, subscription: of a subscription; of a branch, who prepared it and its id.
+    """
+
+    kind: str
+    destination: str = ""
+    client_id: str = ""
+    subscription: str = ""
+
+
+def owners(index: Index) -> Callable[[int], Owner]:
+    """Says whose a list is."""
+    queues = {list_id: name for name, list_id in index.destinations.items()}
+
+    def owner_of(list_id: int) -> Owner:
+        subscription = index.subscriptions.get(list_id)
+        if subscription is not None:
+            kind = "durable subscription" if subscription.durable else "subscription"
+            return Owner(kind, subscription.filter, subscription.client_id, subscription.name)
+        if list_id in queues:
+            return Owner("queue", queues[list_id])
+        branch = index.branch_of_list(list_id)
+        if branch is not None:
+            # Nobody but its transaction manager or an operator can free its messages.
+            return Owner("prepared branch", "", branch.client_id, str(branch.branch_id))
+        return Owner("unknown list")
+
+    return owner_of
+
+
+@dataclass(frozen=True, slots=True)
+class Holder(Owner):
+    """A pending list (or the acknowledged log) that keeps messages in a data file.
+
+    Attributes:
         pending_list: its id; 0 for the log.
         messages: how many; live_bytes: bytes of their records (a message in several lists counts
             in each).
         sequences: the first SEQUENCES_MAX of them, in order; ack sequences for the log.
     """
 
-    kind: str
-    destination: str
-    client_id: str
-    subscription: str
-    pending_list: int
-    messages: int
-    live_bytes: int
-    sequences: Sequence[int]
+    pending_list: int = 0
+    messages: int = 0
+    live_bytes: int = 0
+    sequences: Sequence[int] = ()
+
+
+def _holder(owner: Owner, pending_list: int, found: Mapping[int, int]) -> Holder:
+    """*found*: places by sequence, in order."""
+    return Holder(
+        owner.kind,
+        owner.destination,
+        owner.client_id,
+        owner.subscription,
+        pending_list,
+        len(found),
+        sum(place >> 32 & MASK_32 for place in found.values()),
+        list(islice(found, SEQUENCES_MAX)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +126,7 @@ def inspect(directory: Path) -> list[FileReport]:
         CorruptRecordError.
     """
     with look(directory) as seen:
-        return _reports(seen)
+        return file_reports(seen)
 
 
 def why(directory: Path, name: str) -> FileReport:
@@ -92,123 +136,67 @@ def why(directory: Path, name: str) -> FileReport:
     """
     wanted = Path(name).name
     with look(directory) as seen:
-        reports = _reports(seen)
-        ours = Path(seen.replay.storage.describe(wanted)).name  # under whatever name it lies there
+        reports = file_reports(seen)
+        ours = _shown(seen, wanted)  # under whatever name it lies there
         found = next((report for report in reports if report.name in (wanted, ours)), None)
         if found is None:
             known = ", ".join(report.name for report in reports)
             raise StoreIOError(f"{directory} has no data file {wanted}; it has: {known or 'none'}")
-        return FileReport(
-            found.name,
-            found.file_id,
-            found.state,
-            found.length,
-            found.live_bytes,
-            found.references,
-            [*_list_holders(seen, found.file_id), *_log_holders(seen, found.file_id)],
-        )
+        index, file_id = seen.replay.index, found.file_id
+        return replace(found, holders=[*_list_holders(index, file_id), *_rows(index, file_id)])
+
+
+def _shown(seen: Look, name: str) -> str:
+    return Path(seen.replay.storage.describe(name)).name
 
 
 def file_reports(seen: Look) -> list[FileReport]:
     """All data files of a journal that is being looked at, without what keeps them."""
-    return _reports(seen)
-
-
-def _reports(seen: Look) -> list[FileReport]:
     replay = seen.replay
     reports: list[FileReport] = []
-    for file in replay.files:
+    for file in (*replay.files, *replay.spares):
         use = replay.index.files.get(file.file_id)
-        reports.append(
-            FileReport(
-                Path(replay.storage.describe(file.name)).name,
-                file.file_id,
-                "current" if file is replay.tail else "used",
-                file.length,
-                use.live_bytes if use else 0,
-                use.references if use else 0,
-            )
-        )
-    for file in replay.spares:
-        state = "current" if file is replay.tail else "spare"
-        name = Path(replay.storage.describe(file.name)).name
-        reports.append(FileReport(name, file.file_id, state, file.length, 0, 0))
+        live, references = (use.live_bytes, use.references) if use else (0, 0)
+        state = "used" if file.first_batch else "spare"
+        if file is replay.tail:
+            state = "current"
+        name = _shown(seen, file.name)
+        reports.append(FileReport(name, file.file_id, state, file.length, live, references))
     for name, length in seen.free:
-        shown = Path(replay.storage.describe(name)).name
-        reports.append(FileReport(shown, int(name[8:18]), "free", length, 0, 0))
+        reports.append(FileReport(_shown(seen, name), file_id_of(name), "free", length, 0, 0))
     return reports
 
 
-def _list_holders(seen: Look, file_id: int) -> list[Holder]:
-    index = seen.replay.index
-    destinations = {list_id: name for name, list_id in index.destinations.items()}
-    holders: list[Holder] = []
+def _list_holders(index: Index, file_id: int) -> Iterator[Holder]:
+    owner_of = owners(index)
     for list_id, pending in sorted(index.lists.items()):
-        found = sorted(entry for piece in pending.pieces_in(file_id) for entry in piece)
+        found = dict(sorted(entry for piece in pending.pieces_in(file_id) for entry in piece))
         if not found:
             continue
-        kind, destination, client_id, name = "unknown list", "", "", ""
-        subscription = index.subscriptions.get(list_id)
-        if subscription is not None:
-            kind = "durable subscription" if subscription.durable else "subscription"
-            destination, client_id = subscription.filter, subscription.client_id
-            name = subscription.name
-        elif (branch := index.branch_of_list(list_id)) is not None:
-            # Nobody but its transaction manager or an operator can free the file.
-            kind, client_id, name = "prepared branch", branch.client_id, str(branch.branch_id)
-        elif list_id in destinations:
-            kind, destination = "queue", destinations[list_id]
-        holders.append(
-            Holder(
-                kind,
-                destination,
-                client_id,
-                name,
-                list_id,
-                len(found),
-                sum(place >> 32 & 0xFFFF_FFFF for _, place in found),
-                [sequence for sequence, _ in found[:SEQUENCES_MAX]],
-            )
-        )
-        holders += _locking(index, list_id, destination, dict(found))
-    return holders
+        owner = owner_of(list_id)
+        yield _holder(owner, list_id, found)
+        # Prepared branches lock messages of the list, which nobody can consume meanwhile.
+        for branch in index.branches.values():
+            locked = {
+                number for i in branch.locked if i.pending_list == list_id for number in i.sequences
+            }
+            here = {sequence: place for sequence, place in found.items() if sequence in locked}
+            if here:
+                who = (owner.destination, branch.client_id, str(branch.branch_id))
+                yield _holder(Owner("prepared branch", *who), list_id, here)
 
 
-def _locking(
-    index: Index, list_id: int, destination: str, found: Mapping[int, int]
-) -> Sequence[Holder]:
-    """Prepared branches that lock messages of the list, which nobody can consume meanwhile.
-
-    Args: found: places by sequence.
-    """
-    holders: list[Holder] = []
-    for branch in index.branches.values():
-        locked = {
-            number for i in branch.locked if i.pending_list == list_id for number in i.sequences
-        }
-        here = sorted(locked & found.keys())
-        if here:
-            live_bytes = sum(found[sequence] >> 32 & 0xFFFF_FFFF for sequence in here)
-            who = ("prepared branch", destination, branch.client_id, str(branch.branch_id))
-            holders.append(Holder(*who, list_id, len(here), live_bytes, here[:SEQUENCES_MAX]))
-    return holders
-
-
-def _log_holders(seen: Look, file_id: int) -> list[Holder]:
-    log = seen.replay.index.log
-    rows: list[int] = []
-    live_bytes = 0
-    for block in log.blocks():
-        if not block.may_speak_of(file_id):
-            continue
-        for number, place in enumerate(block.locations):
-            row = block.first + number
-            if row > log.released and place >> FILE_SHIFT == file_id:
-                rows.append(row)
-                live_bytes += place >> 32 & 0xFFFF_FFFF
-    if not rows:
-        return []
-    return [Holder("acknowledged", "", "", "", 0, len(rows), live_bytes, rows[:SEQUENCES_MAX])]
+def _rows(index: Index, file_id: int) -> Iterator[Holder]:
+    log = index.log
+    rows = {
+        block.first + number: place
+        for block in log.blocks()
+        if block.may_speak_of(file_id)
+        for number, place in enumerate(block.locations)
+        if block.first + number > log.released and place >> FILE_SHIFT == file_id
+    }
+    if rows:
+        yield _holder(Owner("acknowledged"), 0, rows)
 
 
 def describe(report: FileReport) -> str:
