@@ -102,6 +102,7 @@ def test_a_record_that_is_wrong_inside_a_whole_batch_is_named_with_its_offset(
 
 def test_every_type_of_the_format_has_a_name() -> None:
     others = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS, _format.VOID}
+    others |= {_format.REFERENCE, _format.COPY_REFERENCE}
     decoded = set(_format._DECODERS)  # pyright: ignore[reportPrivateUsage]
     assert set(RECORD_NAMES) == decoded | others
 

@@ -390,9 +390,10 @@ BY_NAME = {profile.name: profile for profile in RECORDED}
 EXERCISED = {
     "mapped": (("store", ""), ("write", "")),
     "folders": (
-        ("create", "|queue#q|vrfile.tmp"),  # compaction: more than the one that it begins with
-        ("create", "|queue#dlq|1.msg"),  # a message with a file of its own
-        ("unlink", "|queue#gone|vrfile"),  # a directory that nothing lives in any more
+        ("create", ".data.tmp"),  # files that are begun: by batches, and by compaction
+        ("create", "|queue#dlq|journal-"),
+        ("rename", "|queue#q|journal-"),  # into the pool, and out of it
+        ("unlink", "|queue#gone|journal-"),  # a directory that nothing lives in any more
     ),
     "streamed": (
         ("create", f"{LARGE_NAME}|"),

@@ -196,7 +196,7 @@ class Series:
                 places = await self.place("tail", by_name, synced=self.policy.sync)
                 await append(self._with_references(operations, places))
             finally:
-                self._pinned.pop("tail", None)
+                self.let_go("tail")
 
     def _with_references(
         self, operations: Sequence[Operation], places: dict[int, int]
@@ -233,7 +233,7 @@ class Series:
     ) -> dict[int, int]:
         """Append records to directories. Returns: locations by sequence.
 
-        The files stay until the same *key* comes again. Raises: StoreFullError, StoreIOError.
+        The files stay until :meth:`let_go`, or until the same *key* comes again. Raises: StoreFullError, StoreIOError.
         """
         jobs: list[Job] = []
         pinned = self._pinned[key] = set()
@@ -257,6 +257,10 @@ class Series:
             self._fail(error)
             raise StoreIOError(f"the messages of a batch cannot be written: {error}") from error
         return {sequence: place for job in jobs for sequence, place in job.places.items()}
+
+    def let_go(self, key: str) -> None:
+        """What was placed is referred to now, or never will be."""
+        self._pinned.pop(key, None)
 
     async def _plan(self, name: str, key: str, items: Sequence[Item]) -> Job:
         directory = self.directories.get(name)

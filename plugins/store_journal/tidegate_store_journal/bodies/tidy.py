@@ -216,6 +216,7 @@ class Tidy:
         for file in files:
             if not await self._compactor.compact(file):
                 self._stuck.add(file.file_id)
+        self._series.let_go("copies")
         await self._checkpointer.run(cleanup=True)
         self._stuck |= {file.file_id for file in files if file.file_id in self._series.staying()}
 
