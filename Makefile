@@ -5,7 +5,10 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format demo bench crash soak fuzz clean
+# Most tests wait, for disks and for processes: twice as many workers as the two cores they are for.
+WORKERS ?= 4
+
+.PHONY: help setup run test long lint format demo bench crash soak fuzz clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -16,8 +19,11 @@ setup:  ## bootstrap uv, install every room into .venv (nothing to do when that 
 run: setup  ## start the gateway; without --config on its embedded default
 	@exec $(BIN)/tidegate run $(ARGS)
 
-test: setup  ## run the tests
-	@exec $(BIN)/pytest $(ARGS)
+test: setup  ## run the tests but the long ones, in WORKERS processes
+	@exec $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+long: setup  ## those that take their time: gateways killed under load, models on PostgreSQL
+	@exec $(BIN)/pytest -m long -n $(WORKERS) --dist worksteal --timeout 300 $(ARGS)
 
 lint: setup  ## ruff, pyright and codespell
 	$(BIN)/ruff check

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate import __version__
 from tidegate.broker import BrokerCore
+from tidegate.config import require_acknowledged_log
 from tidegate.spi import (
     ConfigError,
     FrontEnd,
@@ -127,7 +128,7 @@ class Gateway:
                     gateway_name=config.broker.name,
                     persistent=config.broker.persistent,
                     keep_acknowledged=bool(config.sinks),
-                    wait_for_lock=self._serves,
+                    may_stand_by=self._serves,
                     progress=self._progress or _log_progress,
                 ),
                 config.store.options,
@@ -142,12 +143,8 @@ class Gateway:
             # catches up with it, so no message id is ever given out twice.
             sequence_floor=time.time_ns() // 1000,
         )
-        if config.sinks and not broker.store.capabilities.acknowledged_log:
-            raise ConfigError(
-                f"store {config.store.name!r} keeps no acknowledged messages, so it cannot feed"
-                " a sink; take another store or remove the sinks",
-                key="sinks",
-            )
+        if config.sinks:
+            require_acknowledged_log(broker.store, config.store.name)
         try:
             self.recovered = await broker.start()
         except ConfigError as error:

@@ -378,7 +378,7 @@ async def load(
         if durability is Durability.SYNCED:
             confirm()
         if chance.random() < 0.2:
-            last = store.statistics().acknowledged_last
+            last = store.log_statistics().last
             model.released = max(model.released, last - chance.choice((0, 0, *range(8))))
             await store.release_acknowledged(model.released)
         if chance.random() < profile.checkpoints:
@@ -438,7 +438,7 @@ async def problem_of(
                     return f"message {item.sequence} of list {list_id} is not what was sent"
                 sequences.append(item.sequence)
         lists.append(tuple(sequences))
-    first = store.statistics().acknowledged_first
+    first = store.log_statistics().first
     page_of_rows = await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)
     rows: list[tuple[int, int]] = []
     for number, row in enumerate(page_of_rows.rows):
@@ -475,7 +475,7 @@ async def orphans_of(store: JournalStore, storage: FaultyStorage) -> str:
         for item in await store.page_in(list_id, 0, 1_000_000, ANY_SIZE):
             if item.message.large is not None:
                 needed.add(item.message.large.id)
-    first = store.statistics().acknowledged_first
+    first = store.log_statistics().first
     for row in (await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)).rows:
         if row.message.large is not None:
             needed.add(row.message.large.id)

@@ -131,6 +131,7 @@ async def fill_and_recover(gateway: SmallDiskGateway, clients: list[StompClient]
     assert got == sorted(got), "order"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
     policy = '[[destinations]]\nmatch = ">"\nprefetch_count = 1\n'

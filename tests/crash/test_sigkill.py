@@ -316,6 +316,7 @@ async def session_exists(port: int, name: str, topic: str, qos: int) -> None:
     client.disconnect()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_nothing_confirmed_is_lost_over_twenty_kills(tmp_path: Path) -> None:
     oracle = asyncio.run(run_kills(tmp_path, seed=20, kills=20, load_s=(0.15, 0.9)))

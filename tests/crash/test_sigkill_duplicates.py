@@ -101,11 +101,13 @@ def counts_after_kills(directory: Path, store: str, broker: str = "") -> Counter
     return asyncio.run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["journal", "jdbc"])
 def test_what_is_repeated_after_a_kill_is_there_once(tmp_path: Path, store: str) -> None:
     assert counts_after_kills(tmp_path, store) == Counter(range(COUNT))
 
 
+@pytest.mark.long
 def test_without_the_cache_the_same_load_leaves_duplicates(tmp_path: Path) -> None:
     """The negative control: the test above can fail."""
     counts = counts_after_kills(tmp_path, "journal", "id_cache_size = 0")
@@ -113,6 +115,7 @@ def test_without_the_cache_the_same_load_leaves_duplicates(tmp_path: Path) -> No
     assert max(counts.values()) > 1
 
 
+@pytest.mark.long
 def test_both_protocols_know_the_id_after_a_kill(tmp_path: Path) -> None:
     async def send(port: int, body: bytes) -> None:
         stomp = await StompClient.connect(port)

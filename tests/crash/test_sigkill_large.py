@@ -63,6 +63,7 @@ async def send(client: LargeClient, seed: int) -> None:
     await client.send(seed, SIZE, destination="/queue/a", n=str(seed), receipt=str(seed))
 
 
+@pytest.mark.long
 def test_sigkill_in_every_moment_of_a_large_message(tmp_path: Path) -> None:
     gateway = GatewayProcess(tmp_path, extra=STORE).start()
     data = tmp_path / "data"
@@ -118,6 +119,7 @@ def test_sigkill_in_every_moment_of_a_large_message(tmp_path: Path) -> None:
         gateway.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [4, 5])
 def test_sigkill_in_the_middle_of_a_large_publish_leaves_no_file(
     tmp_path: Path, level: int

@@ -443,6 +443,7 @@ def check_order(bodies: list[str], context: str) -> None:
         last[producer] = int(number)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_sessions_of_both_versions_survive_five_kills(tmp_path: Path) -> None:
     oracle = asyncio.run(run_kills(tmp_path, seed=5, kills=5, load_s=(0.3, 1.0)))
@@ -468,6 +469,7 @@ def summary(oracle: Oracle) -> str:
     return f"confirmed={confirmed} delivered={delivered} wills={len(oracle.wills)} {oracle.resent}"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_expiry_goes_on_while_the_gateway_is_dead(tmp_path: Path) -> None:
     async def present(port: int, client_id: str, expiry: int) -> bool:

@@ -72,6 +72,7 @@ def wait_for_commits(gateway: GatewayProcess, table: Path, count: int) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_every_acknowledgement_is_one_row_whatever_is_killed(tmp_path: Path) -> None:

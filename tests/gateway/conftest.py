@@ -143,10 +143,12 @@ class StoreOptions:
 
 
 class Store:
-    capabilities = StoreCapabilities(durable=True, acknowledged_log=True)
-
     def __init__(self, failure):
         self.failure = failure
+
+    @property
+    def capabilities(self):
+        return StoreCapabilities(durable=True, acknowledged_log=self)
 
     async def open(self):
         if self.failure:
@@ -165,8 +167,11 @@ class Store:
     async def release_acknowledged(self, through):
         pass
 
+    def log_statistics(self):
+        return LogStatistics(1, 0, 0, 0)
+
     def statistics(self):
-        return StoreStatistics(0, 0, 1, 0, 0, 0, True)
+        return StoreStatistics(0, 0, True)
 
     async def close(self):
         pass

@@ -23,14 +23,11 @@ from tidegate_protocols.mqtt.session.session import Session
 KEPT: dict[str, Any] = {"clean": False, "session_expiry": 1000}
 
 
-def attack(work: Callable[[int], None], config: str = "") -> None:
+async def attack(work: Callable[[int], None], config: str = "") -> None:
     """Run *work* with the port of a gateway of its own."""
 
-    async def main() -> None:
-        async with EmbeddedGateway(config) as gateway:
-            await asyncio.to_thread(work, gateway.mqtt_port)
-
-    asyncio.run(main())
+    async with EmbeddedGateway(config) as gateway:
+        await asyncio.to_thread(work, gateway.mqtt_port)
 
 
 def connected(port: int, name: str, **options: Any) -> Client:
@@ -46,7 +43,7 @@ def published(port: int, topic: str, count: int, qos: int = 2) -> Client:
     return client
 
 
-def test_a_take_over_in_the_middle_of_a_handshake_goes_on_within_a_window_of_one() -> None:
+async def test_a_take_over_in_the_middle_of_a_handshake_goes_on_within_a_window_of_one() -> None:
     def work(port: int) -> None:
         first = connected(port, "c", receive_maximum=1, **KEPT)
         first.subscribe("t", 2)
@@ -63,10 +60,10 @@ def test_a_take_over_in_the_middle_of_a_handshake_goes_on_within_a_window_of_one
         first.close()
         second.close()
 
-    attack(work)
+    await attack(work)
 
 
-def test_an_unsubscribe_with_messages_in_flight_completes_them_and_counts_them() -> None:
+async def test_an_unsubscribe_with_messages_in_flight_completes_them_and_counts_them() -> None:
     def work(port: int) -> None:
         client = connected(port, "c", receive_maximum=2, **KEPT)
         client.subscribe("t", 2)
@@ -89,11 +86,11 @@ def test_an_unsubscribe_with_messages_in_flight_completes_them_and_counts_them()
         again.close()
         publisher.close()
 
-    attack(work)
+    await attack(work)
 
 
 @pytest.mark.parametrize("granted", [0, 1])
-def test_a_qos_2_message_in_flight_stays_one_when_less_is_granted_later(granted: int) -> None:
+async def test_a_qos_2_message_in_flight_stays_one_when_less_is_granted_later(granted: int) -> None:
     def work(port: int) -> None:
         client = connected(port, "c", **KEPT)
         client.subscribe("t", 2)
@@ -115,10 +112,10 @@ def test_a_qos_2_message_in_flight_stays_one_when_less_is_granted_later(granted:
         assert client.is_quiet()
         client.close()
 
-    attack(work)
+    await attack(work)
 
 
-def test_a_packet_id_is_a_new_message_only_when_it_was_released() -> None:
+async def test_a_packet_id_is_a_new_message_only_when_it_was_released() -> None:
     def work(port: int) -> None:
         reader = connected(port, "r")
         reader.subscribe("t", 2)
@@ -140,15 +137,11 @@ def test_a_packet_id_is_a_new_message_only_when_it_was_released() -> None:
         for one in (reader, client, again):
             one.close()
 
-    attack(work)
+    await attack(work)
 
 
-def test_a_client_that_never_reads_does_not_make_the_gateway_grow() -> None:
+async def test_a_client_that_never_reads_does_not_make_the_gateway_grow() -> None:
     body, count = b"x" * 10_000, 3_000
-
-    async def main() -> None:
-        async with EmbeddedGateway() as gateway:
-            await asyncio.to_thread(work, gateway.mqtt_port)
 
     def work(port: int) -> None:
         deaf = {qos: connected(port, f"deaf {qos}", **KEPT) for qos in (0, 1, 2)}
@@ -166,7 +159,8 @@ def test_a_client_that_never_reads_does_not_make_the_gateway_grow() -> None:
         for client in (*deaf.values(), publisher):
             client.close()
 
-    asyncio.run(main())
+    async with EmbeddedGateway() as gateway:
+        await asyncio.to_thread(work, gateway.mqtt_port)
 
 
 def resident_bytes() -> int:
@@ -174,7 +168,7 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * 4096
 
 
-def test_a_thousand_clients_that_leave_wills_leave_nothing_else() -> None:
+async def test_a_thousand_clients_that_leave_wills_leave_nothing_else() -> None:
     kinds = (Session, Conversation, Connection, SessionState, Will)
 
     def count() -> Counter[str]:
@@ -201,10 +195,10 @@ def test_a_thousand_clients_that_leave_wills_leave_nothing_else() -> None:
         assert all(after[name] <= before[name] + 5 for name in after), (before, after)
         reader.close()
 
-    attack(work)
+    await attack(work)
 
 
-def test_stomp_and_mqtt_consumers_of_one_queue_share_it_without_loss_or_repetition() -> None:
+async def test_stomp_and_mqtt_consumers_of_one_queue_share_it_without_loss_or_repetition() -> None:
     total = 300
 
     async def stomp(port: int, found: list[bytes]) -> None:
@@ -239,16 +233,13 @@ def test_stomp_and_mqtt_consumers_of_one_queue_share_it_without_loss_or_repetiti
 
     others: list[bytes] = []
 
-    async def main() -> None:
-        async with EmbeddedGateway() as gateway:
-            reading = asyncio.create_task(stomp(gateway.stomp_port, others))
-            mine: list[bytes] = []
-            async with asyncio.timeout(30):
-                await asyncio.to_thread(mqtt, gateway.mqtt_port, mine)
-            reading.cancel()
-            await asyncio.wait((reading,))
-            assert sorted(map(int, mine + others)) == list(range(total))
-            assert mine
-            assert others
-
-    asyncio.run(main())
+    async with EmbeddedGateway() as gateway:
+        reading = asyncio.create_task(stomp(gateway.stomp_port, others))
+        mine: list[bytes] = []
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(mqtt, gateway.mqtt_port, mine)
+        reading.cancel()
+        await asyncio.wait((reading,))
+        assert sorted(map(int, mine + others)) == list(range(total))
+        assert mine
+        assert others

@@ -133,7 +133,7 @@ class BrokerCore:
         )
         self.access = Access(extensions, self.acknowledged_log)
         self.duplicates = DuplicateIds(
-            self.writer, config, is_kept=store.capabilities.duplicate_ids
+            self.writer, config, is_kept=store.capabilities.duplicate_ids is not None
         )
         self.branches = Branches(
             store,
@@ -201,10 +201,6 @@ class BrokerCore:
     @property
     def large_bodies(self) -> LargeBodies | None:
         return self.store.capabilities.large_bodies
-
-    @property
-    def unsized_bodies(self) -> bool:
-        return self.store.capabilities.unsized_bodies
 
     def socket_opened(self) -> bool:
         return self.sockets.opened()
@@ -310,8 +306,11 @@ class BrokerCore:
             )
         self.retained.recover(state.retained)
         self.deliveries.recover(destinations.durable.values())
-        self.duplicates.recover(state.duplicate_ids)
-        self.branches.recover(state)
+        ids, branches = self.store.capabilities.duplicate_ids, self.store.capabilities.branches
+        self.duplicates.recover(() if ids is None else await ids.recovered_duplicate_ids())
+        self.branches.recover(
+            () if branches is None else await branches.recovered_branches(), state
+        )
         await self.sessions.recover_in_doubt(self.store)
         self.sessions.end_recovery()
         self.flow.checks_publish = self.access.checks_publish

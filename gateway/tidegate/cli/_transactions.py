@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -71,12 +71,11 @@ def list_branches(
     MESSAGES are sent and LOCKED ones acknowledged when the branch is committed.
     """
 
-    async def listed(gateway: Gateway) -> RecoveredState:
+    async def listed(gateway: Gateway) -> tuple[RecoveredState, Sequence[Branch]]:
         assert gateway.recovered is not None
-        return gateway.recovered
+        return gateway.recovered, gateway.broker.branches.all_of()
 
-    state = _with_broker(config, listed)
-    branches = sorted(state.branches, key=lambda item: item.prepared_at)
+    state, branches = _with_broker(config, listed)
     if as_json:
         _show.print_json([_described(branch, state) for branch in branches])
     elif branches:
@@ -206,7 +205,7 @@ def _described(branch: Branch, state: RecoveredState) -> dict[str, object]:
     }
 
 
-def _table(branches: list[Branch], state: RecoveredState) -> Table:
+def _table(branches: Sequence[Branch], state: RecoveredState) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     headings = ("branch", "state", "prepared at", "principal", "client id", "messages", "locked")
     for heading in headings:

@@ -7,7 +7,7 @@ between them every error in a configuration is found before anything runs. The r
 from __future__ import annotations
 
 from tidegate.config._bind import Bind, parse_bind
-from tidegate.config._check import check_parts
+from tidegate.config._check import check_parts, require_acknowledged_log
 from tidegate.config._load import load_config, parse_config
 from tidegate.config._model import (
     CURSOR_DEFAULT,
@@ -61,5 +61,6 @@ __all__ = [
     "parse_bind",
     "parse_config",
     "policy_for",
+    "require_acknowledged_log",
     "resolve",
 ]

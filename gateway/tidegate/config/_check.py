@@ -12,11 +12,13 @@ from typing import NoReturn
 
 from tidegate.config._resolve import ResolvedConfig
 from tidegate.spi import (
+    AcknowledgedLog,
     AuthenticationExchange,
     ClientPeer,
     ConfigError,
     ConnectRequest,
     GatewayError,
+    MessageStore,
     PluginContractError,
     SinkContext,
     StoreContext,
@@ -30,7 +32,6 @@ class _NoBroker:
     store_id = ""
     version = ""
     large_bodies = None
-    unsized_bodies = False
 
     def socket_opened(self) -> bool:
         _refuse()
@@ -51,6 +52,18 @@ def _refuse() -> NoReturn:
     raise RuntimeError("create() must not use the broker")
 
 
+def require_acknowledged_log(store: MessageStore, name: str) -> AcknowledgedLog:
+    """What sinks read. Raises: ConfigError when the store *name* has none."""
+    log = store.capabilities.acknowledged_log
+    if log is None:
+        raise ConfigError(
+            f"store {name!r} keeps no acknowledged messages, so it cannot feed a sink; take another"
+            " store or remove the sinks",
+            key="sinks",
+        )
+    return log
+
+
 def check_parts(config: ResolvedConfig) -> None:
     """Make store, sinks and listeners once; nothing is opened but the files that options name.
 
@@ -59,7 +72,7 @@ def check_parts(config: ResolvedConfig) -> None:
     directory = Path(config.broker.data_directory)
     where, plugin = "store", f"store-{config.store.name}"
     try:
-        config.store.factory.create(
+        store = config.store.factory.create(
             StoreContext(
                 data_directory=directory,
                 gateway_name=config.broker.name,
@@ -68,6 +81,9 @@ def check_parts(config: ResolvedConfig) -> None:
             ),
             config.store.options,
         )
+        if config.sinks:
+            where = ""
+            require_acknowledged_log(store, config.store.name)
         for index, sink in enumerate(config.sinks):
             where, plugin = f"sinks[{index}]", f"sink-{sink.plugin}"
             sink.factory.create(SinkContext(sink.name, config.broker.name, directory), sink.options)

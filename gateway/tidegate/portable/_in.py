@@ -27,7 +27,6 @@ from tidegate.spi import (
     Message,
     MessageStore,
     Operation,
-    Origin,
     Progress,
     PutBranch,
     PutInflight,
@@ -41,6 +40,7 @@ from tidegate.spi import (
     SetRetained,
     StoreIOError,
     Subscription,
+    SyncedFor,
     WriteBatch,
 )
 
@@ -52,7 +52,7 @@ BATCH_BYTES: Final = 4 << 20
 #: Every so many batches are made durable, so that no store gathers too much.
 _SYNC_EVERY: Final = 16
 #: A store may be configured to sync less for one of the two; here SYNCED is meant in any case.
-_ORIGIN: Final = Origin.PLAIN | Origin.TRANSACTION
+_ANYBODY: Final = SyncedFor.SINGLE | SyncedFor.TRANSACTION
 
 
 def read_source(source: Path) -> Manifest:
@@ -82,26 +82,27 @@ async def carry_in(
 ) -> Mapping[str, int]:
     """See :func:`tidegate.portable.carry_in`."""
     manifest = read_source(source)
-    _require_empty(store, state)
+    await _require_empty(store, state)
     return await _Import(store, manifest, source, progress).run()
 
 
-def _require_empty(store: MessageStore, state: RecoveredState) -> None:
+async def _require_empty(store: MessageStore, state: RecoveredState) -> None:
     known = {item.destination for item in state.destinations}
     if UNFINISHED in known:
         raise ConfigError(
             "the store holds part of an import that was not finished; remove its contents (the "
             "directory, or the tables) and import again"
         )
+    branches, log = store.capabilities.branches, store.capabilities.acknowledged_log
     held = {
         "destinations": len(known),
         "subscriptions": len(state.subscriptions),
         "sessions": len(state.sessions),
         "packet ids": len(state.inflight),
-        "branches": len(state.branches),
+        "branches": 0 if branches is None else len(await branches.recovered_branches()),
         "retained messages": len(state.retained),
         "messages": sum(count.messages for count in state.pending.values()),
-        "acknowledged rows": store.statistics().acknowledged_last,
+        "acknowledged rows": 0 if log is None else log.log_statistics().last,
     }
     found = ", ".join(f"{count} {what}" for what, count in held.items() if count)
     if found or state.last_sequence or state.last_pending_list:
@@ -126,12 +127,12 @@ class _Import:
         self._lists: set[int] = set()
         self._gone: set[int] = set()
         self._marker = manifest.last_pending_list + 1
-        self._has_log = store.capabilities.acknowledged_log
+        self._has_log = store.capabilities.acknowledged_log is not None
 
     async def run(self) -> Mapping[str, int]:
         manifest = self._manifest
         capabilities = self._store.capabilities
-        if self._expected(_tables.BRANCHES) and not capabilities.branches:
+        if self._expected(_tables.BRANCHES) and capabilities.branches is None:
             raise ConfigError(
                 f"the export has {self._expected(_tables.BRANCHES)} branches of distributed "
                 "transactions, and this store cannot hold them: complete them first"
@@ -156,10 +157,10 @@ class _Import:
         for item in self._values(_tables.INFLIGHT, InflightRecord):
             await self._put(PutInflight(item))
         for item in self._values(_tables.DUPLICATE_IDS, DuplicateId):
-            if capabilities.duplicate_ids:
+            if capabilities.duplicate_ids is not None:
                 operation = AddDuplicateId(item.destination, item.duplicate_id, item.sequence)
                 await self._put(operation)
-        if not capabilities.duplicate_ids:
+        if capabilities.duplicate_ids is None:
             self._counts[_tables.DUPLICATE_IDS] = 0  # forgotten with the gateway there
         if manifest.last_sequence > last:  # the highest that was used is never used again
             message = Message(UNFINISHED, b"")
@@ -263,7 +264,7 @@ class _Import:
 
     async def _flush(self, durability: Durability) -> None:
         operations, self._operations, self._bytes = self._operations, [], 0
-        await self._store.write(WriteBatch(operations, durability, _ORIGIN))
+        await self._store.write(WriteBatch(operations, durability, _ANYBODY))
 
 
 def _who(row: Mapping[str, Any]) -> tuple[object, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import shutil
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -27,12 +26,13 @@ from tidegate.portable._manifest import (
 from tidegate.portable._merge import LogSorter, merged
 from tidegate.portable._tables import SCHEMAS, TableWriter, table_path
 from tidegate.spi import (
+    Branch,
     ConfigError,
+    LogStatistics,
     MessageStore,
     Progress,
     RecoveredState,
-    StoreFullError,
-    StoreIOError,
+    store_error,
 )
 
 #: Rows of the acknowledged log read at once.
@@ -43,7 +43,6 @@ _CARRIED: Final = frozenset(
     {
         *("store_id", "last_sequence", "last_pending_list", "report", "pending"),
         *("destinations", "subscriptions", "sessions", "inflight", "retained"),
-        *("branches", "duplicate_ids"),
     }
 )
 #: The progress is told after so many messages.
@@ -85,8 +84,7 @@ def _made(target: Path) -> Generator[None]:
             if not was_there:
                 target.rmdir()
         if isinstance(error, OSError):
-            kind = StoreFullError if error.errno == errno.ENOSPC else StoreIOError
-            raise kind(f"cannot write the export to {target}: {error}") from error
+            raise store_error(f"cannot write the export to {target}", error) from error
         raise
 
 
@@ -109,17 +107,22 @@ class _Export:
         self._target = target
         self._progress = progress
         self._rows: dict[str, int] = {}
+        self._branches: Sequence[Branch] = ()
 
     async def run(self) -> Mapping[str, int]:
         state = self._state
         _require_known(state)
+        branches = self._store.capabilities.branches
+        self._branches = () if branches is None else await branches.recovered_branches()
         self._write(_tables.DESTINATIONS, state.destinations)
         self._write(_tables.SUBSCRIPTIONS, state.subscriptions)
         self._write(_tables.SESSIONS, state.sessions)
         self._write(_tables.INFLIGHT, state.inflight)
         self._write(_tables.RETAINED, state.retained)
-        self._write(_tables.BRANCHES, state.branches)
-        self._write(_tables.DUPLICATE_IDS, state.duplicate_ids)
+        self._write(_tables.BRANCHES, self._branches)
+        duplicate_ids = self._store.capabilities.duplicate_ids
+        ids = () if duplicate_ids is None else await duplicate_ids.recovered_duplicate_ids()
+        self._write(_tables.DUPLICATE_IDS, ids)
         sorter = LogSorter(self._target)
         try:
             await self._write_log(sorter)
@@ -153,14 +156,14 @@ class _Export:
         self._rows[table] = writer.rows
 
     async def _write_log(self, sorter: LogSorter) -> None:
-        store = self._store
         columns: list[str] = SCHEMAS[_tables.ACKNOWLEDGED].names
         with self._open(_tables.ACKNOWLEDGED) as writer:
-            statistics = store.statistics()
-            first = after = statistics.acknowledged_first - 1
-            last = statistics.acknowledged_last
-            while store.capabilities.acknowledged_log and after < last:
-                page = await store.acknowledged(after, _LOG_PAGE, _LOG_PAGE_BYTES)
+            log = self._store.capabilities.acknowledged_log
+            statistics = LogStatistics(1, 0, 0, 0) if log is None else log.log_statistics()
+            first = after = statistics.first - 1
+            last = statistics.last
+            while log is not None and after < last:
+                page = await log.acknowledged(after, _LOG_PAGE, _LOG_PAGE_BYTES)
                 if not page.rows:
                     break
                 for row in page.rows:
@@ -174,7 +177,7 @@ class _Export:
         state = self._state
         lists = {item.pending_list for item in state.destinations if item.pending_list}
         lists |= {item.pending_list for item in state.subscriptions}
-        lists |= {item.pending_list for item in state.branches if item.pending_list}
+        lists |= {item.pending_list for item in self._branches if item.pending_list}
         lists |= set(state.pending)
         # A list that is known to be empty is not read; one that the store did not count is.
         empty = {number for number, count in state.pending.items() if not count.messages}

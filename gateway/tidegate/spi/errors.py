@@ -12,22 +12,36 @@ GatewayError
 ├── StoreError
 │   ├── StoreClosedError
 │   ├── StoreLockedError
-│   ├── StoreFullError          nothing of the batch was written; it may be retried
+│   ├── StoreFullError          no room; retryable
+│   ├── StoreUnavailableError   something but room is short for now; retryable
 │   ├── CorruptRecordError(location)
 │   └── StoreIOError            the store is read-only from here on
-├── FlowControlError
+├── FlowControlError            retryable
 ├── RequestError                a request that makes no sense now (unknown subscription, transaction …)
 ├── AccessError(principal, destination)
 └── ConnectionEndedError        why the gateway ends a connection (take-over, shutdown, …)
 
 Data lives in attributes; the text is built in ``__str__``: what happened, where, what to do.
+Whether to try again later is asked of the attribute ``retryable`` and not of the type.
 """
 
 from __future__ import annotations
 
+import errno
+from typing import ClassVar, Final
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
 
 class GatewayError(Exception):
-    """Base of every error that the gateway and its plugins raise on purpose."""
+    """Base of every error that the gateway and its plugins raise on purpose.
+
+    Attributes:
+        retryable: nothing of what was asked for has happened, and the same may succeed later.
+    """
+
+    retryable: ClassVar[bool] = False
 
 
 class ConfigError(GatewayError):
@@ -123,6 +137,14 @@ class StoreLockedError(StoreError):
 class StoreFullError(StoreError):
     """There is no room. Nothing of the batch was written and the store stays usable."""
 
+    retryable: ClassVar[bool] = True
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot work for now (no file descriptor left, …); otherwise as StoreFullError."""
+
+    retryable: ClassVar[bool] = True
+
 
 class CorruptRecordError(StoreError):
     """Stored bytes are damaged. Attributes: location (human-readable place), problem."""
@@ -140,8 +162,22 @@ class StoreIOError(StoreError):
     """Reading or writing failed in a way that leaves the store read-only."""
 
 
+def store_error(problem: str, error: OSError) -> StoreError:
+    """What a store raises for *error* when nothing of the batch was written.
+
+    StoreFullError and StoreUnavailableError when the operating system says that it may go well
+    later, else StoreIOError.
+    """
+    text = f"{problem}: {error}"
+    if error.errno in _NO_ROOM:
+        return StoreFullError(text)
+    return StoreUnavailableError(text) if error.errno in _TOO_MANY_FILES else StoreIOError(text)
+
+
 class FlowControlError(GatewayError):
     """A limit was reached and the policy is to refuse."""
+
+    retryable: ClassVar[bool] = True
 
 
 class RequestError(GatewayError):

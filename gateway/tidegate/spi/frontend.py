@@ -416,11 +416,6 @@ class Broker(Protocol):
         """
         ...
 
-    @property
-    def unsized_bodies(self) -> bool:
-        """:meth:`large_bodies` takes bodies whose size is not known before they end (1.3)."""
-        ...
-
     def socket_opened(self) -> bool:
         """Count a socket that a listener just accepted, before any handshake.
 

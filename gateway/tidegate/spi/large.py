@@ -2,7 +2,7 @@
 
 A store that can keep them says so (:attr:`~tidegate.spi.StoreCapabilities.large_bodies`). A
 front-end writes a body that is at least :attr:`LargeBodies.size_min` bytes long, whether it knows
-the size before (contract 1.2) or not (1.3), through :meth:`LargeBodies.create` and publishes a
+the size before or not, through :meth:`LargeBodies.create` and publishes a
 :class:`~tidegate.spi.Message` with an empty ``body`` and the handle in ``large``; whoever delivers
 such a message reads it through :meth:`LargeBodies.open`.
 
@@ -89,8 +89,7 @@ class LargeBodies(Protocol):
     def create(self, size: int | None) -> LargeWriter:
         """Begin to write a body of *size* bytes. Nothing happens before the first ``write``.
 
-        Args: size: 1 or more; None: it ends with ``finish``, wherever that is. Only a store that
-            declares :attr:`~tidegate.spi.StoreCapabilities.unsized_bodies` is given None.
+        Args: size: 1 or more; None: it ends with ``finish``, wherever that is.
         """
         ...
 

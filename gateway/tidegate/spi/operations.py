@@ -1,8 +1,9 @@
 """What a :class:`WriteBatch` can hold: one immutable type for each thing that is made durable.
 
 A batch is ordered and atomic: after a crash all of it is there or none of it (design, section 2).
-Stores match on the type; an operation they do not know is a :class:`PluginContractError` waiting
-to happen, which is why additions raise :data:`~tidegate.spi.version.SPI_VERSION`.
+Stores match on the type. ``PutBranch`` and ``RemoveBranch`` reach only a store that offers
+:class:`~tidegate.spi.Branches`, ``AddDuplicateId`` and ``ForgetDuplicateIds`` only one with
+:class:`~tidegate.spi.DuplicateIds`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Acknowledge(msgspec.Struct, frozen=True, gc=False):
     """A consumer acknowledged messages of one list: they leave it.
 
     Each pair (list, sequence) becomes one row of the acknowledged log when the store keeps one
-    (:attr:`StoreContext.keep_acknowledged`), numbered densely in the order of *sequences*.
+    (:class:`AcknowledgedLog`), numbered densely in the order of *sequences*.
 
     Attributes:
         sequences: one or more, in the order of acknowledgement; each is pending in the list.
@@ -339,14 +340,14 @@ class Durability(enum.IntEnum):
     """On stable storage as far as the store's configuration promises (``sync = always``)."""
 
 
-class Origin(enum.IntFlag):
-    """Why a batch is to be SYNCED: a store may be configured to promise less for one of them."""
+class SyncedFor(enum.IntFlag):
+    """Who waits for a SYNCED batch: an operator may want a store to promise one of them less."""
 
-    PLAIN = 1
-    """Something outside transactions: a message, an acknowledgement that is waited for, …"""
+    SINGLE = 1
+    """Something outside transactions: a message, an acknowledgement, …"""
 
     TRANSACTION = 2
-    """The end of a transaction, which holds the batch's operations together."""
+    """The end of a transaction."""
 
 
 class WriteBatch:
@@ -355,20 +356,20 @@ class WriteBatch:
     Attributes:
         operations: in order. The store only reads it.
         durability: see :class:`Durability`.
-        origin: what asked for SYNCED; both when a turn had both. Means nothing for WRITTEN.
+        synced_for: who waits for it, perhaps both. Means nothing for WRITTEN.
     """
 
-    __slots__ = ("durability", "operations", "origin")
+    __slots__ = ("durability", "operations", "synced_for")
 
     def __init__(
         self,
         operations: list[Operation] | None = None,
         durability: Durability = Durability.SYNCED,
-        origin: Origin = Origin.PLAIN,
+        synced_for: SyncedFor = SyncedFor.SINGLE,
     ) -> None:
         self.operations: list[Operation] = [] if operations is None else operations
         self.durability = durability
-        self.origin = origin
+        self.synced_for = synced_for
 
     def __len__(self) -> int:
         return len(self.operations)

@@ -32,7 +32,7 @@ class AcknowledgedReader(Protocol):
         ...
 
     async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        """See :meth:`MessageStore.acknowledged`."""
+        """See :meth:`AcknowledgedLog.acknowledged`."""
         ...
 
     async def wait_beyond(self, after: int) -> None:

@@ -3,7 +3,12 @@
 One store serves one gateway. All methods are called on the gateway's event loop; a store that
 blocks does its blocking work in threads of its own. ``write`` is the hot method: it is called once
 for everything that arrived in a turn of the loop, and again only after the call before returned,
-while ``page_in`` and ``acknowledged`` may run beside it.
+while reading may run beside it.
+
+A minimal store has ``capabilities``, the life cycle (``open``, ``close``), ``write``, ``page_in`` and
+``statistics``. What only some stores can do are objects that the capabilities offer, None where the
+store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches` and
+:class:`DuplicateIds`. No two members of theirs have the same name, so that a store may offer itself.
 """
 
 from __future__ import annotations
@@ -32,24 +37,22 @@ from tidegate.spi.operations import (
 class StoreCapabilities:
     """What a store can do besides the minimum; declared, never guessed.
 
+    The objects are there from the beginning and are used while the store is open.
+
     Attributes:
         durable: what ``write`` confirmed with SYNCED survives a power cut.
-        acknowledged_log: it can keep acknowledged messages for sinks.
-        branches: it knows ``PutBranch`` and ``RemoveBranch``; without it nobody can prepare.
-        duplicate_ids: it knows ``AddDuplicateId`` and ``ForgetDuplicateIds``; without it they are
-            remembered until the gateway stops.
-        large_bodies: it can keep bodies that are never whole in memory; None: it cannot, and every
-            body comes with its message. May be used once the store is open.
-        unsized_bodies: ``large_bodies.create`` takes None for the size (contract 1.3); without it a
-            front-end keeps a body in memory whose size it does not know before its end.
+        acknowledged_log: keeps acknowledged messages for sinks; without it there can be no sink.
+        large_bodies: keeps bodies that are never whole in memory; without it every body comes with
+            its message.
+        branches: keeps prepared branches; without it nobody can prepare.
+        duplicate_ids: keeps duplicate ids; without it they are remembered until the gateway stops.
     """
 
     durable: bool
-    acknowledged_log: bool
-    branches: bool = False
-    duplicate_ids: bool = False
+    acknowledged_log: AcknowledgedLog | None = None
     large_bodies: LargeBodies | None = None
-    unsized_bodies: bool = False
+    branches: Branches | None = None
+    duplicate_ids: DuplicateIds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,10 @@ class StoreContext:
         gateway_name: for messages and lock owners.
         persistent: False asks for the same behaviour without touching the disk
             (Artemis "Zero Persistence"); the store then declares ``durable=False``.
-        keep_acknowledged: a sink is configured: keep every acknowledged message until it is
-            released. False: forget it at once.
-        wait_for_lock: False: when another gateway owns the contents, do not wait for them as a
-            standby, whatever the options say; a command of an operator's opens the store.
+        keep_acknowledged: a sink is configured: a store with an acknowledged log keeps every
+            acknowledged message until it is released. False: forget it at once.
+        may_stand_by: False: when another gateway owns the contents, do not wait for them, whatever
+            the options say; a command of an operator's opens the store.
         progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
             recovery is not silent; units are the store's choice, total 0 means unknown.
     """
@@ -73,7 +76,7 @@ class StoreContext:
     gateway_name: str
     persistent: bool = True
     keep_acknowledged: bool = False
-    wait_for_lock: bool = True
+    may_stand_by: bool = True
     progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
 
 
@@ -97,15 +100,13 @@ class RecoveryReport:
 
     Attributes:
         clean: the store had been closed properly.
-        replayed: operations replayed from the log.
-        repaired_bytes: bytes of a torn tail that were cut off (a copy was kept).
         notes: one sentence for everything unusual that was found and what was done about it.
+        counts: what there was to do, by the store's own names.
     """
 
     clean: bool = True
-    replayed: int = 0
-    repaired_bytes: int = 0
     notes: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,6 @@ class RecoveredState:
             sink calls the epoch. Losing or recreating the contents gives a new one.
         last_sequence: highest sequence ever used, 0 when none.
         last_pending_list: highest list id ever used (branches included), 0 when none.
-        branches: prepared ones and those that an operator completed.
-        duplicate_ids: those not forgotten; of one destination in the order of their sequences.
     """
 
     store_id: str
@@ -131,8 +130,6 @@ class RecoveredState:
     retained: Sequence[Message] = ()
     pending: Mapping[PendingListId, PendingCount] = field(default_factory=dict[int, PendingCount])
     report: RecoveryReport = field(default_factory=RecoveryReport)
-    branches: Sequence[Branch] = ()
-    duplicate_ids: Sequence[DuplicateId] = ()
 
 
 class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -177,22 +174,77 @@ class StoreStatistics:
 
     Attributes:
         pending_messages: messages that at least one list still holds.
-        disk_bytes: bytes of the store's files.
-        acknowledged_first, acknowledged_last: the log holds ack sequences first..last
-            (first = last + 1 when it is empty).
-        acknowledged_bytes: what is held only for the acknowledged log: bodies, and what its rows and
-            headers take where that is known.
-        acknowledged_oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
+        disk_bytes: bytes of the store's files, 0 when it has none.
         writable: False after an error that made the store read-only.
     """
 
     pending_messages: int
     disk_bytes: int
-    acknowledged_first: int
-    acknowledged_last: int
-    acknowledged_bytes: int
-    acknowledged_oldest_at: int
     writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """Numbers of the acknowledged log.
+
+    Attributes:
+        first, last: it holds ack sequences first..last (first = last + 1 when it is empty).
+        held_bytes: what is held only for the log: bodies that no list needs any more, and what its
+            rows and headers take where that is known.
+        oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
+    """
+
+    first: int
+    last: int
+    held_bytes: int
+    oldest_at: int
+
+
+class AcknowledgedLog(Protocol):
+    """Every acknowledged message in order, until all sinks have it.
+
+    Rows are written by ``Acknowledge`` while :attr:`StoreContext.keep_acknowledged` is true.
+    """
+
+    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        """Read the rows behind ack sequence *after*; only those that are SYNCED.
+
+        At least one row is returned when there is one, whatever *bytes_max* is.
+
+        Raises: RequestError when rows behind *after* were released already; CorruptRecordError,
+            StoreIOError, StoreClosedError.
+        """
+        ...
+
+    async def release_acknowledged(self, through: int) -> None:
+        """Every sink has the rows up to *through* (inclusive): they may be forgotten. Idempotent."""
+        ...
+
+    def log_statistics(self) -> LogStatistics:
+        """Cheap enough to call every second."""
+        ...
+
+
+class Branches(Protocol):
+    """Prepared branches; offered by a store that knows ``PutBranch`` and ``RemoveBranch``."""
+
+    async def recovered_branches(self) -> Sequence[Branch]:
+        """Those that are prepared and those that an operator completed.
+
+        Asked after ``open`` and before the first ``write``.
+        """
+        ...
+
+
+class DuplicateIds(Protocol):
+    """Offered by a store that knows ``AddDuplicateId`` and ``ForgetDuplicateIds``."""
+
+    async def recovered_duplicate_ids(self) -> Sequence[DuplicateId]:
+        """Those not forgotten; of one destination in the order of their sequences.
+
+        Asked after ``open`` and before the first ``write``.
+        """
+        ...
 
 
 @runtime_checkable
@@ -216,11 +268,12 @@ class MessageStore(Protocol):
         """Make *batch* durable, atomically and after all batches before it.
 
         Returns when it is durable as ``batch.durability`` asks. The effects can be read by
-        ``page_in`` and ``acknowledged`` from then on. A SYNCED batch also makes every WRITTEN
+        ``page_in`` (and ``acknowledged``) from then on. A SYNCED batch also makes every WRITTEN
         batch before it durable, even when it is empty itself.
 
         Raises:
-            StoreFullError: no room; nothing was written; the call may be repeated.
+            StoreFullError, StoreUnavailableError (any that is ``retryable``): nothing was written
+                and the store goes on: the call may be repeated.
             StoreIOError: the store is read-only from now on; whether the batch survives is
                 unknown until the next ``open``.
             StoreClosedError.
@@ -242,20 +295,6 @@ class MessageStore(Protocol):
             empty sequence means that nothing is pending behind *after* (or no such list).
         Raises: CorruptRecordError, StoreIOError, StoreClosedError.
         """
-        ...
-
-    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        """Read the acknowledged log behind ack sequence *after*; only rows that are SYNCED.
-
-        At least one row is returned when there is one, whatever *bytes_max* is.
-
-        Raises: RequestError when rows behind *after* were released already; CorruptRecordError,
-            StoreIOError, StoreClosedError.
-        """
-        ...
-
-    async def release_acknowledged(self, through: int) -> None:
-        """Every sink has the rows up to *through* (inclusive): they may be forgotten. Idempotent."""
         ...
 
     def statistics(self) -> StoreStatistics:

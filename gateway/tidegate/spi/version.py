@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SPI_VERSION: Final = (1, 3)
+SPI_VERSION: Final = (1, 0)
 
 
 def is_supported(wanted: tuple[int, int]) -> bool:

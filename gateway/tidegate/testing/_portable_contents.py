@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tidegate.spi import (
@@ -12,6 +13,7 @@ from tidegate.spi import (
     AddMessage,
     Branch,
     BranchId,
+    DuplicateId,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -129,11 +131,16 @@ async def contents(store: MessageStore, state: RecoveredState) -> dict[str, obje
     """All that an open store holds, but for its identity and the numbers of its log's rows."""
     lists = {item.pending_list for item in state.destinations if item.pending_list}
     lists |= {item.pending_list for item in state.subscriptions}
-    lists |= {item.pending_list for item in state.branches}
+    offered = store.capabilities
+    branches = () if offered.branches is None else await offered.branches.recovered_branches()
+    ids: Sequence[DuplicateId] = ()
+    if offered.duplicate_ids is not None:
+        ids = await offered.duplicate_ids.recovered_duplicate_ids()
+    lists |= {item.pending_list for item in branches}
     rows: list[tuple[object, ...]] = []
-    if store.capabilities.acknowledged_log:
-        first = store.statistics().acknowledged_first
-        page = await store.acknowledged(first - 1, _ANY_COUNT, _ANY_SIZE)
+    log = offered.acknowledged_log
+    if log is not None:
+        page = await log.acknowledged(log.log_statistics().first - 1, _ANY_COUNT, _ANY_SIZE)
         rows = [tuple(getattr(row, name) for name in _ROW) for row in page.rows]
     return {
         "destinations": sorted(
@@ -147,8 +154,8 @@ async def contents(store: MessageStore, state: RecoveredState) -> dict[str, obje
             number: list(await store.page_in(number, 0, _ANY_COUNT, _ANY_SIZE))
             for number in sorted(lists)
         },
-        "branches": sorted(state.branches, key=lambda item: str(item.branch_id)),
-        "duplicate_ids": sorted(state.duplicate_ids, key=lambda item: item.sequence),
+        "branches": sorted(branches, key=lambda item: str(item.branch_id)),
+        "duplicate_ids": sorted(ids, key=lambda item: item.sequence),
         "acknowledged": rows,
         "last_sequence": state.last_sequence,
     }

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tidegate.spi import (
     Acknowledge,
+    AcknowledgedLog,
     AddDestination,
     AddDuplicateId,
     AddMessage,
@@ -97,11 +98,24 @@ def by_key(state: RecoveredState) -> dict[str, object]:
         },
         "retained": {message.destination: message for message in state.retained},
         "pending": {number: count for number, count in state.pending.items() if count.messages},
-        "branches": {branch.branch_id: branch for branch in state.branches},
-        "duplicate_ids": sorted(
-            (known.destination, known.sequence, known.duplicate_id) for known in state.duplicate_ids
-        ),
     }
+
+
+async def recovered(store: MessageStore, capabilities: StoreCapabilities) -> dict[str, object]:
+    """Open *store*; all that it tells and that a store of *capabilities* can, comparable."""
+    found = by_key(await store.open())
+    offered = store.capabilities
+    if capabilities.branches is not None:
+        assert offered.branches is not None
+        branches = await offered.branches.recovered_branches()
+        found["branches"] = {branch.branch_id: branch for branch in branches}
+    if capabilities.duplicate_ids is not None:
+        assert offered.duplicate_ids is not None
+        ids = await offered.duplicate_ids.recovered_duplicate_ids()
+        found["duplicate_ids"] = sorted(
+            (known.destination, known.sequence, known.duplicate_id) for known in ids
+        )
+    return found
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -147,8 +161,13 @@ class StoreMachine(RuleBasedStateMachine):
     def _open(self) -> None:
         self.store = self.factory.create(self.context, self.options)
         self.reference = MemoryStore(self.context, self.contents)
-        found, expected = self._run(self.store.open()), self._run(self.reference.open())
-        assert by_key(found) == by_key(expected)
+        found = self._run(recovered(self.store, self.capabilities))
+        assert found == self._run(recovered(self.reference, self.capabilities))
+
+    def _log(self) -> AcknowledgedLog:
+        log = self.store.capabilities.acknowledged_log
+        assert log is not None
+        return log
 
     # ----------------------------------------------------------------------- drawing operations
 
@@ -216,7 +235,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _draw_prepare(self, data: st.DataObject) -> None:
         """A branch that sends some messages and locks others, which stay pending."""
-        if not self.capabilities.branches or len(self.branches) >= _LISTS_MAX:
+        if self.capabilities.branches is None or len(self.branches) >= _LISTS_MAX:
             return
         branch_id = BranchId(7, b"transaction %d" % self.last_list, b"\0\xff")
         number = self.last_list = self.last_list + 1
@@ -249,7 +268,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.batch.append(RemoveBranch(branch.branch_id, branch.pending_list))
 
     def _draw_duplicate_id(self, data: st.DataObject) -> None:
-        if not self.capabilities.duplicate_ids:
+        if self.capabilities.duplicate_ids is None:
             return
         topic = data.draw(_topics)
         if data.draw(st.integers(0, 2), "forget") == 0:
@@ -357,26 +376,26 @@ class StoreMachine(RuleBasedStateMachine):
         found = self._run(self.store.page_in(number, after, limit, bytes_max))
         assert list(found) == self._run(self.reference.page_in(number, after, limit, bytes_max))
 
-    @precondition(lambda self: self.capabilities.acknowledged_log)
+    @precondition(lambda self: self.capabilities.acknowledged_log is not None)
     @rule(back=st.integers(-3, 3), limit=st.integers(1, 20))
     def acknowledged(self, back: int, limit: int) -> None:
         self._sync()
         after = max(0, self.released + back)
         if after < self.released:
             with pytest.raises(RequestError):
-                self._run(self.store.acknowledged(after, limit, _ANY_SIZE))
+                self._run(self._log().acknowledged(after, limit, _ANY_SIZE))
             return
-        found = self._run(self.store.acknowledged(after, limit, _ANY_SIZE))
+        found = self._run(self._log().acknowledged(after, limit, _ANY_SIZE))
         expected = self._run(self.reference.acknowledged(after, limit, _ANY_SIZE))
         assert (list(found.rows), found.last) == (list(expected.rows), expected.last)
 
-    @precondition(lambda self: self.capabilities.acknowledged_log)
+    @precondition(lambda self: self.capabilities.acknowledged_log is not None)
     @rule(count=st.integers(0, 10))
     def release(self, count: int) -> None:
         self._sync()
         through = min(self.released + count, self.contents.log_last)
-        for store in (self.store, self.reference):
-            self._run(store.release_acknowledged(through))
+        for log in (self._log(), self.reference):
+            self._run(log.release_acknowledged(through))
         self.released = through
 
     @precondition(lambda self: self.capabilities.durable)
@@ -408,9 +427,9 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def logs_agree(self) -> None:
         """Rows may become readable earlier in one store than in the other, but are the same."""
-        if not self.capabilities.acknowledged_log:
+        if self.capabilities.acknowledged_log is None:
             return
-        found = self._run(self.store.acknowledged(self.released, 100_000, _ANY_SIZE))
+        found = self._run(self._log().acknowledged(self.released, 100_000, _ANY_SIZE))
         rows = self.contents.log
         assert list(found.rows) == rows[: len(found.rows)]
         assert self.contents.log_synced <= found.last <= self.contents.log_last

@@ -29,6 +29,7 @@ from tidegate.spi import (
     ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
+    LogStatistics,
     Message,
     MessageStore,
     Move,
@@ -123,9 +124,9 @@ class MemoryStore:
         """Durable in the sense that the contents outlive the store."""
         return StoreCapabilities(
             durable=self._context.persistent,
-            acknowledged_log=True,
-            branches=True,
-            duplicate_ids=True,
+            acknowledged_log=self,
+            branches=self,
+            duplicate_ids=self,
         )
 
     async def open(self) -> RecoveredState:
@@ -159,13 +160,19 @@ class MemoryStore:
                 )
                 for number, messages in contents.lists.items()
             },
-            branches=list(contents.branches.values()),
-            duplicate_ids=[
-                DuplicateId(destination, duplicate_id, sequence)
-                for destination, ids in contents.duplicate_ids.items()
-                for sequence, duplicate_id in sorted(ids.items())
-            ],
         )
+
+    async def recovered_branches(self) -> Sequence[Branch]:
+        """All of them."""
+        return list(self.contents.branches.values())
+
+    async def recovered_duplicate_ids(self) -> Sequence[DuplicateId]:
+        """All of them."""
+        return [
+            DuplicateId(destination, duplicate_id, sequence)
+            for destination, ids in self.contents.duplicate_ids.items()
+            for sequence, duplicate_id in sorted(ids.items())
+        ]
 
     async def write(self, batch: WriteBatch) -> None:
         """Apply the operations in order.
@@ -346,18 +353,25 @@ class MemoryStore:
         contents.log_released = max(contents.log_released, min(through, contents.log_synced))
         contents.log = [row for row in contents.log if row.ack_sequence > contents.log_released]
 
-    def statistics(self) -> StoreStatistics:
+    def log_statistics(self) -> LogStatistics:
         """Count everything anew."""
         contents = self.contents
-        pending = {sequence for messages in contents.lists.values() for sequence in messages}
         bodies = {row.sequence: len(row.message.body) for row in contents.log}
+        return LogStatistics(
+            first=contents.log_released + 1,
+            last=contents.log_last,
+            held_bytes=sum(bodies[sequence] for sequence in bodies.keys() - self._pending()),
+            oldest_at=contents.log[0].acked_at if contents.log else 0,
+        )
+
+    def _pending(self) -> set[int]:
+        return {sequence for messages in self.contents.lists.values() for sequence in messages}
+
+    def statistics(self) -> StoreStatistics:
+        """Count everything anew."""
         return StoreStatistics(
-            pending_messages=len(pending),
+            pending_messages=len(self._pending()),
             disk_bytes=0,
-            acknowledged_first=contents.log_released + 1,
-            acknowledged_last=contents.log_last,
-            acknowledged_bytes=sum(bodies[sequence] for sequence in bodies.keys() - pending),
-            acknowledged_oldest_at=contents.log[0].acked_at if contents.log else 0,
             writable=self._is_open and self._read_only is None,
         )
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -27,6 +28,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tidegate.spi import (
     Acknowledge,
+    AcknowledgedLog,
     AddDestination,
     AddDuplicateId,
     AddMessage,
@@ -37,6 +39,7 @@ from tidegate.spi import (
     ConfigError,
     Discard,
     DiscardReason,
+    DuplicateId,
     Durability,
     ForgetDuplicateIds,
     InflightDirection,
@@ -107,7 +110,10 @@ async def _upload(bodies: LargeBodies, content: bytes, *, sized: bool = True) ->
 class StoreBox:
     """One store in its directory; closes and reopens it.
 
-    Attributes: store: open after :meth:`open`; state: what that returned.
+    Attributes:
+        store: open after :meth:`open`.
+        state: what that returned.
+        branches, duplicate_ids: what such a store told besides.
     """
 
     def __init__(self, factory: MessageStoreFactory, options: object, directory: Path) -> None:
@@ -116,6 +122,8 @@ class StoreBox:
         self._made: list[MessageStore] = []
         self.directory = directory
         self.store: MessageStore
+        self.branches: Sequence[Branch] = ()
+        self.duplicate_ids: Sequence[DuplicateId] = ()
         self.state: RecoveredState
 
     def make(self, *, persistent: bool = True, keep_acknowledged: bool = True) -> MessageStore:
@@ -139,6 +147,11 @@ class StoreBox:
         """Open a store, and write *operations* when there are any."""
         self.store = self.make(persistent=persistent, keep_acknowledged=keep_acknowledged)
         self.state = await self.store.open()
+        offered = self.store.capabilities
+        if offered.branches is not None:
+            self.branches = await offered.branches.recovered_branches()
+        if offered.duplicate_ids is not None:
+            self.duplicate_ids = await offered.duplicate_ids.recovered_duplicate_ids()
         if operations:
             await self.write(*operations)
 
@@ -160,8 +173,15 @@ class StoreBox:
 
     async def log(self, after: int = 0) -> list[tuple[int, int]]:
         """The acknowledged log as (ack sequence, sequence)."""
-        page = await self.store.acknowledged(after, 1_000_000, ANY_SIZE)
+        page = await self.rows.acknowledged(after, 1_000_000, ANY_SIZE)
         return [(row.ack_sequence, row.sequence) for row in page.rows]
+
+    @property
+    def rows(self) -> AcknowledgedLog:
+        """The acknowledged log of a store that has one."""
+        log = self.store.capabilities.acknowledged_log
+        assert log is not None
+        return log
 
     async def close(self) -> None:
         """Close whatever was made here."""
@@ -216,20 +236,20 @@ class StoreConformance:
     @pytest.fixture
     def logged(self, capabilities: StoreCapabilities) -> None:
         """For tests that need the acknowledged log."""
-        if not capabilities.acknowledged_log:
-            pytest.skip("the store declares acknowledged_log=False")
+        if capabilities.acknowledged_log is None:
+            pytest.skip("the store offers no acknowledged log")
 
     @pytest.fixture
     def branching(self, capabilities: StoreCapabilities) -> None:
         """For tests that need prepared branches."""
-        if not capabilities.branches:
-            pytest.skip("the store declares branches=False")
+        if capabilities.branches is None:
+            pytest.skip("the store keeps no prepared branches")
 
     @pytest.fixture
     def deduplicating(self, capabilities: StoreCapabilities) -> None:
         """For tests that need duplicate ids."""
-        if not capabilities.duplicate_ids:
-            pytest.skip("the store declares duplicate_ids=False")
+        if capabilities.duplicate_ids is None:
+            pytest.skip("the store keeps no duplicate ids")
 
     # ------------------------------------------------------------------------------- life cycle
 
@@ -274,10 +294,12 @@ class StoreConformance:
             await box.write(add(2))
         with pytest.raises(StoreClosedError):
             await box.store.page_in(1, 0, 1, 1)
-        with pytest.raises(StoreClosedError):
-            await box.store.acknowledged(0, 1, 1)
-        with pytest.raises(StoreClosedError):
-            await box.store.release_acknowledged(1)
+        log = box.store.capabilities.acknowledged_log
+        if log is not None:
+            with pytest.raises(StoreClosedError):
+                await log.acknowledged(0, 1, 1)
+            with pytest.raises(StoreClosedError):
+                await log.release_acknowledged(1)
 
     @scenario
     async def test_close_may_be_called_twice_and_before_open(self, box: StoreBox) -> None:
@@ -606,7 +628,7 @@ class StoreConformance:
     async def test_a_row_says_who_consumed_what_and_when(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, add(1), add(2))
         await box.write(Acknowledge(1, (2, 1), (100, 200), 300, "client", "subscription", "stomp"))
-        page = await box.store.acknowledged(0, 10, ANY_SIZE)
+        page = await box.rows.acknowledged(0, 10, ANY_SIZE)
         assert page.last == 2
         assert [
             (
@@ -658,10 +680,10 @@ class StoreConformance:
 
     @scenario
     async def test_a_large_body_may_end_wherever_it_does(self, box: StoreBox) -> None:
-        """Nothing to see for a store that does not declare ``unsized_bodies``."""
+        """Nothing to see for a store that declares none."""
         await box.open(QUEUE)
         bodies = box.store.capabilities.large_bodies
-        if bodies is not None and box.store.capabilities.unsized_bodies:
+        if bodies is not None:
             content = bytes(range(256)) * (bodies.size_min // 256 + 2)
             sized = await _upload(bodies, content)
             large = await _upload(bodies, content, sized=False)
@@ -680,21 +702,19 @@ class StoreConformance:
             reader = bodies.open(found)
             assert await reader.read(len(content)) + await reader.read(1) == content
             reader.close()
-        else:
-            assert not box.store.capabilities.unsized_bodies
         await box.close()
 
     @scenario
     async def test_the_acknowledged_log_is_read_in_pages(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, *[add(number, body=bytes(100)) for number in range(1, 11)])
         await box.write(Acknowledge(1, tuple(range(1, 11))))
-        page = await box.store.acknowledged(0, 4, ANY_SIZE)
+        page = await box.rows.acknowledged(0, 4, ANY_SIZE)
         assert [row.ack_sequence for row in page.rows] == [1, 2, 3, 4]
         assert page.last == 10
-        page = await box.store.acknowledged(8, 4, ANY_SIZE)
+        page = await box.rows.acknowledged(8, 4, ANY_SIZE)
         assert [row.ack_sequence for row in page.rows] == [9, 10]
-        assert len((await box.store.acknowledged(0, 10, 350)).rows) in range(1, 4)
-        assert len((await box.store.acknowledged(0, 10, 1)).rows) == 1
+        assert len((await box.rows.acknowledged(0, 10, 350)).rows) in range(1, 4)
+        assert len((await box.rows.acknowledged(0, 10, 1)).rows) == 1
         await box.close()
 
     @scenario
@@ -722,7 +742,7 @@ class StoreConformance:
             40,
             41,
         ]
-        page = await box.store.acknowledged(11, 1, ANY_SIZE)
+        page = await box.rows.acknowledged(11, 1, ANY_SIZE)
         assert page.rows[0].message == text(41)
         await box.close()
 
@@ -732,16 +752,16 @@ class StoreConformance:
     ) -> None:
         await box.open(QUEUE, *[add(sequence) for sequence in range(1, 7)])
         await box.write(Acknowledge(1, (1, 2, 3, 4)))
-        await box.store.release_acknowledged(2)
-        await box.store.release_acknowledged(2)
-        await box.store.release_acknowledged(1)
+        await box.rows.release_acknowledged(2)
+        await box.rows.release_acknowledged(2)
+        await box.rows.release_acknowledged(1)
         for _ in range(2):
             assert await box.log(after=2) == [(3, 3), (4, 4)]
             with pytest.raises(RequestError):
-                await box.store.acknowledged(1, 10, ANY_SIZE)
+                await box.rows.acknowledged(1, 10, ANY_SIZE)
             await box.write()  # what makes the release durable, at the latest
             await box.restart()
-        await box.store.release_acknowledged(4)
+        await box.rows.release_acknowledged(4)
         await box.write(Acknowledge(1, (5,)))
         assert await box.log(after=4) == [(5, 5)]
         await box.restart()
@@ -756,36 +776,37 @@ class StoreConformance:
         await box.open(QUEUE, add(1), add(2))
         await box.write(Acknowledge(1, (1,)), durability=Durability.WRITTEN)
         await box.write(Acknowledge(1, (2,)), durability=Durability.SYNCED)
-        page = await box.store.acknowledged(0, 10, ANY_SIZE)
+        page = await box.rows.acknowledged(0, 10, ANY_SIZE)
         assert ([row.sequence for row in page.rows], page.last) == ([1, 2], 2)
         await box.close()
 
     @scenario
-    async def test_without_a_sink_nothing_is_logged(self, box: StoreBox) -> None:
+    async def test_without_a_sink_nothing_is_logged(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, add(1), keep_acknowledged=False)
         await box.write(Acknowledge(1, (1,)))
         assert await box.log() == []
-        assert box.store.statistics().acknowledged_bytes == 0
+        assert box.rows.log_statistics().held_bytes == 0
         await box.close()
 
     @scenario
     async def test_statistics_follow_what_is_held(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, OTHER, *[add(number, 1, 2, body=bytes(50)) for number in range(1, 5)])
-        before = box.store.statistics()
-        assert (before.pending_messages, before.writable) == (4, True)
-        assert (before.acknowledged_bytes, before.acknowledged_oldest_at) == (0, 0)
-        assert before.acknowledged_first == before.acknowledged_last + 1
+        found = box.store.statistics()
+        assert (found.pending_messages, found.writable) == (4, True)
+        before = box.rows.log_statistics()
+        assert (before.held_bytes, before.oldest_at) == (0, 0)
+        assert before.first == before.last + 1
         await box.write(Acknowledge(1, (1, 2), acked_at=70), Acknowledge(2, (1,), acked_at=80))
-        held = box.store.statistics()
-        assert held.pending_messages == 3
-        assert (held.acknowledged_first, held.acknowledged_last) == (1, 3)
-        assert held.acknowledged_bytes >= 50
-        assert held.acknowledged_oldest_at == 70
-        await box.store.release_acknowledged(3)
-        after = box.store.statistics()
-        assert (after.acknowledged_first, after.acknowledged_last) == (4, 3)
-        assert (after.acknowledged_bytes, after.acknowledged_oldest_at) == (0, 0)
-        assert after.disk_bytes >= 0
+        assert box.store.statistics().pending_messages == 3
+        held = box.rows.log_statistics()
+        assert (held.first, held.last) == (1, 3)
+        assert held.held_bytes >= 50
+        assert held.oldest_at == 70
+        await box.rows.release_acknowledged(3)
+        after = box.rows.log_statistics()
+        assert (after.first, after.last) == (4, 3)
+        assert (after.held_bytes, after.oldest_at) == (0, 0)
+        assert box.store.statistics().disk_bytes >= 0
         await box.close()
 
     # ------------------------------------------------------------------------- prepared branches
@@ -812,7 +833,7 @@ class StoreConformance:
             assert await box.sequences(9) == [4, 5]
             assert await box.sequences(1) == [1, 2]
             await box.restart()
-            assert list(box.state.branches) == [branch]
+            assert list(box.branches) == [branch]
             assert by_key(box.state)["pending"] == {1: PendingCount(2, 18), 9: PendingCount(2, 18)}
             assert (box.state.last_sequence, box.state.last_pending_list) == (5, 9)
         await box.close()
@@ -837,7 +858,7 @@ class StoreConformance:
             assert await box.sequences(3) == []
             assert box.store.statistics().pending_messages == 4
             await box.restart()
-            assert list(box.state.branches) == []
+            assert list(box.branches) == []
             assert box.state.last_pending_list == 3
         page = await box.store.page_in(1, 5, 10, ANY_SIZE)
         assert [stored.message for stored in page] == [text(3), text(4)]
@@ -855,7 +876,7 @@ class StoreConformance:
         await box.write(RemoveBranch(ids[0], 10), RemoveBranch(BranchId(9, b"never"), 0))
         for _ in range(2):
             await box.restart()
-            assert {branch.branch_id for branch in box.state.branches} == set(ids[1:])
+            assert {branch.branch_id for branch in box.branches} == set(ids[1:])
             assert await box.sequences(1) == [1]
             assert [await box.sequences(number) for number in (10, 11, 12)] == [[], [11], [12]]
             assert box.store.statistics().pending_messages == 3
@@ -873,12 +894,12 @@ class StoreConformance:
         )
         for _ in range(2):
             await box.restart()
-            assert list(box.state.branches) == [decided]
+            assert list(box.branches) == [decided]
             assert await box.sequences(1) == [2]
             assert await box.sequences(2) == []
         await box.write(RemoveBranch(branch_id, 0))
         await box.restart()
-        assert list(box.state.branches) == []
+        assert list(box.branches) == []
         assert await box.sequences(1) == [2]
         await box.close()
 
@@ -901,11 +922,11 @@ class StoreConformance:
             await box.restart()
             found = [
                 (known.sequence, known.duplicate_id)
-                for known in box.state.duplicate_ids
+                for known in box.duplicate_ids
                 if known.destination == "queue://orders"
             ]
             assert found == [(1, "one"), (3, long), (4, "four")]
-            assert len(box.state.duplicate_ids) == 4
+            assert len(box.duplicate_ids) == 4
             assert box.state.last_sequence == 4
         await box.close()
 
@@ -925,8 +946,10 @@ class StoreConformance:
         await box.write(*ids(8))
         for _ in range(2):
             await box.restart()
-        found = by_key(box.state)["duplicate_ids"]
-        assert found == [
+        found = [
+            (known.destination, known.sequence, known.duplicate_id) for known in box.duplicate_ids
+        ]
+        assert sorted(found) == [
             ("queue://orders", 7, "id 7"),
             ("queue://orders", 8, "id 8"),
             ("queue://returns", 5, "r"),
@@ -1036,7 +1059,8 @@ class StoreConformance:
         (box.directory / "used").mkdir()
         used = StoreBox(store_factory, store_options, box.directory / "used")
         await used.open(QUEUE, add(1), Acknowledge(1, (1,)))
-        await used.store.release_acknowledged(1)
+        if used.store.capabilities.acknowledged_log is not None:
+            await used.rows.release_acknowledged(1)
         await used.restart()
         with pytest.raises(ConfigError):
             await carry_in(used.store, used.state, out)

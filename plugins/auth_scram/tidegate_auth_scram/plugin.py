@@ -7,7 +7,7 @@ from tidegate_auth_scram._authenticator import ScramAuthenticator, ScramOptions
 
 tidegate_plugin = PluginInfo(
     summary="users with passwords in a file: SCRAM-SHA-256, SCRAM-SHA-512 and plain",
-    spi_version=(1, 1),
+    spi_version=(1, 0),
 )
 
 

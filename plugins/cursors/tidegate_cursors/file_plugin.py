@@ -7,7 +7,7 @@ from tidegate_cursors._file_cursor import FileCursorFactory
 
 tidegate_plugin = PluginInfo(
     summary="the file cursor: memory up to the limit, then a temporary spool file",
-    spi_version=(1, 3),
+    spi_version=(1, 0),
 )
 
 

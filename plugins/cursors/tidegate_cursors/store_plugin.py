@@ -7,7 +7,7 @@ from tidegate_cursors._store_cursor import StoreCursorFactory
 
 tidegate_plugin = PluginInfo(
     summary="the store cursor: memory while consumers keep up, paging from the store when not",
-    spi_version=(1, 3),
+    spi_version=(1, 0),
 )
 
 

@@ -7,7 +7,7 @@ from tidegate_cursors._vm_cursor import VmCursorFactory
 
 tidegate_plugin = PluginInfo(
     summary="the vm cursor: all pending messages in memory, producers slowed at the limit",
-    spi_version=(1, 3),
+    spi_version=(1, 0),
 )
 
 

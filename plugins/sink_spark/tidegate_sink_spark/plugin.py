@@ -11,7 +11,7 @@ from tidegate_sink_spark._sink import SparkSink
 
 tidegate_plugin = PluginInfo(
     summary="Streams acknowledged messages, exactly once, into a Delta table through PySpark.",
-    spi_version=(1, 3),
+    spi_version=(1, 0),
 )
 
 

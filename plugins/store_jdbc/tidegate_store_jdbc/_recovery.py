@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from tidegate.spi import (
     Branch,
-    DuplicateId,
     InflightRecord,
     PendingCount,
     RecoveredDestination,
@@ -62,7 +61,6 @@ class Found:
         sessions = await adapter.fetch("find_all_sessions_statement", ())
         inflight = await adapter.fetch("find_all_inflight_statement", ())
         retained = await adapter.fetch("find_all_retained_statement", ())
-        ids = await adapter.fetch("find_all_duplicate_ids_statement", ())
         return RecoveredState(
             store_id=self.store_id,
             last_sequence=self.counters.last_sequence,
@@ -74,8 +72,6 @@ class Found:
             retained=[_codec.message(body, rest) for body, rest in retained],
             pending=self.pending,
             report=report,
-            branches=self.branches,
-            duplicate_ids=[decoded(DuplicateId, row[0], "duplicate id table") for row in ids],
         )
 
 

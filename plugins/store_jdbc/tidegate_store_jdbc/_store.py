@@ -16,9 +16,12 @@ from typing import Any, Final, TypeVar
 
 from tidegate.spi import (
     AcknowledgedPage,
+    Branch,
     ConfigError,
     CorruptRecordError,
+    DuplicateId,
     Durability,
+    LogStatistics,
     Operation,
     RecoveredState,
     RecoveryReport,
@@ -134,7 +137,7 @@ class JdbcStore:
 
     def _make_lease(self) -> Lease:
         options, adapter, context = self._options, self._adapter, self._context
-        waits = context.wait_for_lock and (
+        waits = context.may_stand_by and (
             options.lock_policy == WAIT
             or (options.lock_policy == AUTO and not adapter.dialect.is_embedded)
         )
@@ -160,9 +163,9 @@ class JdbcStore:
         """See MessageStore."""
         return StoreCapabilities(
             durable=self._context.persistent,
-            acknowledged_log=True,
-            branches=True,
-            duplicate_ids=True,
+            acknowledged_log=self,
+            branches=self,
+            duplicate_ids=self,
         )
 
     async def open(self) -> RecoveredState:
@@ -227,8 +230,18 @@ class JdbcStore:
         )
         return [_codec.stored_message(row) for row in rows]
 
+    async def recovered_branches(self) -> Sequence[Branch]:
+        """See Branches."""
+        rows = await self._fetch("find_all_branches_statement", ())
+        return [_codec.decoded(Branch, row[0], "branch table") for row in rows]
+
+    async def recovered_duplicate_ids(self) -> Sequence[DuplicateId]:
+        """See DuplicateIds."""
+        rows = await self._fetch("find_all_duplicate_ids_statement", ())
+        return [_codec.decoded(DuplicateId, row[0], "duplicate id table") for row in rows]
+
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        """See MessageStore."""
+        """See AcknowledgedLog."""
         self._require_open()
         counters = self._counters
         if counters.ack_synced < counters.ack_last:
@@ -242,12 +255,22 @@ class JdbcStore:
         return AcknowledgedPage(page, last)
 
     async def release_acknowledged(self, through: int) -> None:
-        """See MessageStore. Deletes in bounded transactions; durable with the next synced batch."""
+        """See AcknowledgedLog. Deletes in bounded transactions; durable with the next synced batch."""
         self._require_open()
         through = min(through, self._counters.ack_synced)
         if through > self._counters.ack_released:
             self._counters.ack_released = through
             await self._in_task(self._delete_released())
+
+    def log_statistics(self) -> LogStatistics:
+        """See AcknowledgedLog."""
+        counters = self._counters
+        return LogStatistics(
+            counters.ack_released + 1,
+            counters.ack_last,
+            counters.acknowledged_bytes,
+            counters.acknowledged_oldest_at,
+        )
 
     def statistics(self) -> StoreStatistics:
         """See MessageStore. Not writable also while the database is away."""
@@ -255,10 +278,6 @@ class JdbcStore:
         return StoreStatistics(
             pending_messages=counters.pending_messages,
             disk_bytes=self._disk_bytes,
-            acknowledged_first=counters.ack_released + 1,
-            acknowledged_last=counters.ack_last,
-            acknowledged_bytes=counters.acknowledged_bytes,
-            acknowledged_oldest_at=counters.acknowledged_oldest_at,
             writable=self._transactions.is_open
             and self._transactions.failure is None
             and self._reachability.is_reachable,

@@ -8,7 +8,7 @@ from tidegate_store_jdbc._store import JdbcStore
 
 tidegate_plugin = PluginInfo(
     summary="SQL store: SQLite (embedded) and PostgreSQL, lease lock with fencing",
-    spi_version=(1, 2),
+    spi_version=(1, 0),
 )
 
 

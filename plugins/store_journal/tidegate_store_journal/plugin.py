@@ -9,7 +9,7 @@ from tidegate_store_journal.store import JournalStore
 
 tidegate_plugin = PluginInfo(
     summary="append-only journal: data files, in-memory index, checkpoints in LMDB",
-    spi_version=(1, 3),
+    spi_version=(1, 0),
 )
 
 

@@ -17,11 +17,13 @@ from typing import Final
 from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
+    Branch,
     CorruptRecordError,
+    DuplicateId,
     Durability,
+    LogStatistics,
     Message,
     Operation,
-    Origin,
     Progress,
     RecoveredState,
     RemoveSubscription,
@@ -34,6 +36,7 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
     StoreStatistics,
+    SyncedFor,
     WriteBatch,
 )
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
@@ -153,7 +156,7 @@ class JournalStore:
             self._metadata = LmdbMetadata(metadata_directory)
             if not options.persistent_index:
                 self._metadata = NoMetadata(self._metadata)
-        self._synced_origins = _synced_origins(options)
+        self._synced_for = _synced_for(options)
         self._buffer: TimedBuffer | None = None
         self._bindings: Bindings | None = None
         self._resources = AsyncExitStack()
@@ -166,14 +169,13 @@ class JournalStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        always = self._synced_origins == Origin.PLAIN | Origin.TRANSACTION
+        always = self._synced_for == SyncedFor.SINGLE | SyncedFor.TRANSACTION
         return StoreCapabilities(
             durable=self._storage.durable and always,
-            acknowledged_log=True,
-            branches=True,
-            duplicate_ids=True,
+            acknowledged_log=self,
             large_bodies=self._large,
-            unsized_bodies=self._large is not None,
+            branches=self,
+            duplicate_ids=self,
         )
 
     @property
@@ -236,7 +238,7 @@ class JournalStore:
         if not self._is_open:
             raise StoreClosedError("the journal store is not open")
         operations = batch.operations
-        synced = batch.durability is Durability.SYNCED and bool(batch.origin & self._synced_origins)
+        synced = batch.durability is Durability.SYNCED and bool(batch.synced_for & self._synced_for)
         if self._buffer is None:
             await self._write(operations, synced)
         else:
@@ -285,8 +287,18 @@ class JournalStore:
             for (sequence, _), message, count in zip(page, messages, counts, strict=True)
         ]
 
+    async def recovered_branches(self) -> Sequence[Branch]:
+        """See Branches."""
+        self._require_open()
+        return list(self._index.branches.values())
+
+    async def recovered_duplicate_ids(self) -> Sequence[DuplicateId]:
+        """See DuplicateIds."""
+        self._require_open()
+        return list(self._index.all_duplicate_ids())
+
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        """See MessageStore."""
+        """See AcknowledgedLog."""
         self._require_open()
         log = self._index.log
         last = log.last
@@ -320,7 +332,7 @@ class JournalStore:
         return AcknowledgedPage(rows, last)
 
     async def release_acknowledged(self, through: int) -> None:
-        """See MessageStore. Becomes durable with the next checkpoint."""
+        """See AcknowledgedLog. Becomes durable with the next checkpoint."""
         self._require_open()
         # Rows that are not synced were never read, so nobody can be done with them.
         log = self._index.log
@@ -331,6 +343,13 @@ class JournalStore:
             if log.released < through:
                 await asyncio.sleep(0)
 
+    def log_statistics(self) -> LogStatistics:
+        """See AcknowledgedLog."""
+        self._require_open()
+        log = self._index.log
+        held = self._index.acknowledged_bytes + (log.last - log.released) * ROW_BYTES
+        return LogStatistics(log.released + 1, log.last, held, log.oldest_at)
+
     def statistics(self) -> StoreStatistics:
         """See MessageStore."""
         self._require_open()
@@ -338,11 +357,6 @@ class JournalStore:
         return StoreStatistics(
             pending_messages=index.pending_messages,
             disk_bytes=self._disk_bytes(),
-            acknowledged_first=index.log.released + 1,
-            acknowledged_last=index.log.last,
-            acknowledged_bytes=index.acknowledged_bytes
-            + (index.log.last - index.log.released) * ROW_BYTES,
-            acknowledged_oldest_at=index.log.oldest_at,
             writable=self._appender.failure is None,
         )
 
@@ -699,12 +713,12 @@ class JournalStore:
         return self._files.disk_bytes + self._metadata.disk_bytes + self._series.disk_bytes + large
 
 
-def _synced_origins(options: JournalOptions) -> Origin:
+def _synced_for(options: JournalOptions) -> SyncedFor:
     """What is confirmed only when it is on stable storage."""
-    origins = Origin(0)
+    waiting = SyncedFor(0)
     if options.sync_strategy == ALWAYS:
         if options.journal_sync_non_transactional:
-            origins |= Origin.PLAIN
+            waiting |= SyncedFor.SINGLE
         if options.journal_sync_transactional:
-            origins |= Origin.TRANSACTION
-    return origins
+            waiting |= SyncedFor.TRANSACTION
+    return waiting

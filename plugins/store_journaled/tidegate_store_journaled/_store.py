@@ -22,6 +22,7 @@ from tidegate.spi import (
     AcknowledgedPage,
     AddMessage,
     Durability,
+    LogStatistics,
     Message,
     Move,
     Operation,
@@ -74,7 +75,7 @@ class JournaledStore:
             data_directory=context.data_directory,
             gateway_name=context.gateway_name,
             persistent=context.persistent,
-            wait_for_lock=context.wait_for_lock,
+            may_stand_by=context.may_stand_by,
             progress=context.progress,
         )
         directory = context.data_directory / options.journal_directory
@@ -105,14 +106,14 @@ class JournaledStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        return self._database.capabilities
+        return dataclasses.replace(self._database.capabilities, acknowledged_log=self)
 
     async def open(self) -> RecoveredState:
         """See MessageStore. As a standby it returns when database and journal are its own.
 
         Raises: StoreIOError also when confirmed messages are in another journal.
         """
-        waits = self._context.wait_for_lock and self._options.lock_policy != "fail"
+        waits = self._context.may_stand_by and self._options.lock_policy != "fail"
         mark = await self._database.acquire()
         try:
             await self._front.open(waits=waits, progress=self._context.progress)
@@ -136,7 +137,7 @@ class JournaledStore:
         return await self._pages.read(pending_list, after, limit, bytes_max, self._overlays)
 
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        """See MessageStore."""
+        """See AcknowledgedLog."""
         self._require_open()
         if self._ack_synced < self._current.plan.ack_last:
             # Nobody may see a row whose number could be given to another after a power cut.
@@ -169,26 +170,28 @@ class JournaledStore:
         return AcknowledgedPage(found, last)
 
     async def release_acknowledged(self, through: int) -> None:
-        """See MessageStore. Rows that no checkpoint has seen yet never reach the database."""
+        """See AcknowledgedLog. Rows that no checkpoint has seen yet never reach the database."""
         self._require_open()
         through = min(through, self._ack_synced)
         if through > self._released:
             await self._in_task(self._release(through))
 
-    def statistics(self) -> StoreStatistics:
-        """See MessageStore."""
-        database = self._database.statistics()
-        is_in_database = self._released < self._database.ack_last
+    def log_statistics(self) -> LogStatistics:
+        """See AcknowledgedLog."""
         log = [row for overlay in self._overlays() for row in overlay.plan.log[:1]]
         held = sum(overlay.log_bytes for overlay in self._overlays())
         oldest = log[0][4] if log else 0
+        if self._released < self._database.ack_last:
+            database = self._database.log_statistics()
+            held += database.held_bytes
+            oldest = database.oldest_at
+        return LogStatistics(self._released + 1, self._current.plan.ack_last, held, oldest)
+
+    def statistics(self) -> StoreStatistics:
+        """See MessageStore."""
         return StoreStatistics(
             pending_messages=self._counts.messages,
-            disk_bytes=database.disk_bytes + self._front.disk_bytes,
-            acknowledged_first=self._released + 1,
-            acknowledged_last=self._current.plan.ack_last,
-            acknowledged_bytes=held + (database.acknowledged_bytes if is_in_database else 0),
-            acknowledged_oldest_at=database.acknowledged_oldest_at if is_in_database else oldest,
+            disk_bytes=self._database.statistics().disk_bytes + self._front.disk_bytes,
             writable=self._is_open and self._failure is None and self._stuck is None,
         )
 
@@ -232,8 +235,8 @@ class JournaledStore:
         self._worker = asyncio.get_running_loop().create_task(self._work(), name="journaled")
         report = RecoveryReport(
             clean=state.report.clean and not replay.count,
-            replayed=replay.count,
             notes=state.report.notes,
+            counts={"replayed": replay.count},
         )
         return dataclasses.replace(state, report=report)
 

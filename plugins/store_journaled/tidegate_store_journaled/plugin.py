@@ -9,7 +9,7 @@ from tidegate_store_journaled._store import JournaledStore
 
 tidegate_plugin = PluginInfo(
     summary="SQL store with the journal in front: only what survives a checkpoint is written",
-    spi_version=(1, 2),
+    spi_version=(1, 0),
 )
 
 

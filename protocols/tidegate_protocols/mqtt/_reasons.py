@@ -12,11 +12,9 @@ from typing import Final
 from tidegate.spi import (
     AccessError,
     ConnectionEndedError,
-    FlowControlError,
     GatewayError,
     PeerProtocolError,
     RequestError,
-    StoreFullError,
 )
 from tidegate_protocols.mqtt.codec.codes import ReasonCode
 
@@ -72,7 +70,7 @@ def _reason(error: GatewayError, *, bad_request: ReasonCode) -> ReasonCode:
         return error.reason
     if isinstance(error, AccessError):
         return ReasonCode.NOT_AUTHORIZED
-    if isinstance(error, (FlowControlError, StoreFullError)):
+    if error.retryable:
         return ReasonCode.QUOTA_EXCEEDED
     if isinstance(error, RequestError):
         return bad_request

@@ -111,9 +111,7 @@ class Session:
         large = context.broker.large_bodies
         limits = context.options.limits
         if large is not None:
-            limits = context.options.limits_with(
-                large.size_min, unsized=context.broker.unsized_bodies
-            )
+            limits = context.options.limits_with(large.size_min, unsized=True)
         self._decoder = Decoder(limits)
         self._large_in: LargeSends | None = None  # since the first large SEND
         self._large_out: LargeOut | None = None  # since the first large MESSAGE

@@ -7,7 +7,7 @@ from tidegate_protocols.stomp._front_end import StompFrontEndFactory
 
 tidegate_plugin = PluginInfo(
     summary="STOMP 1.0, 1.1 and 1.2 listeners over TCP",
-    spi_version=(1, 3),
+    spi_version=(1, 0),
 )
 
 

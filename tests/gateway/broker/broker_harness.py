@@ -31,7 +31,6 @@ from tidegate.spi import (
     Interceptor,
     Message,
     Operation,
-    Origin,
     RecoveredState,
     StoreCapabilities,
     StoreContext,
@@ -39,6 +38,7 @@ from tidegate.spi import (
     StoreFullError,
     StoreStatistics,
     SubscribeRequest,
+    SyncedFor,
     Token,
     WriteBatch,
     names,
@@ -120,7 +120,7 @@ class ScriptedStore:
         self.contents = contents
         self.batches: list[list[Operation]] = []
         self.durabilities: list[Durability] = []
-        self.origins: list[Origin] = []
+        self.synced_for: list[SyncedFor] = []
         self.attempts = 0
         self.is_full: Callable[[WriteBatch], bool] = lambda _batch: False
         self.error: Exception | None = None
@@ -167,7 +167,7 @@ class ScriptedStore:
             await self.inner.write(batch)
             self.batches.append(operations)
             self.durabilities.append(batch.durability)
-            self.origins.append(batch.origin)
+            self.synced_for.append(batch.synced_for)
         finally:
             self._writing = False
 

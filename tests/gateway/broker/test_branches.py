@@ -420,9 +420,7 @@ def test_what_may_be_gone_at_the_commit_cannot_be_prepared() -> None:
 
 
 def test_a_store_that_cannot_keep_branches_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        MemoryStore, "capabilities", StoreCapabilities(durable=True, acknowledged_log=True)
-    )
+    monkeypatch.setattr(MemoryStore, "capabilities", StoreCapabilities(durable=True))
 
     async def main() -> None:
         async with Broker() as broker:

@@ -311,9 +311,7 @@ def test_what_is_switched_off_is_forgotten_in_the_store(config: dict[str, Any]) 
 def test_a_store_that_cannot_keep_ids_is_named_and_they_are_remembered_until_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        MemoryStore, "capabilities", StoreCapabilities(durable=True, acknowledged_log=True)
-    )
+    monkeypatch.setattr(MemoryStore, "capabilities", StoreCapabilities(durable=True))
 
     async def main() -> None:
         async with Broker() as broker:

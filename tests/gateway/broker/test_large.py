@@ -64,7 +64,7 @@ def test_a_page_of_the_log_has_its_bodies_one_after_the_other():
     async def scenario():
         bodies = FakeBodies()
         config = BrokerConfig(acknowledged_body_max=10)
-        store = SimpleNamespace(capabilities=StoreCapabilities(True, True, large_bodies=bodies))
+        store = SimpleNamespace(capabilities=StoreCapabilities(True, large_bodies=bodies))
         log = AcknowledgedLog(cast(Any, store), config)
         messages = [
             Message("queue://q", b"", large=bodies.holding(b"0123456789")),

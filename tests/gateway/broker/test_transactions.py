@@ -17,10 +17,10 @@ from tidegate.spi import (
     Durability,
     FlowControlError,
     Move,
-    Origin,
     RequestError,
     StoreFullError,
     StoreIOError,
+    SyncedFor,
 )
 
 
@@ -82,23 +82,23 @@ def test_the_store_is_told_whether_a_transaction_or_something_else_wants_the_syn
             await broker.settle()
             client.connection.commit("t", "alone")
             await broker.settle()
-            assert store.origins[-1] is Origin.TRANSACTION
+            assert store.synced_for[-1] is SyncedFor.TRANSACTION
             assert store.durabilities[-1] is Durability.SYNCED
             client.connection.begin("t")
             client.send("queue://out", "b", transaction="t")
             client.send("queue://out", "c")
             client.connection.commit("t", "together")
             await broker.settle()
-            assert store.origins[-1] == Origin.TRANSACTION | Origin.PLAIN
+            assert store.synced_for[-1] == SyncedFor.TRANSACTION | SyncedFor.SINGLE
             client.connection.begin("t")
             client.send("queue://out", "d", transaction="t")
             client.connection.commit("t", "together")
             client.send("queue://out", "e")
             await broker.settle()
-            assert store.origins[-1] == Origin.TRANSACTION | Origin.PLAIN
+            assert store.synced_for[-1] == SyncedFor.TRANSACTION | SyncedFor.SINGLE
             client.send("queue://out", "f")
             await broker.settle()
-            assert store.origins[-1] is Origin.PLAIN
+            assert store.synced_for[-1] is SyncedFor.SINGLE
             assert store.durabilities[-1] is Durability.SYNCED
 
     run(main())

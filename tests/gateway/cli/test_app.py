@@ -18,7 +18,7 @@ from tidegate.cli._exit import ExitCode
 
 def test_the_version_names_the_contracts_too(tidegate) -> None:
     done = tidegate("--version")
-    assert (done.code, done.out, done.err) == (0, f"tidegate {__version__} (SPI 1.3)\n", "")
+    assert (done.code, done.out, done.err) == (0, f"tidegate {__version__} (SPI 1.0)\n", "")
 
 
 def test_without_a_command_the_help_is_shown(tidegate) -> None:

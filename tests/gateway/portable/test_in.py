@@ -71,9 +71,7 @@ async def test_a_store_without_an_acknowledged_log_gets_what_is_pending(exported
     class Forgetful:
         def __init__(self) -> None:
             self.inner = MemoryStore(StoreContext(Path(), "test", keep_acknowledged=False))
-            self.capabilities = StoreCapabilities(
-                durable=True, acknowledged_log=False, branches=True
-            )
+            self.capabilities = StoreCapabilities(durable=True, branches=self.inner)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
@@ -156,7 +154,7 @@ async def test_branches_need_a_store_that_can_hold_them(exported: Path) -> None:
     class Plain:
         def __init__(self) -> None:
             self.inner = memory()
-            self.capabilities = StoreCapabilities(durable=True, acknowledged_log=True)
+            self.capabilities = StoreCapabilities(durable=True, acknowledged_log=self.inner)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)

@@ -1,6 +1,7 @@
 """The store kit passes over the reference, and fails over stores that break the contract."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tidegate.spi import (
     PutBranch,
     RecordDelivery,
     RemoveBranch,
+    StoreCapabilities,
     StoreContext,
     StoredMessage,
     WriteBatch,
@@ -37,6 +39,10 @@ class Broken:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return dataclasses.replace(self._store.capabilities, acknowledged_log=self)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
@@ -207,7 +213,7 @@ def test_the_model_catches_a_store_that_differs_from_the_reference(
     capabilities = StoreBox(factory, None, tmp_path).make().capabilities  # type: ignore[arg-type]
     settings = hypothesis.settings(
         STORE_MACHINE_SETTINGS,
-        max_examples=300,
+        max_examples=2000,
         phases=[hypothesis.Phase.generate],
         report_multiple_bugs=False,
         derandomize=True,

@@ -40,7 +40,7 @@ class LongModel(StoreConformance):
     A method of its own: a mark on the kit's would hold for every class that has it.
     """
 
-    @pytest.mark.fuzz
+    @pytest.mark.long
     @pytest.mark.timeout(300)
     def test_any_sequence_of_operations_gives_what_the_reference_gives(
         self,

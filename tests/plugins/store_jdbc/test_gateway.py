@@ -43,6 +43,7 @@ def accounted_for(oracle: crash.Oracle, context: str) -> None:
     assert len(oracle.confirmed) > 500, "the load was too small to prove anything"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(
     tmp_path: Path,
@@ -51,6 +52,7 @@ async def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(
     accounted_for(oracle, "sqlite")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
     postgres: PostgresServer, tmp_path: Path

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from jdbc_kit import QUEUE, ack, add, filled, new_store, opened, pending, write
 
-from tidegate.spi import AddDestination, CorruptRecordError, PendingCount, StoreContext
+from tidegate.spi import (
+    AddDestination,
+    CorruptRecordError,
+    LogStatistics,
+    PendingCount,
+    StoreContext,
+)
 from tidegate_store_jdbc import JdbcOptions, JdbcStore
 from tidegate_store_jdbc._lock import LockRow
 from tidegate_store_jdbc._recovery import recover
@@ -24,14 +30,12 @@ def change(where: Path, statement: str) -> None:
 async def test_counts_are_those_of_the_tables(tmp_path: Path) -> None:
     store, _ = await opened(tmp_path, keep=True)
     await filled(store)
-    before = store.statistics()
+    before, log = store.statistics(), store.log_statistics()
     await store.close()
     store, state = await opened(tmp_path, keep=True)
     after = store.statistics()
     assert after.pending_messages == before.pending_messages == 1001 + 199
-    assert after.acknowledged_bytes == before.acknowledged_bytes == 800 * 100
-    assert after.acknowledged_oldest_at == before.acknowledged_oldest_at == 2000
-    assert (after.acknowledged_first, after.acknowledged_last) == (1, 999)
+    assert store.log_statistics() == log == LogStatistics(1, 999, 800 * 100, 2000)
     assert state.pending == {1: PendingCount(1001, 100_100), 2: PendingCount(400, 40_000)}
     await store.close()
 
@@ -97,9 +101,7 @@ async def test_a_log_that_nobody_reads_any_more_is_deleted(tmp_path: Path) -> No
     await store.close()
     store = JdbcStore(StoreContext(tmp_path, "test"), JdbcOptions(cleanup_limit=100))
     await store.open()
-    statistics = store.statistics()
-    assert (statistics.acknowledged_first, statistics.acknowledged_last) == (1000, 999)
-    assert statistics.acknowledged_bytes == 0
+    assert store.log_statistics() == LogStatistics(1000, 999, 0, 0)
     await store.close()
     store = new_store(tmp_path, keep=True)
     await store.open()

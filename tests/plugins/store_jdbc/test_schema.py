@@ -70,8 +70,9 @@ async def test_tables_of_version_1_are_brought_up_to_date(tmp_path: Path) -> Non
     ):
         change(tmp_path, statement)
     for _ in range(2):
-        store, state = await opened(tmp_path)
-        assert (list(state.branches), list(state.duplicate_ids)) == ([], [])
+        store, _ = await opened(tmp_path)
+        assert await store.recovered_branches() == []
+        assert await store.recovered_duplicate_ids() == []
         assert await pending(store) == [1]
         await store.close()
         rows = sqlite_rows(tmp_path, "SELECT version FROM TIDEGATE_VERSION")
@@ -80,7 +81,7 @@ async def test_tables_of_version_1_are_brought_up_to_date(tmp_path: Path) -> Non
 
 async def test_a_command_does_not_wait_for_a_lock_whatever_the_policy(tmp_path: Path) -> None:
     master, _ = await opened(tmp_path)
-    context = StoreContext(tmp_path, "command", wait_for_lock=False)
+    context = StoreContext(tmp_path, "command", may_stand_by=False)
     store = JdbcStore(context, JdbcOptions(lock_policy="wait"))
     with pytest.raises(StoreLockedError):
         await store.open()

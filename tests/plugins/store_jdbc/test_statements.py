@@ -203,9 +203,9 @@ async def test_every_column_type_can_be_set(postgres: PostgresServer, tmp_path: 
     )
     assert len(found) == 1
     await store.close()
-    store, state = await opened(tmp_path, options, keep=True)
+    store, _ = await opened(tmp_path, options, keep=True)
     assert await pending(store) == [1]
-    assert [known.duplicate_id for known in state.duplicate_ids] == ["order-1"]
+    assert [known.duplicate_id for known in await store.recovered_duplicate_ids()] == ["order-1"]
     page = await store.acknowledged(0, 10, 1 << 20)
     assert [(row.sequence, row.client_id) for row in page.rows] == [(2, "client")]
     await store.close()

@@ -100,9 +100,9 @@ async def test_a_large_log_is_released_in_bounded_transactions(tmp_path: Path) -
     after = sqlite_rows(tmp_path, "SELECT batch FROM TIDEGATE_LOCK")[0][0]
     assert after - before == 8
     assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(10,)]
-    statistics = store.statistics()
-    assert (statistics.acknowledged_first, statistics.acknowledged_bytes) == (391, 1000)
-    assert statistics.acknowledged_oldest_at == 2000
+    statistics = store.log_statistics()
+    assert (statistics.first, statistics.held_bytes) == (391, 1000)
+    assert statistics.oldest_at == 2000
     await store.close()
 
 

@@ -122,7 +122,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_repeated(
         assert await pending(store) == [3, 4, 5]
         statistics = store.statistics()
         assert statistics.pending_messages == 3
-        assert statistics.acknowledged_bytes == 200
+        assert store.log_statistics().held_bytes == 200
         assert statistics.writable
         page = await store.acknowledged(0, 10, ANY_SIZE)
         assert [row.sequence for row in page.rows] == [1, 2]

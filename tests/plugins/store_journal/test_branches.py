@@ -44,10 +44,10 @@ QUEUE = AddDestination("queue://q", 1)
 ONE = Branch(BranchId(1, b"one"), 7, client_id="manager", locked=(LockedMessages(1, (1,)),))
 
 
-def ids_of(state: RecoveredState, destination: str = "queue://q") -> list[tuple[int, str]]:
+async def ids_of(store: JournalStore, destination: str = "queue://q") -> list[tuple[int, str]]:
     return [
         (known.sequence, known.duplicate_id)
-        for known in state.duplicate_ids
+        for known in await store.recovered_duplicate_ids()
         if known.destination == destination
     ]
 
@@ -91,7 +91,7 @@ def test_a_branch_survives_a_kill_with_and_without_checkpoint_and_metadata(
         if not metadata and checkpoint:
             without_metadata(copy)
         store, state = await opened(copy)
-        assert list(state.branches) == [ONE]
+        assert await store.recovered_branches() == [ONE]
         assert state.last_pending_list == 8
         assert await pending(store, 7) == [2, 3]
         assert await pending(store, 8) == []
@@ -133,8 +133,8 @@ def test_a_file_that_a_branch_keeps_names_the_branch_and_is_compacted(tmp_path: 
         assert "journal-0000000001.data" not in {path.name for path in data_files(copy)}
         await store.close()
         for directory in (copy, without_metadata(killed(copy, tmp_path / "c"))):
-            store, state = await opened(directory)
-            assert list(state.branches) == [ONE]
+            store, _ = await opened(directory)
+            assert await store.recovered_branches() == [ONE]
             assert await pending(store, 7) == [2, 3]
             # Committed: visible once; and nothing keeps the old messages any more.
             await write(store, add(100), add(101), RemoveBranch(ONE.branch_id, 7))
@@ -190,11 +190,11 @@ def test_ids_survive_their_data_files_also_without_metadata(tmp_path: Path) -> N
         rebuilt = without_metadata(killed(copy, tmp_path / "c"))
         for directory in (copy, rebuilt):
             store, state = await opened(directory)
-            assert ids_of(state) == expected
+            assert await ids_of(store) == expected
             assert state.last_sequence == sequence + 1
             await store.close()
             store, state = await opened(directory)
-            assert ids_of(state) == expected
+            assert await ids_of(store) == expected
             await store.close()
 
     run(scenario())
@@ -214,11 +214,11 @@ def test_a_rebuild_does_not_remember_what_was_forgotten(tmp_path: Path) -> None:
         await cleanup(store)
         copy = killed(tmp_path / "a", tmp_path / "b")
         await store.close()
-        store, state = await opened(copy)
-        assert ids_of(state) == [(20, "id 20")]
+        store, _ = await opened(copy)
+        assert await ids_of(store) == [(20, "id 20")]
         await store.close()
-        store, state = await opened(without_metadata(copy))
-        assert ids_of(state) == [(20, "id 20")]
+        store, _ = await opened(without_metadata(copy))
+        assert await ids_of(store) == [(20, "id 20")]
         await store.close()
 
     run(scenario())
@@ -321,11 +321,11 @@ async def live(store: JournalStore, model: Model, chance: random.Random) -> None
 
 async def found_in(store: JournalStore, state: RecoveredState) -> Model:
     branches: dict[int, list[int]] = {}
-    for branch in state.branches:
+    for branch in await store.recovered_branches():
         assert branch.branch_id == branch_id(branch.pending_list)
         branches[branch.pending_list] = await pending(store, branch.pending_list)
     assert set(state.pending) <= {1, *branches}
-    ids = [sequence for sequence, _ in ids_of(state)]
+    ids = [sequence for sequence, _ in await ids_of(store)]
     last_list = max(1, state.last_pending_list)
     return Model(await pending(store), branches, ids, state.last_sequence, last_list)
 

@@ -54,7 +54,7 @@ def test_what_comes_and_goes_between_two_checkpoints_never_reaches_the_metadata(
                 await write(store, *[add(item, 1, 2) for item in batch])
                 await write_only(store, RecordDelivery(1, tuple(batch[:3]), (1, 1, 1)))
                 await write(store, ack(*batch), ack(*batch, pending_list=2))
-            await store.release_acknowledged(store.statistics().acknowledged_last)
+            await store.release_acknowledged(store.log_statistics().last)
             await checkpointer_of(store).run()
         assert counters.checkpoints == before + 5
         assert counters.pending_put == counters.pending_deleted == 0
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_fails_is_made_up_for_by_the_next(
         copy = killed(tmp_path / "a", tmp_path / "b")
         await store.close()
         store, state = await opened(copy)
-        assert state.report.replayed == 0
+        assert state.report.counts["replayed"] == 0
         assert [session.client_id for session in state.sessions] == ["c"]
         assert await pending(store) == [2, 3]
         await store.close()

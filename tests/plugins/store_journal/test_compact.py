@@ -195,7 +195,7 @@ def test_rows_that_no_sink_has_released_are_alive_and_are_copied(tmp_path: Path)
         assert await rows() == expected
         assert await pending(store) == left
         await store.release_acknowledged(74)
-        assert store.statistics().acknowledged_bytes == 0
+        assert store.log_statistics().held_bytes == 0
         await store.close()
 
     run(scenario())

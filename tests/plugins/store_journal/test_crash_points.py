@@ -54,7 +54,7 @@ class History:
 async def observed(store: JournalStore) -> History:
     """What is in the store, read through the contract."""
     lists = {list_id: await pending(store, list_id) for list_id in LISTS}
-    first = store.statistics().acknowledged_first
+    first = store.log_statistics().first
     page = await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)
     numbers = [row.ack_sequence for row in page.rows]
     assert numbers == list(range(first, first + len(numbers)))
@@ -141,7 +141,7 @@ async def sparse_load(store: JournalStore, history: History, chance: random.Rand
         if durability is Durability.SYNCED:
             history.confirmed = len(history.states) - 1
         if chance.random() < 0.2:
-            last = store.statistics().acknowledged_last
+            last = store.log_statistics().last
             history.released = max(history.released, last - chance.randrange(8))
             await store.release_acknowledged(history.released)
 

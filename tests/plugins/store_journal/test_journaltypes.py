@@ -27,7 +27,7 @@ from journal_kit import (
     write_only,
 )
 
-from tidegate.spi import Durability, Origin, WriteBatch
+from tidegate.spi import Durability, SyncedFor, WriteBatch
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.journaltypes import make_writer, open_directory
 from tidegate_store_journal.log.mapped import MappedStorage
@@ -36,7 +36,7 @@ from tidegate_store_journal.log.ringwriter import RingWriter
 from tidegate_store_journal.log.storage import MemoryStorage
 from tidegate_store_journal.log.writer import Writer
 
-PLAIN, TRANSACTION = Origin.PLAIN, Origin.TRANSACTION
+PLAIN, TRANSACTION = SyncedFor.SINGLE, SyncedFor.TRANSACTION
 
 
 class Counting(CrashStorage):

@@ -253,7 +253,7 @@ def test_a_file_stays_until_the_acknowledged_log_let_go(tmp_path: Path, restart:
         if restart:
             await store.close()
             store, _ = await opened(tmp_path, keep=True)
-        assert store.statistics().acknowledged_bytes == SIZE + ROW_BYTES
+        assert store.log_statistics().held_bytes == SIZE + ROW_BYTES
         page = await store.acknowledged(0, 10, 1)
         large = page.rows[0].message.large
         assert large is not None

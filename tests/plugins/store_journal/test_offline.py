@@ -61,8 +61,7 @@ def journal(tmp_path: Path) -> Path:
 async def held(where: Path) -> tuple[object, ...]:
     store = new_store(where, keep=True, **NEVER)
     state = await store.open()
-    statistics = store.statistics()
-    page = await store.acknowledged(statistics.acknowledged_first - 1, 100, 1 << 30)
+    page = await store.acknowledged(store.log_statistics().first - 1, 100, 1 << 30)
     first = (await store.page_in(1, 0, 1, 1))[0]
     found = (
         await pending(store),

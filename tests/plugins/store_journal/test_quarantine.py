@@ -222,7 +222,7 @@ def test_a_missing_data_file_is_refused_or_its_messages_are_listed(
         assert "are lost because the data files are missing that held them" in report_of(copy)
         assert "queue://q (list 1): " in report_of(copy)
         await write(store, add(8))
-        page = await store.acknowledged(store.statistics().acknowledged_first - 1, 10, ANY_SIZE)
+        page = await store.acknowledged(store.log_statistics().first - 1, 10, ANY_SIZE)
         assert [row.sequence for row in page.rows] == ([] if number == 0 else [1])
         await store.close()
         for _ in range(2):  # and never again, also without the metadata

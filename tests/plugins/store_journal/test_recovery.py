@@ -207,8 +207,8 @@ def test_rows_are_forgotten_when_no_sink_is_configured_any_more(tmp_path: Path) 
         await write(store, add(1), add(2), ack(1))
         await store.close()
         store, _ = await opened(tmp_path, keep=False)
-        statistics = store.statistics()
-        assert (statistics.acknowledged_first, statistics.acknowledged_last) == (2, 1)
+        statistics = store.log_statistics()
+        assert (statistics.first, statistics.last) == (2, 1)
         await write(store, ack(2))
         await store.close()
         store, _ = await opened(tmp_path, keep=True)
@@ -275,7 +275,7 @@ def test_rows_that_were_released_are_so_with_an_older_checkpoint_too(tmp_path: P
         assert state.report.notes == ()
         page = await store.acknowledged(3, 100, ANY_SIZE)
         assert [(row.ack_sequence, row.sequence) for row in page.rows] == [(4, 4), (5, 5)]
-        assert store.statistics().acknowledged_first == 4
+        assert store.log_statistics().first == 4
         assert await pending(store) == [6, 7, 8]
         await store.close()
 

@@ -31,14 +31,14 @@ def test_a_kill_replays_only_what_is_newer_than_the_checkpoint(tmp_path: Path) -
         copy = killed(tmp_path / "a", tmp_path / "b")
         await store.close()
         store, state = await opened(copy)
-        assert state.report.replayed == 3
+        assert state.report.counts["replayed"] == 3
         assert not state.report.clean
         assert state.report.notes == ()
         assert await pending(store) == [*range(1, 5), *range(6, 103)]
         await store.close()
         store, state = await opened(copy)
         assert state.report.clean
-        assert state.report.replayed == 0
+        assert state.report.counts["replayed"] == 0
         await store.close()
 
     run(scenario())

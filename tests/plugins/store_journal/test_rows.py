@@ -37,7 +37,7 @@ async def consume(store: MessageStore, first: int, count: int) -> None:
     await write(store, *map(ack, sequences))  # type: ignore[arg-type]
 
 
-async def rows(store: MessageStore, after: int, limit: int = 7) -> list[tuple[int, int, bytes]]:
+async def rows(store: JournalStore, after: int, limit: int = 7) -> list[tuple[int, int, bytes]]:
     """All rows behind *after*, page by page."""
     found: list[tuple[int, int, bytes]] = []
     while True:
@@ -125,14 +125,13 @@ def test_rows_are_read_released_copied_and_found_again_wherever_they_are(
                 else:
                     await store.close()
                 store, _ = await opened(directory, keep=True, **limits)
-            statistics = store.statistics()
-            assert statistics.acknowledged_first == released + 1
-            assert statistics.acknowledged_last == last
-            assert (statistics.acknowledged_bytes > 0) is (released < last)
+            log = store.log_statistics()
+            assert (log.first, log.last) == (released + 1, last)
+            assert (log.held_bytes > 0) is (released < last)
         assert await rows(store, released) == expected(released + 1, last)
         assert await pending(store) == []
         await store.release_acknowledged(last)
-        assert store.statistics().acknowledged_bytes == store.live_bytes == 0
+        assert store.log_statistics().held_bytes == store.live_bytes == 0
         await store.close()
 
     run(scenario())
@@ -143,11 +142,11 @@ def test_rows_and_headers_count_as_well_as_bodies(tmp_path: Path) -> None:
         store, _ = await opened(tmp_path, keep=True)
         await write(store, *[add(number, size=0) for number in range(1, 101)])
         await write(store, *[ack(number) for number in range(1, 101)])
-        assert store.statistics().acknowledged_bytes > 100 * 100
+        assert store.log_statistics().held_bytes > 100 * 100
         await store.release_acknowledged(50)
-        assert store.statistics().acknowledged_bytes > 50 * 100
+        assert store.log_statistics().held_bytes > 50 * 100
         await store.release_acknowledged(100)
-        assert store.statistics().acknowledged_bytes == 0
+        assert store.log_statistics().held_bytes == 0
         await store.close()
 
     run(scenario())

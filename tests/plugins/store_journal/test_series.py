@@ -86,7 +86,7 @@ def test_counts_and_pages_go_by_the_real_bodies(tmp_path: Path) -> None:
         assert len(await store.page_in(1, 0, 100, 3500)) == 3
         await write(store, ack(1, 2))
         size = len(encode(message(1, 1000))) + RECORD_HEADER_BYTES
-        assert store.statistics().acknowledged_bytes == 2 * (size + ROW_BYTES)
+        assert store.log_statistics().held_bytes == 2 * (size + ROW_BYTES)
         await store.close()
         _, state = await opened(tmp_path, keep=True, per_destination=ALL)
         assert state.pending == {1: PendingCount(8, 8000)}
@@ -491,7 +491,7 @@ async def main():
         os.write(1, b"added %d\\n" % sequence)
         await store.write(WriteBatch([ack(*range(first, first + 15))]))
         os.write(1, b"acked %d\\n" % (first + 14))
-        await store.release_acknowledged(store.statistics().acknowledged_last - 50)
+        await store.release_acknowledged(store.log_statistics().last - 50)
 
 asyncio.run(main())
 """
@@ -522,8 +522,8 @@ def test_a_real_kill_loses_nothing_that_was_confirmed_in_any_directory(tmp_path:
             assert state.last_sequence >= added
             assert state.last_sequence % 20 == 0  # batches are whole
             found = await pending(store)
-            statistics = store.statistics()
-            first = statistics.acknowledged_first
+            statistics = store.log_statistics()
+            first = statistics.first
             page = await store.acknowledged(first - 1, 1_000_000, ANY_SIZE)
             rows = [row.sequence for row in page.rows]
             assert all(row.message.body.split()[0] == b"%d" % row.sequence for row in page.rows)
@@ -531,7 +531,7 @@ def test_a_real_kill_loses_nothing_that_was_confirmed_in_any_directory(tmp_path:
             every = set(range(1, state.last_sequence + 1))
             assert every >= set(found) | set(rows)
             assert not set(found) & set(rows)
-            assert len(found) + statistics.acknowledged_last == state.last_sequence
+            assert len(found) + statistics.last == state.last_sequence
             assert not set(found) & acked
             await store.close()
 

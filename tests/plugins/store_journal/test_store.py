@@ -203,11 +203,8 @@ def test_the_log_is_dense_over_restarts_and_releases(
             page = await store.acknowledged(released, 1000, ANY_SIZE)
             assert [row.ack_sequence for row in page.rows] == list(range(released + 1, total + 1))
             assert page.last == total
-            statistics = store.statistics()
-            assert (statistics.acknowledged_first, statistics.acknowledged_last) == (
-                released + 1,
-                total,
-            )
+            statistics = store.log_statistics()
+            assert (statistics.first, statistics.last) == (released + 1, total)
             for row in page.rows:
                 assert row.message == message(row.sequence)
         await store.close()
@@ -240,7 +237,7 @@ def test_a_full_disk_refuses_the_batch_and_takes_the_next_one_when_there_is_room
         await store.close()
         store, state = await opened(tmp_path, after)
         assert await pending(store) == [4, 5]
-        assert state.report.repaired_bytes == 0
+        assert state.report.counts["repaired_bytes"] == 0
         await store.close()
 
     run(scenario())
@@ -553,7 +550,7 @@ def test_without_a_persistent_index_there_is_no_metadata_store_and_none_is_left(
         await store.close()
         assert not metadata.exists()
         store, state = await opened(tmp_path, persistent_index=False)
-        assert state.report.replayed > 8
+        assert state.report.counts["replayed"] > 8
         assert [item.destination for item in state.destinations] == ["queue://q"]
         assert await pending(store) == list(range(3, 10))
         await store.close()

@@ -61,7 +61,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off_and_the_rest_is_there(tmp_path: Path
             assert await pending(store) == ([1, 2] if complete else [1])
             # Bytes that happen to be zero at the cut are not missed.
             lost = whole[begin:cut].rstrip(b"\0")
-            assert state.report.repaired_bytes == (0 if complete else len(lost))
+            assert state.report.counts["repaired_bytes"] == (0 if complete else len(lost))
             copies = [name for name in torn.list() if name.endswith(".torn")]
             if lost and not complete:
                 assert copies == [f"{NAME}.{begin}.torn"]
@@ -72,7 +72,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off_and_the_rest_is_there(tmp_path: Path
             await store.close()
             store, state = await opened(tmp_path, torn)
             assert await pending(store) == ([1, 2, 3] if complete else [1, 3])
-            assert state.report.repaired_bytes == 0
+            assert state.report.counts["repaired_bytes"] == 0
             await store.close()
 
     run(scenario())
@@ -91,7 +91,7 @@ def test_a_file_that_is_shorter_than_it_should_be_is_torn_and_made_whole(tmp_pat
         path.write_bytes(path.read_bytes()[: end - 3])
         store, state = await opened(copy)
         assert await pending(store) == [1]
-        assert state.report.repaired_bytes > 0
+        assert state.report.counts["repaired_bytes"] > 0
         assert not state.report.clean
         assert path.stat().st_size == length
         await write(store, add(3))
@@ -168,7 +168,7 @@ def test_unsynced_batches_after_a_lost_one_are_cut_off_too(tmp_path: Path) -> No
         await store.close()
         store, state = await opened(tmp_path, torn)
         assert await pending(store) == [1]
-        assert state.report.repaired_bytes > 300
+        assert state.report.counts["repaired_bytes"] > 300
         assert "torn tail" in state.report.notes[0]
         await store.close()
 
@@ -243,7 +243,9 @@ def test_every_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
             except CorruptRecordError:
                 continue
             found = await pending(store)
-            assert found == [2, 3] or (found == [1, 2] and state.report.repaired_bytes), at
+            assert found == [2, 3] or (found == [1, 2] and state.report.counts["repaired_bytes"]), (
+                at
+            )
             await store.close()
 
     run(scenario())
@@ -299,12 +301,12 @@ def test_a_tail_torn_at_any_byte_of_a_reused_file_is_cut_off(tmp_path: Path) -> 
             assert await pending(store) == left
             if begin < cut < begin + 64 or cut == end:
                 # The header is there but not whole, or bytes are where the mark should be.
-                assert state.report.repaired_bytes > 0
+                assert state.report.counts["repaired_bytes"] > 0
             await write(store, add(sequence + 1, size=300))
             await store.close()
             store, state = await opened(tmp_path, torn)
             assert await pending(store) == [*left, sequence + 1]
-            assert state.report.repaired_bytes == 0
+            assert state.report.counts["repaired_bytes"] == 0
             await store.close()
 
     run(scenario())
@@ -314,7 +316,7 @@ def test_an_untouched_reused_file_needs_no_repair_after_a_kill(tmp_path: Path) -
     async def scenario() -> None:
         storage, _, _, _, sequence = await reused_tail(tmp_path)
         store, state = await opened(tmp_path, storage)
-        assert state.report.repaired_bytes == 0
+        assert state.report.counts["repaired_bytes"] == 0
         assert state.report.notes == ()
         assert await pending(store) == [sequence - 1, sequence]
         await store.close()
@@ -335,7 +337,7 @@ def test_damage_in_the_middle_of_a_reused_file_is_refused(tmp_path: Path) -> Non
                 assert name in str(caught.value)
             else:
                 store, state = await opened(tmp_path, damaged)
-                assert state.report.repaired_bytes > 0  # the last one: could be torn
+                assert state.report.counts["repaired_bytes"] > 0  # the last one: could be torn
                 await store.close()
 
     run(scenario())
@@ -357,7 +359,7 @@ def test_a_batch_that_was_lost_with_a_later_one_kept_does_not_come_back(tmp_path
         lost.open(name).pwritev([data[end + size : end + 2 * size + 64]], end + size)
         lost.open(name).datasync()
         store, state = await opened(tmp_path, lost)
-        assert state.report.repaired_bytes > 0
+        assert state.report.counts["repaired_bytes"] > 0
         assert await pending(store) == [sequence - 1, sequence]
         await write(store, add(sequence + 1, size=300))  # exactly as long as the lost one
         assert await tail_of(store) == end + size

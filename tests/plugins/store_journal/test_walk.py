@@ -65,7 +65,7 @@ def test_messages_replayed_after_a_failed_sync_survive_the_next_power_cut(
             await store.close()
         store, state = await opened(tmp_path, disk.start())
         assert await pending(store) == [*found, 100]
-        assert state.report.repaired_bytes == 0
+        assert state.report.counts["repaired_bytes"] == 0
         await store.close()
 
     run(scenario())
@@ -130,7 +130,7 @@ def test_a_torn_tail_on_a_full_disk_does_not_keep_the_store_from_opening(
         storage.fault = fault
         store, state = await opened(tmp_path, storage)
         assert await pending(store) == [1]
-        assert state.report.repaired_bytes > 3000
+        assert state.report.counts["repaired_bytes"] > 3000
         copies = [name for name in storage.list() if name.endswith(".torn")]
         assert len(copies) == (not is_always_full)
         what = "There was no room for a copy" if is_always_full else "A copy is kept in"

@@ -43,6 +43,7 @@ def accounted_for(oracle: crash.Oracle, context: str) -> None:
     assert len(oracle.confirmed) > 300, "the load was too small to prove anything"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
     postgres: PostgresServer, tmp_path: Path

@@ -92,9 +92,9 @@ async def test_an_older_copy_of_the_database_is_noticed(tmp_path: Path) -> None:
 async def test_a_replay_says_what_it_did(tmp_path: Path) -> None:
     await crashed(tmp_path)
     store, state = await opened(tmp_path)
-    assert (state.report.clean, state.report.replayed) == (False, 1)
+    assert (state.report.clean, state.report.counts["replayed"]) == (False, 1)
     assert state.last_sequence == 2
     await store.close()
     store, state = await opened(tmp_path)
-    assert (state.report.clean, state.report.replayed) == (True, 0)
+    assert (state.report.clean, state.report.counts["replayed"]) == (True, 0)
     await store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ QUICK_LEASE: dict[str, Any] = {
     "lock_expiration": 1.0,
     "network_timeout": 1.0,
 }
+
+
+async def prepared_in(store: JournaledStore) -> tuple[Sequence[Branch], Sequence[DuplicateId]]:
+    branches, ids = store.capabilities.branches, store.capabilities.duplicate_ids
+    assert branches is not None
+    assert ids is not None
+    return await branches.recovered_branches(), await ids.recovered_duplicate_ids()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -189,9 +197,9 @@ async def test_what_is_released_before_a_checkpoint_never_reaches_the_database(
     assert message_rows(tmp_path) == 4
     await crash(store)
     store, _ = await opened(tmp_path, keep=True)
-    assert store.statistics().acknowledged_first == 7
+    assert store.log_statistics().first == 7
     await store.release_acknowledged(8)
-    assert store.statistics().acknowledged_bytes == 0
+    assert store.log_statistics().held_bytes == 0
     await store.close()
     assert message_rows(tmp_path) == 2
 
@@ -338,8 +346,7 @@ async def test_branches_and_duplicate_ids_survive_a_crash_before_and_after_a_che
 
     for _ in range(2):
         store, state = await opened(tmp_path, made)
-        assert list(state.branches) == [branch]
-        assert list(state.duplicate_ids) == known
+        assert await prepared_in(store) == ([branch], known)
         assert (state.last_sequence, state.last_pending_list) == (10, 3)
         assert await pending(store) == [1, 2, 3, 10]
         assert await pending(store, 2) == []
@@ -352,7 +359,7 @@ async def test_branches_and_duplicate_ids_survive_a_crash_before_and_after_a_che
     assert await pending(store, 3) == []
     await crash(store)
     store, state = await opened(tmp_path, made)
-    assert not [*state.branches, *state.duplicate_ids]
+    assert await prepared_in(store) == ([], [])
     assert await pending(store) == [1, 2, 3, 10]
     await store.close()
 
@@ -362,7 +369,7 @@ async def test_a_command_does_not_wait_for_the_journal_whatever_the_policy(tmp_p
     (tmp_path / "two").mkdir()
     shared = str(tmp_path / "journal")
     master, _ = await opened(tmp_path / "one", options(journal_directory=shared))
-    context = StoreContext(tmp_path / "two", "command", wait_for_lock=False)
+    context = StoreContext(tmp_path / "two", "command", may_stand_by=False)
     made = options(journal_directory=shared, lock_policy="wait")
     with pytest.raises(StoreLockedError):
         await JournaledStore(context, made).open()

@@ -288,7 +288,6 @@ class FakeBroker:
     store_id = "store"
     version = "0"
     large_bodies = None
-    unsized_bodies = False
 
     def socket_opened(self) -> bool:
         return True

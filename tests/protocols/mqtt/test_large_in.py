@@ -115,14 +115,11 @@ def case(make_client):
     return lambda level=5, **options: Case(make_client, level, **options).connects()
 
 
-def run(scenario):
-    async def main():
-        async with asyncio.timeout(20):
-            await scenario()
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        assert left == [], "every task ends"
-
-    asyncio.run(main())
+@pytest.fixture(autouse=True)
+async def every_task_ends():
+    yield
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert left == []
 
 
 # --------------------------------------------------------------------------------------- arriving
@@ -131,235 +128,191 @@ def run(scenario):
 @by_level
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("step", [1, 7, 50, 10_000])
-def test_a_large_publish_is_streamed_however_it_is_cut(case, level, qos, step):
-    async def scenario():
-        it = case(level)
-        packet_id = 7 if qos else 0
-        packets = [Publish("a/b", BIG, qos, packet_id), Publish("a", b"small", 0), Pingreq()]
-        await it.feed(wired(level, *packets), step)
-        assert it.published() == [("topic://a.b", BIG, qos), ("topic://a", b"small", 0)]
-        (writer,) = it.bodies.writers
-        assert writer.data == BIG
-        answers = it.answers()
-        assert sorted(answers, key=repr) == sorted(
-            [Pingresp(), *([ANSWERS[qos](7)] if qos else [])], key=repr
-        )
-        assert it.link.is_reading
-
-    run(scenario)
+async def test_a_large_publish_is_streamed_however_it_is_cut(case, level, qos, step):
+    it = case(level)
+    packet_id = 7 if qos else 0
+    packets = [Publish("a/b", BIG, qos, packet_id), Publish("a", b"small", 0), Pingreq()]
+    await it.feed(wired(level, *packets), step)
+    assert it.published() == [("topic://a.b", BIG, qos), ("topic://a", b"small", 0)]
+    (writer,) = it.bodies.writers
+    assert writer.data == BIG
+    answers = it.answers()
+    assert sorted(answers, key=repr) == sorted(
+        [Pingresp(), *([ANSWERS[qos](7)] if qos else [])], key=repr
+    )
+    assert it.link.is_reading
 
 
 @by_level
 @pytest.mark.parametrize(("size", "is_large"), [(SIZE_MIN - 1, False), (SIZE_MIN, True)])
 @pytest.mark.parametrize("step", [1, 10_000])
-def test_the_size_of_the_payload_alone_decides(case, level, size, is_large, step):
-    async def scenario():
-        it = case(level)
-        await it.feed(wired(level, Publish("t" * 120, b"x" * size, 1, 7)), step)
-        assert it.published() == [("topic://" + "t" * 120, b"x" * size, 1)]
-        assert len(it.bodies.writers) == is_large
-
-    run(scenario)
+async def test_the_size_of_the_payload_alone_decides(case, level, size, is_large, step):
+    it = case(level)
+    await it.feed(wired(level, Publish("t" * 120, b"x" * size, 1, 7)), step)
+    assert it.published() == [("topic://" + "t" * 120, b"x" * size, 1)]
+    assert len(it.bodies.writers) == is_large
 
 
-def test_properties_stay_with_a_large_message(case):
-    async def scenario():
-        it = case()
-        properties = Properties(
-            message_expiry_interval=10,
-            content_type="text/plain",
-            correlation_data=b"\0c",
-            payload_format_indicator=1,
-            user_properties=(("k", "1"), ("_AMQ_DUPL_ID", "x")),
-        )
-        await it.sends(Publish("a", BIG, 1, 7, properties=properties))
-        ((message, _),) = it.connection.take("publish")
-        assert message.headers == properties.user_properties
-        assert message.expires_at == message.received_at + 10_000_000
-        assert (message.content_type, message.payload_format) == ("text/plain", 1)
-        assert (message.body, it.body(message)) == (b"", BIG)
-        assert it.connection.duplicate_ids == ["x"]
-
-    run(scenario)
+async def test_properties_stay_with_a_large_message(case):
+    it = case()
+    properties = Properties(
+        message_expiry_interval=10,
+        content_type="text/plain",
+        correlation_data=b"\0c",
+        payload_format_indicator=1,
+        user_properties=(("k", "1"), ("_AMQ_DUPL_ID", "x")),
+    )
+    await it.sends(Publish("a", BIG, 1, 7, properties=properties))
+    ((message, _),) = it.connection.take("publish")
+    assert message.headers == properties.user_properties
+    assert message.expires_at == message.received_at + 10_000_000
+    assert (message.content_type, message.payload_format) == ("text/plain", 1)
+    assert (message.body, it.body(message)) == (b"", BIG)
+    assert it.connection.duplicate_ids == ["x"]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_nothing_is_confirmed_before_the_body_is_on_disk_and_the_message_durable(case, qos):
-    async def scenario():
-        it = case()
-        it.bodies.finish_door.clear()
-        await it.sends(Publish("a", BIG, qos, 7))
-        assert (it.published(), it.answers()) == ([], [])
-        it.bodies.finish_door.set()
-        await settled()
-        assert len(it.published()) == 1
-        assert it.client.gets() == []
-        assert it.answers() == [ANSWERS[qos](7)]
-
-    run(scenario)
+async def test_nothing_is_confirmed_before_the_body_is_on_disk_and_the_message_durable(case, qos):
+    it = case()
+    it.bodies.finish_door.clear()
+    await it.sends(Publish("a", BIG, qos, 7))
+    assert (it.published(), it.answers()) == ([], [])
+    it.bodies.finish_door.set()
+    await settled()
+    assert len(it.published()) == 1
+    assert it.client.gets() == []
+    assert it.answers() == [ANSWERS[qos](7)]
 
 
-def test_a_client_hears_that_nobody_subscribes_to_a_large_message(case):
-    async def scenario():
-        it = case()
-        it.connection.has_subscribers = False
-        await it.sends(Publish("a", BIG, 1, 7))
-        assert it.answers() == [Puback(7, ReasonCode.NO_MATCHING_SUBSCRIBERS)]
-
-    run(scenario)
+async def test_a_client_hears_that_nobody_subscribes_to_a_large_message(case):
+    it = case()
+    it.connection.has_subscribers = False
+    await it.sends(Publish("a", BIG, 1, 7))
+    assert it.answers() == [Puback(7, ReasonCode.NO_MATCHING_SUBSCRIBERS)]
 
 
-def test_an_alias_stands_for_the_topic_of_a_large_message_and_can_be_defined_by_one(case):
-    async def scenario():
-        it = case()
-        alias = Properties(topic_alias=3)
-        await it.sends(
-            Publish("a", BIG, properties=alias),
-            Publish("", BIG, properties=alias),
-            Publish("", b"x", properties=alias),
-        )
-        assert [destination for destination, _, _ in it.published()] == ["topic://a"] * 3
-
-    run(scenario)
+async def test_an_alias_stands_for_the_topic_of_a_large_message_and_can_be_defined_by_one(case):
+    it = case()
+    alias = Properties(topic_alias=3)
+    await it.sends(
+        Publish("a", BIG, properties=alias),
+        Publish("", BIG, properties=alias),
+        Publish("", b"x", properties=alias),
+    )
+    assert [destination for destination, _, _ in it.published()] == ["topic://a"] * 3
 
 
 # ------------------------------------------------------------------------------------ order, pauses
 
 
 @by_level
-def test_other_packets_wait_until_everything_before_them_is_published(case, level):
-    async def scenario():
-        it = case(level)
-        it.bodies.finish_door.clear()
-        await it.sends(Publish("1", BIG, 1, 1), Publish("2", b"x", 1, 2), Pingreq())
-        assert (it.published(), it.answers(), it.link.is_reading) == ([], [], False)
-        it.bodies.finish_door.set()
-        await settled()
-        assert [destination for destination, _, _ in it.published()] == ["topic://1", "topic://2"]
-        assert it.client.gets() == [Pingresp()]
-        assert it.answers() == [Puback(1), Puback(2)]
-        assert it.link.is_reading
-
-    run(scenario)
+async def test_other_packets_wait_until_everything_before_them_is_published(case, level):
+    it = case(level)
+    it.bodies.finish_door.clear()
+    await it.sends(Publish("1", BIG, 1, 1), Publish("2", b"x", 1, 2), Pingreq())
+    assert (it.published(), it.answers(), it.link.is_reading) == ([], [], False)
+    it.bodies.finish_door.set()
+    await settled()
+    assert [destination for destination, _, _ in it.published()] == ["topic://1", "topic://2"]
+    assert it.client.gets() == [Pingresp()]
+    assert it.answers() == [Puback(1), Puback(2)]
+    assert it.link.is_reading
 
 
 @by_level
-def test_large_messages_are_synced_side_by_side_and_published_in_order(case, level):
-    async def scenario():
-        it = case(level)
-        it.bodies.finish_door.clear()
-        numbers = range(1, BODIES_MAX + 3)
-        await it.sends(*(Publish(str(number), BIG, 1, number) for number in numbers))
-        assert len(it.bodies.writers) == BODIES_MAX
-        assert not it.link.is_reading  # the next one waits for a place
-        it.bodies.finish_door.set()
-        await settled()
-        assert [name for name, _, _ in it.published()] == [f"topic://{n}" for n in numbers]
-        assert it.answers() == [Puback(number) for number in numbers]
-        assert it.link.is_reading
-
-    run(scenario)
+async def test_large_messages_are_synced_side_by_side_and_published_in_order(case, level):
+    it = case(level)
+    it.bodies.finish_door.clear()
+    numbers = range(1, BODIES_MAX + 3)
+    await it.sends(*(Publish(str(number), BIG, 1, number) for number in numbers))
+    assert len(it.bodies.writers) == BODIES_MAX
+    assert not it.link.is_reading  # the next one waits for a place
+    it.bodies.finish_door.set()
+    await settled()
+    assert [name for name, _, _ in it.published()] == [f"topic://{n}" for n in numbers]
+    assert it.answers() == [Puback(number) for number in numbers]
+    assert it.link.is_reading
 
 
-def test_a_slow_disk_pauses_the_socket_until_it_has_caught_up(case):
-    async def scenario():
-        it = case()
-        it.bodies.door.clear()
-        wire = wired(5, Publish("a", b"x" * (4 * HIGH_BYTES)))
-        it.client.session.data_received(wire[:100])
-        await settled()  # that much is being written and does not wait
-        it.client.session.data_received(wire[100 : 100 + HIGH_BYTES])
-        assert it.link.is_reading
-        it.client.session.data_received(wire[100 + HIGH_BYTES : 101 + HIGH_BYTES])
-        assert not it.link.is_reading
-        it.bodies.door.set()
-        await settled()
-        assert it.link.is_reading
-        assert LOW_BYTES < HIGH_BYTES
-        it.client.hangs_up()
-        await settled()
-
-    run(scenario)
+async def test_a_slow_disk_pauses_the_socket_until_it_has_caught_up(case):
+    it = case()
+    it.bodies.door.clear()
+    wire = wired(5, Publish("a", b"x" * (4 * HIGH_BYTES)))
+    it.client.session.data_received(wire[:100])
+    await settled()  # that much is being written and does not wait
+    it.client.session.data_received(wire[100 : 100 + HIGH_BYTES])
+    assert it.link.is_reading
+    it.client.session.data_received(wire[100 + HIGH_BYTES : 101 + HIGH_BYTES])
+    assert not it.link.is_reading
+    it.bodies.door.set()
+    await settled()
+    assert it.link.is_reading
+    assert LOW_BYTES < HIGH_BYTES
+    it.client.hangs_up()
+    await settled()
 
 
-def test_a_slow_upload_is_a_sign_of_life(case, make_client):
-    async def scenario():
-        it = Case(make_client).connects(keep_alive=10)
-        wire = wired(5, Publish("a", b"x" * 1000))
-        for at in range(0, len(wire), 100):
-            it.client.runtime.advance(14)
-            it.client.session.data_received(wire[at : at + 100])
-        await settled()
-        assert len(it.published()) == 1
+async def test_a_slow_upload_is_a_sign_of_life(case, make_client):
+    it = Case(make_client).connects(keep_alive=10)
+    wire = wired(5, Publish("a", b"x" * 1000))
+    for at in range(0, len(wire), 100):
         it.client.runtime.advance(14)
-        assert it.state() is SessionState.CONNECTED
-        it.client.runtime.advance(2)
-        assert it.state() is SessionState.CLOSED
-
-    run(scenario)
+        it.client.session.data_received(wire[at : at + 100])
+    await settled()
+    assert len(it.published()) == 1
+    it.client.runtime.advance(14)
+    assert it.state() is SessionState.CONNECTED
+    it.client.runtime.advance(2)
+    assert it.state() is SessionState.CLOSED
 
 
 # ------------------------------------------------------------------------------------------- QoS 2
 
 
 @by_level
-def test_a_repeated_qos_2_message_is_answered_again_and_its_body_is_not_kept(case, level):
-    async def scenario():
-        it = case(level)
-        await it.sends(Publish("a", BIG, 2, 7))
-        assert it.answers() == [Pubrec(7)]
-        await it.feed(wired(level, Publish("a", BIG, 2, 7, dup=True), Pingreq()), 9)
-        assert it.client.gets() == [Pingresp()]
-        assert it.answers() == [Pubrec(7)]
-        assert (len(it.published()), len(it.bodies.writers)) == (1, 1)
-        await it.sends(Pubrel(7))
-        assert it.answers() == [Pubcomp(7)]
-        await it.sends(Publish("a", BIG, 2, 7))
-        assert len(it.published()) == 1, "the id means another message now"
-
-    run(scenario)
+async def test_a_repeated_qos_2_message_is_answered_again_and_its_body_is_not_kept(case, level):
+    it = case(level)
+    await it.sends(Publish("a", BIG, 2, 7))
+    assert it.answers() == [Pubrec(7)]
+    await it.feed(wired(level, Publish("a", BIG, 2, 7, dup=True), Pingreq()), 9)
+    assert it.client.gets() == [Pingresp()]
+    assert it.answers() == [Pubrec(7)]
+    assert (len(it.published()), len(it.bodies.writers)) == (1, 1)
+    await it.sends(Pubrel(7))
+    assert it.answers() == [Pubcomp(7)]
+    await it.sends(Publish("a", BIG, 2, 7))
+    assert len(it.published()) == 1, "the id means another message now"
 
 
 @by_level
-def test_a_repetition_that_comes_while_the_first_is_synced_is_not_published(case, level):
-    async def scenario():
-        it = case(level)
-        it.bodies.finish_door.clear()
-        await it.sends(Publish("a", BIG, 2, 7), Publish("a", BIG, 2, 7, dup=True))
-        it.bodies.finish_door.set()
-        await settled()
-        assert len(it.published()) == 1
-        assert it.answers() == [Pubrec(7), Pubrec(7)]
-
-    run(scenario)
+async def test_a_repetition_that_comes_while_the_first_is_synced_is_not_published(case, level):
+    it = case(level)
+    it.bodies.finish_door.clear()
+    await it.sends(Publish("a", BIG, 2, 7), Publish("a", BIG, 2, 7, dup=True))
+    it.bodies.finish_door.set()
+    await settled()
+    assert len(it.published()) == 1
+    assert it.answers() == [Pubrec(7), Pubrec(7)]
 
 
 @by_level
-def test_a_qos_2_message_that_an_earlier_connection_received_is_known(make_client, level):
-    async def scenario():
-        it = Case(make_client, level)
-        it.broker.session_present = True
-        it.broker.inflight = [
-            InflightRecord("dev", InflightDirection.IN, 7, InflightState.RECEIVED)
-        ]
-        it.connects(clean_session=False)
-        await it.sends(Publish("a", BIG, 2, 7, dup=True))
-        assert (it.published(), it.answers(), it.bodies.writers) == ([], [Pubrec(7)], [])
-
-    run(scenario)
+async def test_a_qos_2_message_that_an_earlier_connection_received_is_known(make_client, level):
+    it = Case(make_client, level)
+    it.broker.session_present = True
+    it.broker.inflight = [InflightRecord("dev", InflightDirection.IN, 7, InflightState.RECEIVED)]
+    it.connects(clean_session=False)
+    await it.sends(Publish("a", BIG, 2, 7, dup=True))
+    assert (it.published(), it.answers(), it.bodies.writers) == ([], [Pubrec(7)], [])
 
 
 @by_level
-def test_the_packet_id_of_a_kept_session_is_recorded_with_the_message(make_client, level):
-    async def scenario():
-        it = Case(make_client, level, session_expiry=1000)
-        kept = Properties(session_expiry_interval=100) if level == 5 else NO_PROPERTIES
-        it.connects(clean_session=False, properties=kept)
-        await it.sends(Publish("a", BIG, 2, 7))
-        ((_, record),) = it.connection.take("publish")
-        assert record == InflightRecord("dev", InflightDirection.IN, 7, InflightState.RECEIVED)
-
-    run(scenario)
+async def test_the_packet_id_of_a_kept_session_is_recorded_with_the_message(make_client, level):
+    it = Case(make_client, level, session_expiry=1000)
+    kept = Properties(session_expiry_interval=100) if level == 5 else NO_PROPERTIES
+    it.connects(clean_session=False, properties=kept)
+    await it.sends(Publish("a", BIG, 2, 7))
+    ((_, record),) = it.connection.take("publish")
+    assert record == InflightRecord("dev", InflightDirection.IN, 7, InflightState.RECEIVED)
 
 
 # ---------------------------------------------------------------------------------------- refusals
@@ -377,68 +330,56 @@ REFUSALS = [
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("when", ["check_publish", "publish"])
 @pytest.mark.parametrize(("error", "reason"), REFUSALS)
-def test_a_refused_large_message_is_answered_and_its_body_passed_over(
+async def test_a_refused_large_message_is_answered_and_its_body_passed_over(
     case, qos, when, error, reason
 ):
-    async def scenario():
-        it = case()
-        it.connection.errors[when] = error
-        await it.feed(wired(5, Publish("a", BIG, qos, 7 if qos else 0), Pingreq()), 11)
-        assert it.client.gets() == [Pingresp()]
-        wanted = Properties(reason_string=str(error))
-        assert it.answers() == ([ANSWERS[qos](7, reason, wanted)] if qos else [])
-        assert len(it.bodies.writers) == (when == "publish")
-        it.connection.errors.clear()
-        await it.sends(Publish("a", BIG, qos, 7 if qos else 0))
-        assert len(it.published()) == 1, "the connection goes on and the id is free"
-
-    run(scenario)
+    it = case()
+    it.connection.errors[when] = error
+    await it.feed(wired(5, Publish("a", BIG, qos, 7 if qos else 0), Pingreq()), 11)
+    assert it.client.gets() == [Pingresp()]
+    wanted = Properties(reason_string=str(error))
+    assert it.answers() == ([ANSWERS[qos](7, reason, wanted)] if qos else [])
+    assert len(it.bodies.writers) == (when == "publish")
+    it.connection.errors.clear()
+    await it.sends(Publish("a", BIG, qos, 7 if qos else 0))
+    assert len(it.published()) == 1, "the connection goes on and the id is free"
 
 
 @pytest.mark.parametrize("level", [3, 4])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("when", ["check_publish", "publish"])
-def test_before_5_0_a_refused_large_message_ends_the_connection(case, level, qos, when):
-    async def scenario():
-        it = case(level)
-        it.connection.errors[when] = AccessError("no")
-        wire = wired(level, Publish("a", BIG, qos, 7 if qos else 0))
-        await it.feed(wire[: 50 if when == "check_publish" else len(wire)], 11)
-        assert it.state() is SessionState.CLOSED
-        assert it.answers() == []
-        assert len(it.bodies.writers) == (when == "publish")
-
-    run(scenario)
+async def test_before_5_0_a_refused_large_message_ends_the_connection(case, level, qos, when):
+    it = case(level)
+    it.connection.errors[when] = AccessError("no")
+    wire = wired(level, Publish("a", BIG, qos, 7 if qos else 0))
+    await it.feed(wire[: 50 if when == "check_publish" else len(wire)], 11)
+    assert it.state() is SessionState.CLOSED
+    assert it.answers() == []
+    assert len(it.bodies.writers) == (when == "publish")
 
 
 @pytest.mark.parametrize(("fails_at", "size"), [(0, 300), (1 << 20, 3 << 20)])
-def test_a_disk_without_room_is_an_answer_and_the_connection_goes_on(case, fails_at, size):
-    async def scenario():
-        it = case()
-        it.bodies.fails_at = fails_at
-        await it.feed(wired(5, Publish("a", b"x" * size, 1, 7), Pingreq()), 1 << 18)
-        assert it.client.gets() == [Pingresp()]
-        (answer,) = it.answers()
-        assert (answer.packet_id, answer.reason_code) == (7, 0x97)
-        assert it.bodies.writers[0].is_abandoned
-        it.bodies.fails_at = None
-        await it.sends(Publish("a", BIG, 1, 8))
-        assert it.answers() == [Puback(8)]
-
-    run(scenario)
+async def test_a_disk_without_room_is_an_answer_and_the_connection_goes_on(case, fails_at, size):
+    it = case()
+    it.bodies.fails_at = fails_at
+    await it.feed(wired(5, Publish("a", b"x" * size, 1, 7), Pingreq()), 1 << 18)
+    assert it.client.gets() == [Pingresp()]
+    (answer,) = it.answers()
+    assert (answer.packet_id, answer.reason_code) == (7, 0x97)
+    assert it.bodies.writers[0].is_abandoned
+    it.bodies.fails_at = None
+    await it.sends(Publish("a", BIG, 1, 8))
+    assert it.answers() == [Puback(8)]
 
 
 @pytest.mark.parametrize("level", [3, 4])
-def test_before_5_0_a_disk_without_room_ends_the_connection(case, level):
-    async def scenario():
-        it = case(level)
-        it.bodies.fails_at = 0
-        await it.sends(Publish("a", BIG, 1, 7), Publish("b", BIG, 1, 8))
-        assert it.state() is SessionState.CLOSED
-        assert (it.published(), it.answers()) == ([], [])
-        assert all(writer.is_abandoned for writer in it.bodies.writers)
-
-    run(scenario)
+async def test_before_5_0_a_disk_without_room_ends_the_connection(case, level):
+    it = case(level)
+    it.bodies.fails_at = 0
+    await it.sends(Publish("a", BIG, 1, 7), Publish("b", BIG, 1, 8))
+    assert it.state() is SessionState.CLOSED
+    assert (it.published(), it.answers()) == ([], [])
+    assert all(writer.is_abandoned for writer in it.bodies.writers)
 
 
 @pytest.mark.parametrize("step", [1, 100, 10_000])
@@ -450,67 +391,55 @@ def test_before_5_0_a_disk_without_room_ends_the_connection(case, level):
         (b"a" * 200 + b"\xff" + b"a" * 200, False),
     ],
 )
-def test_a_payload_that_is_said_to_be_text_is_checked_as_it_comes(case, body, is_text, step):
-    async def scenario():
-        it = case()
-        await it.feed(wired(5, Publish("a", body, 1, 7, properties=TEXT), Pingreq()), step)
-        assert it.client.gets() == [Pingresp()]
-        (answer,) = it.answers()
-        assert answer.reason_code == (0 if is_text else ReasonCode.PAYLOAD_FORMAT_INVALID)
-        assert len(it.published()) == is_text
-        assert it.bodies.writers[0].is_abandoned != is_text
-
-    run(scenario)
+async def test_a_payload_that_is_said_to_be_text_is_checked_as_it_comes(case, body, is_text, step):
+    it = case()
+    await it.feed(wired(5, Publish("a", body, 1, 7, properties=TEXT), Pingreq()), step)
+    assert it.client.gets() == [Pingresp()]
+    (answer,) = it.answers()
+    assert answer.reason_code == (0 if is_text else ReasonCode.PAYLOAD_FORMAT_INVALID)
+    assert len(it.published()) == is_text
+    assert it.bodies.writers[0].is_abandoned != is_text
 
 
-def test_the_check_of_text_can_be_turned_off(case):
-    async def scenario():
-        it = case(payload_format_check=False)
-        await it.sends(Publish("a", b"\xff" * 300, 1, 7, properties=TEXT))
-        assert it.answers() == [Puback(7)]
-
-    run(scenario)
+async def test_the_check_of_text_can_be_turned_off(case):
+    it = case(payload_format_check=False)
+    await it.sends(Publish("a", b"\xff" * 300, 1, 7, properties=TEXT))
+    assert it.answers() == [Puback(7)]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_is_to_be_retained_passes_through_memory_as_long_as_it_fits(case, level):
-    async def scenario():
-        limits = {"packet_bytes_max": 2000, "large_message_max_size": 100_000}
-        it = case(level, **limits)
-        await it.sends(Publish("a", BIG, 1, 7, True))
-        ((message, _),) = it.connection.take("publish")
-        assert (message.body, message.retain, it.bodies.writers) == (BIG, True, [])
-        # A queue keeps its messages anyway, so there RETAIN means nothing.
-        await it.sends(Publish("$queue/a", b"x" * 5000, 1, 8, True))
-        ((message, _),) = it.connection.take("publish")
-        assert (it.body(message), message.retain) == (b"x" * 5000, False)
-        it.answers()
-        await it.sends(Publish("a", b"x" * 5000, 1, 9, True))
-        assert it.published() == []
-        if level == 5:
-            (answer,) = it.answers()
-            assert (answer.packet_id, answer.reason_code) == (9, ReasonCode.QUOTA_EXCEEDED)
-            assert "retained" in answer.properties.reason_string
-        else:
-            assert it.state() is SessionState.CLOSED
-
-    run(scenario)
+async def test_what_is_to_be_retained_passes_through_memory_as_long_as_it_fits(case, level):
+    limits = {"packet_bytes_max": 2000, "large_message_max_size": 100_000}
+    it = case(level, **limits)
+    await it.sends(Publish("a", BIG, 1, 7, True))
+    ((message, _),) = it.connection.take("publish")
+    assert (message.body, message.retain, it.bodies.writers) == (BIG, True, [])
+    # A queue keeps its messages anyway, so there RETAIN means nothing.
+    await it.sends(Publish("$queue/a", b"x" * 5000, 1, 8, True))
+    ((message, _),) = it.connection.take("publish")
+    assert (it.body(message), message.retain) == (b"x" * 5000, False)
+    it.answers()
+    await it.sends(Publish("a", b"x" * 5000, 1, 9, True))
+    assert it.published() == []
+    if level == 5:
+        (answer,) = it.answers()
+        assert (answer.packet_id, answer.reason_code) == (9, ReasonCode.QUOTA_EXCEEDED)
+        assert "retained" in answer.properties.reason_string
+    else:
+        assert it.state() is SessionState.CLOSED
 
 
 @by_level
-def test_a_large_message_over_its_limit_ends_the_connection_by_its_header(case, level):
-    async def scenario():
-        it = case(level, packet_bytes_max=2000, large_message_max_size=4000)
-        await it.sends(Publish("a", b"x" * 3900, 0))
-        assert len(it.published()) == 1
-        await it.sends(wired(level, Publish("a", b"x" * 4100, 0))[:10])
-        assert it.state() is SessionState.CLOSED
-        if level == 5:
-            (packet,) = it.client.gets()
-            assert isinstance(packet, Disconnect)
-            assert packet.reason_code == ReasonCode.PACKET_TOO_LARGE
-
-    run(scenario)
+async def test_a_large_message_over_its_limit_ends_the_connection_by_its_header(case, level):
+    it = case(level, packet_bytes_max=2000, large_message_max_size=4000)
+    await it.sends(Publish("a", b"x" * 3900, 0))
+    assert len(it.published()) == 1
+    await it.sends(wired(level, Publish("a", b"x" * 4100, 0))[:10])
+    assert it.state() is SessionState.CLOSED
+    if level == 5:
+        (packet,) = it.client.gets()
+        assert isinstance(packet, Disconnect)
+        assert packet.reason_code == ReasonCode.PACKET_TOO_LARGE
 
 
 def test_the_client_is_told_the_larger_limit(make_client):
@@ -536,16 +465,15 @@ def test_the_client_is_told_the_larger_limit(make_client):
         (mqtt_raw.publish("a", BIG, version=5, subscription_id=[1]), 0x82),
     ],
 )
-def test_a_header_that_breaks_a_rule_ends_the_connection_before_its_body(case, packet, reason):
-    async def scenario():
-        it = case()
-        await it.sends((wired(5, Publish("first", BIG)) + packet)[: -len(BIG)])
-        assert it.published() == [("topic://first", BIG, 0)], "what came before it counts"
-        (answer,) = it.client.gets()
-        assert (type(answer), answer.reason_code) == (Disconnect, reason)
-        assert it.state() is SessionState.CLOSED
-
-    run(scenario)
+async def test_a_header_that_breaks_a_rule_ends_the_connection_before_its_body(
+    case, packet, reason
+):
+    it = case()
+    await it.sends((wired(5, Publish("first", BIG)) + packet)[: -len(BIG)])
+    assert it.published() == [("topic://first", BIG, 0)], "what came before it counts"
+    (answer,) = it.client.gets()
+    assert (type(answer), answer.reason_code) == (Disconnect, reason)
+    assert it.state() is SessionState.CLOSED
 
 
 @pytest.mark.parametrize(
@@ -560,142 +488,118 @@ def test_a_header_that_breaks_a_rule_ends_the_connection_before_its_body(case, p
     ],
 )
 @pytest.mark.parametrize("step", [1, 100])
-def test_a_header_that_cannot_be_read_is_malformed_before_its_body(case, head, step):
-    async def scenario():
-        it = case()
-        await it.feed(head, step)
-        (answer,) = it.client.gets()
-        assert (type(answer), answer.reason_code) == (Disconnect, 0x81)
-
-    run(scenario)
+async def test_a_header_that_cannot_be_read_is_malformed_before_its_body(case, head, step):
+    it = case()
+    await it.feed(head, step)
+    (answer,) = it.client.gets()
+    assert (type(answer), answer.reason_code) == (Disconnect, 0x81)
 
 
-def test_the_receive_maximum_counts_large_messages(case):
-    async def scenario():
-        it = case(receive_maximum=2)
-        await it.sends(*(Publish("a", BIG, 1, number) for number in (1, 2)))
-        assert it.answers() == [Puback(1), Puback(2)]
-        await it.sends(Publish("a", BIG, 2, 1), Publish("a", BIG, 2, 1, dup=True))
-        await it.sends(Publish("a", BIG, 1, 2))
-        assert len(it.answers()) == 3
-        await it.sends(Pubrel(1))
-        assert it.answers() == [Pubcomp(1)]
-        it.bodies.finish_door.clear()
-        await it.sends(*(Publish("a", BIG, 1, number) for number in (1, 2, 3)))
-        assert it.state() is SessionState.CONNECTED, "the error waits its turn"
-        it.bodies.finish_door.set()
-        await settled()
-        assert it.state() is SessionState.CLOSED
-        (packet,) = it.client.gets()
-        assert packet.reason_code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
-
-    run(scenario)
+async def test_the_receive_maximum_counts_large_messages(case):
+    it = case(receive_maximum=2)
+    await it.sends(*(Publish("a", BIG, 1, number) for number in (1, 2)))
+    assert it.answers() == [Puback(1), Puback(2)]
+    await it.sends(Publish("a", BIG, 2, 1), Publish("a", BIG, 2, 1, dup=True))
+    await it.sends(Publish("a", BIG, 1, 2))
+    assert len(it.answers()) == 3
+    await it.sends(Pubrel(1))
+    assert it.answers() == [Pubcomp(1)]
+    it.bodies.finish_door.clear()
+    await it.sends(*(Publish("a", BIG, 1, number) for number in (1, 2, 3)))
+    assert it.state() is SessionState.CONNECTED, "the error waits its turn"
+    it.bodies.finish_door.set()
+    await settled()
+    assert it.state() is SessionState.CLOSED
+    (packet,) = it.client.gets()
+    assert packet.reason_code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
 
 
 # ----------------------------------------------------------------------------------------- the end
 
 
 @by_level
-def test_a_connection_that_ends_in_the_middle_leaves_nothing(case, level):
-    async def scenario():
-        it = case(level)
-        await it.sends(wired(level, Publish("a", BIG, 1, 7))[:-1])
-        it.client.hangs_up()
-        await settled()
-        assert it.published() == []
-        assert it.bodies.writers[0].is_abandoned
-        assert it.connection.take("disconnect") == [(False, False, None)]
-
-    run(scenario)
+async def test_a_connection_that_ends_in_the_middle_leaves_nothing(case, level):
+    it = case(level)
+    await it.sends(wired(level, Publish("a", BIG, 1, 7))[:-1])
+    it.client.hangs_up()
+    await settled()
+    assert it.published() == []
+    assert it.bodies.writers[0].is_abandoned
+    assert it.connection.take("disconnect") == [(False, False, None)]
 
 
 @by_level
 @pytest.mark.parametrize("is_polite", [True, False])
-def test_what_came_whole_is_published_although_the_client_has_left(case, level, is_polite):
+async def test_what_came_whole_is_published_although_the_client_has_left(case, level, is_polite):
     """``mosquitto_pub`` with QoS 0 sends, says DISCONNECT and closes, all in one go."""
 
-    async def scenario():
-        it = case(level)
-        it.bodies.finish_door.clear()
-        it.client.sends(
-            Publish("1", BIG),
-            Publish("2", BIG),
-            Publish("3", b"x"),
-            *([Disconnect()] if is_polite else []),
-        )
-        it.client.hangs_up()
-        await settled()
-        assert it.connection.take("disconnect") == []
-        it.bodies.finish_door.set()
-        await settled()
-        assert [name for name, _, _ in it.published()] == ["topic://1", "topic://2", "topic://3"]
-        assert it.connection.take("disconnect") == [(is_polite, False, None)]
-        assert it.state() is SessionState.CLOSED
-
-    run(scenario)
+    it = case(level)
+    it.bodies.finish_door.clear()
+    it.client.sends(
+        Publish("1", BIG),
+        Publish("2", BIG),
+        Publish("3", b"x"),
+        *([Disconnect()] if is_polite else []),
+    )
+    it.client.hangs_up()
+    await settled()
+    assert it.connection.take("disconnect") == []
+    it.bodies.finish_door.set()
+    await settled()
+    assert [name for name, _, _ in it.published()] == ["topic://1", "topic://2", "topic://3"]
+    assert it.connection.take("disconnect") == [(is_polite, False, None)]
+    assert it.state() is SessionState.CLOSED
 
 
-def test_behind_what_came_whole_a_body_that_did_not_is_given_up(case):
-    async def scenario():
-        it = case()
-        it.bodies.finish_door.clear()
-        it.client.sends(wired(5, *(Publish("a", BIG, 1, n) for n in range(1, 7)))[:-1])
-        await settled()
-        it.client.hangs_up()
-        it.bodies.finish_door.set()
-        await settled()
-        assert len(it.published()) == 5
-        assert [writer.is_abandoned for writer in it.bodies.writers] == [False] * 5 + [True]
-        assert it.connection.take("disconnect") == [(False, False, None)]
-
-    run(scenario)
+async def test_behind_what_came_whole_a_body_that_did_not_is_given_up(case):
+    it = case()
+    it.bodies.finish_door.clear()
+    it.client.sends(wired(5, *(Publish("a", BIG, 1, n) for n in range(1, 7)))[:-1])
+    await settled()
+    it.client.hangs_up()
+    it.bodies.finish_door.set()
+    await settled()
+    assert len(it.published()) == 5
+    assert [writer.is_abandoned for writer in it.bodies.writers] == [False] * 5 + [True]
+    assert it.connection.take("disconnect") == [(False, False, None)]
 
 
-def test_a_session_that_is_taken_over_gives_up_what_is_not_published(case):
-    async def scenario():
-        it = case()
-        it.bodies.finish_door.clear()
-        await it.sends(wired(5, Publish("1", BIG), Publish("2", BIG))[:-5])
-        it.client.session.closed(ConnectionEndedError("taken-over", "somebody else"))
-        it.bodies.finish_door.set()
-        await settled()
-        assert it.published() == []
-        assert all(writer.is_abandoned for writer in it.bodies.writers)
-
-    run(scenario)
+async def test_a_session_that_is_taken_over_gives_up_what_is_not_published(case):
+    it = case()
+    it.bodies.finish_door.clear()
+    await it.sends(wired(5, Publish("1", BIG), Publish("2", BIG))[:-5])
+    it.client.session.closed(ConnectionEndedError("taken-over", "somebody else"))
+    it.bodies.finish_door.set()
+    await settled()
+    assert it.published() == []
+    assert all(writer.is_abandoned for writer in it.bodies.writers)
 
 
-def test_a_connection_that_was_lost_and_then_taken_over_ends_once(case):
-    async def scenario():
-        it = case()
-        it.bodies.finish_door.clear()
-        await it.sends(Publish("1", BIG))
-        it.client.hangs_up()
-        it.client.session.closed(ConnectionEndedError("taken-over", "somebody else"))
-        it.bodies.finish_door.set()
-        await settled()
-        assert it.published() == []
-        assert len(it.connection.take("disconnect")) == 1
-
-    run(scenario)
+async def test_a_connection_that_was_lost_and_then_taken_over_ends_once(case):
+    it = case()
+    it.bodies.finish_door.clear()
+    await it.sends(Publish("1", BIG))
+    it.client.hangs_up()
+    it.client.session.closed(ConnectionEndedError("taken-over", "somebody else"))
+    it.bodies.finish_door.set()
+    await settled()
+    assert it.published() == []
+    assert len(it.connection.take("disconnect")) == 1
 
 
-def test_a_bug_while_writing_ends_the_connection(case, caplog):
-    async def scenario():
-        it = case()
+async def test_a_bug_while_writing_ends_the_connection(case, caplog):
+    it = case()
 
-        def create(size):
-            writer = type(it.bodies).create(it.bodies, size)
-            writer.data = None  # writing to it fails
-            return writer
+    def create(size):
+        writer = type(it.bodies).create(it.bodies, size)
+        writer.data = None  # writing to it fails
+        return writer
 
-        it.bodies.create = create
-        await it.sends(Publish("1", BIG))
-        assert it.link.is_aborted
-        it.client.hangs_up()
-        await settled()
-
-    run(scenario)
+    it.bodies.create = create
+    await it.sends(Publish("1", BIG))
+    assert it.link.is_aborted
+    it.client.hangs_up()
+    await settled()
     assert "connection failed" in caplog.text
 
 
@@ -760,25 +664,22 @@ async def outcome(it, wire, steps):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_any_bytes_cut_anyhow_mean_the_same_as_in_memory(make_client, level, data):
+async def test_any_bytes_cut_anyhow_mean_the_same_as_in_memory(make_client, level, data):
     wire = wired(level, *data.draw(packets_of(level)))
     if wire and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(wire) - 1))
         wire = wire[:at] + bytes([data.draw(st.integers(0, 255))]) + wire[at + 1 :]
     steps = data.draw(st.lists(st.integers(1, 400), max_size=12))
 
-    async def scenario():
-        plain = Case(make_client, level)
-        plain.broker.large_bodies = None
-        plain.connects()
-        wanted = await outcome(plain, wire, [])
-        # Of a packet whose end never comes the header alone can be wrong, which only streaming sees.
-        assume(not plain.client.session._codec.incomplete_bytes)
-        streamed = Case(make_client, level).connects()
-        assert await outcome(streamed, wire, steps) == wanted
-        streamed.client.hangs_up()
-        await settled()
-        unfinished = [w for w in streamed.bodies.writers if len(w.data) != w.size]
-        assert all(writer.is_abandoned for writer in unfinished)
-
-    run(scenario)
+    plain = Case(make_client, level)
+    plain.broker.large_bodies = None
+    plain.connects()
+    wanted = await outcome(plain, wire, [])
+    # Of a packet whose end never comes the header alone can be wrong, which only streaming sees.
+    assume(not plain.client.session._codec.incomplete_bytes)
+    streamed = Case(make_client, level).connects()
+    assert await outcome(streamed, wire, steps) == wanted
+    streamed.client.hangs_up()
+    await settled()
+    unfinished = [w for w in streamed.bodies.writers if len(w.data) != w.size]
+    assert all(writer.is_abandoned for writer in unfinished)

@@ -162,7 +162,6 @@ class FakeConnection:
 class FakeBroker:
     name, store_id, version = "gateway", "st0re", "9.9"
     large_bodies = None
-    unsized_bodies = True
 
     def socket_opened(self) -> bool:
         return True

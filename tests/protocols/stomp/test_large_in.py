@@ -40,7 +40,7 @@ class Case:
         self.published, self.refused, self.others = [], [], []
         self.adjusted = self.went_on = 0
         self.crashes = []
-        self.error = None
+        self.error: Exception | None = None
         self.large = LargeSends(
             self.bodies,
             self.decoder,
@@ -83,260 +83,218 @@ class Case:
         self.feed(b"")
 
 
-def run(scenario, limits=UNSIZED):
-    async def main():
-        async with asyncio.timeout(20):
-            await scenario(Case(limits))
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("step", [1, 7, 1000, 1 << 20])
-def test_bodies_arrive_whole_however_they_are_cut(step):
-    async def scenario(case):
-        makers = itertools.cycle((send, open_send, open_send))
-        data = b"".join(next(makers)(number) for number in range(1, 6))
-        data += b"BEGIN\ntransaction:t\n\n\0"
-        for at in range(0, len(data), step):
-            case.feed(data[at : at + step])
-            if at % 1000 == 0:
-                await asyncio.sleep(0)
-        await settled()
-        assert case.published == [(number, bytes([number]) * SIZE) for number in range(1, 6)]
-        assert case.others == [("BEGIN", 5)]
-        assert len(case.bodies.writers) == 5
-        assert not case.large.is_busy
-
-    run(scenario)
+async def test_bodies_arrive_whole_however_they_are_cut(step):
+    case = Case(UNSIZED)
+    makers = itertools.cycle((send, open_send, open_send))
+    data = b"".join(next(makers)(number) for number in range(1, 6))
+    data += b"BEGIN\ntransaction:t\n\n\0"
+    for at in range(0, len(data), step):
+        case.feed(data[at : at + step])
+        if at % 1000 == 0:
+            await asyncio.sleep(0)
+    await settled()
+    assert case.published == [(number, bytes([number]) * SIZE) for number in range(1, 6)]
+    assert case.others == [("BEGIN", 5)]
+    assert len(case.bodies.writers) == 5
+    assert not case.large.is_busy
 
 
-def test_other_frames_wait_until_everything_before_them_is_published():
-    async def scenario(case):
-        case.bodies.finish_door.clear()
-        case.feed(
-            send(1) + b"BEGIN\ntransaction:t\n\n\0" + send(2) + b"COMMIT\ntransaction:t\n\n\0"
-        )
-        await settled()
-        assert (case.others, case.published, case.large.wants_pause) == ([], [], True)
-        case.bodies.finish_door.set()
-        await settled()
-        assert case.others == [("BEGIN", 1), ("COMMIT", 2)]
-        assert [number for number, _ in case.published] == [1, 2]
-        assert not case.large.wants_pause
-
-    run(scenario)
+async def test_other_frames_wait_until_everything_before_them_is_published():
+    case = Case(UNSIZED)
+    case.bodies.finish_door.clear()
+    case.feed(send(1) + b"BEGIN\ntransaction:t\n\n\0" + send(2) + b"COMMIT\ntransaction:t\n\n\0")
+    await settled()
+    assert (case.others, case.published, case.large.wants_pause) == ([], [], True)
+    case.bodies.finish_door.set()
+    await settled()
+    assert case.others == [("BEGIN", 1), ("COMMIT", 2)]
+    assert [number for number, _ in case.published] == [1, 2]
+    assert not case.large.wants_pause
 
 
-def test_bodies_are_synced_side_by_side_and_published_in_order():
-    async def scenario(case):
-        case.bodies.finish_door.clear()
-        case.feed(b"".join(send(number) for number in range(BODIES_MAX + 2)))
-        await settled()
-        assert len(case.bodies.writers) == BODIES_MAX
-        assert case.large.wants_pause  # the next one waits for a place
-        case.bodies.finish_door.set()
-        await settled()
-        assert [number for number, _ in case.published] == list(range(BODIES_MAX + 2))
-
-    run(scenario)
+async def test_bodies_are_synced_side_by_side_and_published_in_order():
+    case = Case(UNSIZED)
+    case.bodies.finish_door.clear()
+    case.feed(b"".join(send(number) for number in range(BODIES_MAX + 2)))
+    await settled()
+    assert len(case.bodies.writers) == BODIES_MAX
+    assert case.large.wants_pause  # the next one waits for a place
+    case.bodies.finish_door.set()
+    await settled()
+    assert [number for number, _ in case.published] == list(range(BODIES_MAX + 2))
 
 
-def test_a_slow_disk_pauses_the_socket_until_it_has_caught_up():
-    async def scenario(case):
-        case.bodies.door.clear()
-        size = 4 * HIGH_BYTES
-        case.feed(send(1, size)[:100])
-        await settled()  # that much is being written and does not wait
-        case.feed(bytes([1]) * HIGH_BYTES)
-        assert not case.large.wants_pause
-        case.feed(bytes([1]))
-        assert (case.large.wants_pause, case.adjusted) == (True, 1)
-        case.bodies.door.set()
-        await settled()
-        assert (case.large.wants_pause, case.adjusted) == (False, 2)
-        assert LOW_BYTES < HIGH_BYTES
-        case.large.abandon()
-
-    run(scenario)
+async def test_a_slow_disk_pauses_the_socket_until_it_has_caught_up():
+    case = Case(UNSIZED)
+    case.bodies.door.clear()
+    size = 4 * HIGH_BYTES
+    case.feed(send(1, size)[:100])
+    await settled()  # that much is being written and does not wait
+    case.feed(bytes([1]) * HIGH_BYTES)
+    assert not case.large.wants_pause
+    case.feed(bytes([1]))
+    assert (case.large.wants_pause, case.adjusted) == (True, 1)
+    case.bodies.door.set()
+    await settled()
+    assert (case.large.wants_pause, case.adjusted) == (False, 2)
+    assert LOW_BYTES < HIGH_BYTES
+    case.large.abandon()
 
 
-def test_what_waits_is_written_in_large_pieces():
-    async def scenario(case):
-        case.bodies.door.clear()
-        size = 1 << 21
-        data = send(1, size)
-        for at in range(0, len(data), 1 << 16):
-            case.feed(data[at : at + (1 << 16)])
-        await settled()
-        case.bodies.door.set()
-        await settled()
-        (writer,) = case.bodies.writers
-        assert sum(writer.writes) == size
-        assert len(writer.writes) <= 5
-        assert len(case.published) == 1
-
-    run(scenario)
+async def test_what_waits_is_written_in_large_pieces():
+    case = Case(UNSIZED)
+    case.bodies.door.clear()
+    size = 1 << 21
+    data = send(1, size)
+    for at in range(0, len(data), 1 << 16):
+        case.feed(data[at : at + (1 << 16)])
+    await settled()
+    case.bodies.door.set()
+    await settled()
+    (writer,) = case.bodies.writers
+    assert sum(writer.writes) == size
+    assert len(writer.writes) <= 5
+    assert len(case.published) == 1
 
 
-def test_abandoning_gives_up_what_is_not_published():
-    async def scenario(case):
-        case.bodies.finish_door.clear()
-        case.feed(send(1) + send(2)[:3000])
-        await settled()
-        case.large.abandon()
-        case.large.abandon()
-        case.bodies.finish_door.set()
-        await settled()
-        assert [writer.is_abandoned for writer in case.bodies.writers] == [True, True]
-        assert (case.published, case.refused) == ([], [])
-
-    run(scenario)
+async def test_abandoning_gives_up_what_is_not_published():
+    case = Case(UNSIZED)
+    case.bodies.finish_door.clear()
+    case.feed(send(1) + send(2)[:3000])
+    await settled()
+    case.large.abandon()
+    case.large.abandon()
+    case.bodies.finish_door.set()
+    await settled()
+    assert [writer.is_abandoned for writer in case.bodies.writers] == [True, True]
+    assert (case.published, case.refused) == ([], [])
 
 
-def test_what_came_whole_is_published_when_the_client_is_gone():
-    async def scenario(case):
-        case.bodies.finish_door.clear()
-        case.feed(send(1) + send(2) + send(3)[:3000])
-        await settled()
-        assert case.large.cut()
-        assert case.large.cut()
-        assert [writer.is_abandoned for writer in case.bodies.writers] == [False, False, True]
-        assert case.went_on == 0
-        case.bodies.finish_door.set()
-        await settled()
-        assert [number for number, _ in case.published] == [1, 2]
-        assert (case.went_on, case.refused, case.large.cut()) == (1, [], False)
-
-    run(scenario)
+async def test_what_came_whole_is_published_when_the_client_is_gone():
+    case = Case(UNSIZED)
+    case.bodies.finish_door.clear()
+    case.feed(send(1) + send(2) + send(3)[:3000])
+    await settled()
+    assert case.large.cut()
+    assert case.large.cut()
+    assert [writer.is_abandoned for writer in case.bodies.writers] == [False, False, True]
+    assert case.went_on == 0
+    case.bodies.finish_door.set()
+    await settled()
+    assert [number for number, _ in case.published] == [1, 2]
+    assert (case.went_on, case.refused, case.large.cut()) == (1, [], False)
 
 
-def test_frames_behind_it_are_handled_when_the_client_is_gone():
-    async def scenario(case):
-        case.bodies.finish_door.clear()
-        begin, commit = b"BEGIN\ntransaction:t\n\n\0", b"COMMIT\ntransaction:t\n\n\0"
-        rest = b"".join(send(number) for number in range(2, 9)) + commit + send(9)[:-1]
-        case.feed(send(1) + begin + rest)
-        await settled()
-        assert case.large.cut()
-        case.bodies.finish_door.set()
-        await settled()
-        assert case.others == [("BEGIN", 1), ("COMMIT", 8)]
-        assert [number for number, _ in case.published] == list(range(1, 9))
-        assert case.bodies.writers[-1].is_abandoned
-        assert not case.large.is_busy
-
-    run(scenario)
+async def test_frames_behind_it_are_handled_when_the_client_is_gone():
+    case = Case(UNSIZED)
+    case.bodies.finish_door.clear()
+    begin, commit = b"BEGIN\ntransaction:t\n\n\0", b"COMMIT\ntransaction:t\n\n\0"
+    rest = b"".join(send(number) for number in range(2, 9)) + commit + send(9)[:-1]
+    case.feed(send(1) + begin + rest)
+    await settled()
+    assert case.large.cut()
+    case.bodies.finish_door.set()
+    await settled()
+    assert case.others == [("BEGIN", 1), ("COMMIT", 8)]
+    assert [number for number, _ in case.published] == list(range(1, 9))
+    assert case.bodies.writers[-1].is_abandoned
+    assert not case.large.is_busy
 
 
 @pytest.mark.parametrize("made", [send, open_send])
 @pytest.mark.parametrize("done", [2000, 3000, SIZE, SIZE + 1])
-def test_a_body_counts_when_its_nul_is_here(done, made):
-    async def scenario(case):
-        head = len(made(1)) - SIZE - 1
-        case.feed(made(1)[: head + done])
-        await settled()
-        case.large.cut()
-        await settled()
-        assert len(case.published) == (done == SIZE + 1)
-        assert case.bodies.writers[0].is_abandoned == (done != SIZE + 1)
-        assert not case.large.is_busy
-
-    run(scenario)
+async def test_a_body_counts_when_its_nul_is_here(done, made):
+    case = Case(UNSIZED)
+    head = len(made(1)) - SIZE - 1
+    case.feed(made(1)[: head + done])
+    await settled()
+    case.large.cut()
+    await settled()
+    assert len(case.published) == (done == SIZE + 1)
+    assert case.bodies.writers[0].is_abandoned == (done != SIZE + 1)
+    assert not case.large.is_busy
 
 
-def test_what_came_before_nonsense_is_published_before_it_is_refused():
-    async def scenario(case):
-        case.bodies.finish_door.clear()
-        case.feed(send(1) + send(2) + b"NONSENSE\n\n\0" + send(3))
-        await settled()
-        assert (case.refused, case.large.wants_pause) == ([], True)
-        case.bodies.finish_door.set()
-        await settled()
-        assert [number for number, _ in case.published] == [1, 2]
-        (refused,) = case.refused
-        assert "unknown command" in str(refused[0])
-        assert len(case.bodies.writers) == 2
-
-    run(scenario)
+async def test_what_came_before_nonsense_is_published_before_it_is_refused():
+    case = Case(UNSIZED)
+    case.bodies.finish_door.clear()
+    case.feed(send(1) + send(2) + b"NONSENSE\n\n\0" + send(3))
+    await settled()
+    assert (case.refused, case.large.wants_pause) == ([], True)
+    case.bodies.finish_door.set()
+    await settled()
+    assert [number for number, _ in case.published] == [1, 2]
+    (refused,) = case.refused
+    assert "unknown command" in str(refused[0])
+    assert len(case.bodies.writers) == 2
 
 
-def test_what_came_before_a_body_that_failed_is_published_and_nothing_behind_it():
-    async def scenario(case):
-        case.bodies.finish_door.clear()
-        case.feed(send(1))
-        await settled()
-        case.bodies.fails_at = 0
-        case.feed(send(2) + send(3) + b"BEGIN\ntransaction:t\n\n\0" + send(4)[:2500])
-        await settled()
-        assert case.refused == []
-        case.bodies.fails_at = None
-        case.bodies.finish_door.set()
-        await settled()
-        assert [number for number, _ in case.published] == [1]
-        assert [number for _, number in case.refused] == ["2"]
-        assert case.others == []
-        assert [writer.is_abandoned for writer in case.bodies.writers] == [False, True, True]
-
-    run(scenario)
+async def test_what_came_before_a_body_that_failed_is_published_and_nothing_behind_it():
+    case = Case(UNSIZED)
+    case.bodies.finish_door.clear()
+    case.feed(send(1))
+    await settled()
+    case.bodies.fails_at = 0
+    case.feed(send(2) + send(3) + b"BEGIN\ntransaction:t\n\n\0" + send(4)[:2500])
+    await settled()
+    assert case.refused == []
+    case.bodies.fails_at = None
+    case.bodies.finish_door.set()
+    await settled()
+    assert [number for number, _ in case.published] == [1]
+    assert [number for _, number in case.refused] == ["2"]
+    assert case.others == []
+    assert [writer.is_abandoned for writer in case.bodies.writers] == [False, True, True]
 
 
-def test_the_first_of_two_problems_counts():
-    async def scenario(case):
-        case.bodies.door.clear()
-        case.bodies.fails_at = 0
-        case.feed(send(1) + send(2) + b"NONSENSE\n\n\0")
-        await settled()
-        assert case.refused == []
-        case.bodies.door.set()
-        await settled()
-        assert [number for _, number in case.refused] == ["1"]
-
-    run(scenario)
+async def test_the_first_of_two_problems_counts():
+    case = Case(UNSIZED)
+    case.bodies.door.clear()
+    case.bodies.fails_at = 0
+    case.feed(send(1) + send(2) + b"NONSENSE\n\n\0")
+    await settled()
+    assert case.refused == []
+    case.bodies.door.set()
+    await settled()
+    assert [number for _, number in case.refused] == ["1"]
 
 
-def test_a_defect_ends_the_connection():
-    async def scenario(case):
-        case.error = ValueError("a defect")
-        case.feed(send(1) + send(2))
-        await settled()
-        assert (case.crashes, case.refused, case.large.is_busy) == ([case.error], [], False)
-
-    run(scenario)
+async def test_a_defect_ends_the_connection():
+    case = Case(UNSIZED)
+    case.error = ValueError("a defect")
+    case.feed(send(1) + send(2))
+    await settled()
+    assert (case.crashes, case.refused, case.large.is_busy) == ([case.error], [], False)
 
 
-def test_a_store_that_fails_is_told_once_with_the_frame():
-    async def scenario(case):
-        case.bodies.fails_at = 0
-        case.feed(send(1) + send(2))
-        await settled()
-        assert [number for _, number in case.refused] == ["1"]
-        assert all(writer.is_abandoned for writer in case.bodies.writers)
-
-    run(scenario)
+async def test_a_store_that_fails_is_told_once_with_the_frame():
+    case = Case(UNSIZED)
+    case.bodies.fails_at = 0
+    case.feed(send(1) + send(2))
+    await settled()
+    assert [number for _, number in case.refused] == ["1"]
+    assert all(writer.is_abandoned for writer in case.bodies.writers)
 
 
-def test_a_broker_that_refuses_is_told_with_the_frame():
-    async def scenario(case):
-        case.error = RequestError("no")
-        case.feed(send(1))
-        await settled()
-        assert case.refused == [(case.error, "1")]
-
-    run(scenario)
+async def test_a_broker_that_refuses_is_told_with_the_frame():
+    case = Case(UNSIZED)
+    case.error = RequestError("no")
+    case.feed(send(1))
+    await settled()
+    assert case.refused == [(case.error, "1")]
 
 
-def test_a_body_without_its_nul_is_an_error():
-    async def scenario(case):
-        case.feed(send(1) + send(2)[:-1] + b"x")
-        with pytest.raises(PeerProtocolError):
-            case.decoder.receive_data(b"more")
-        await settled()
-        assert [number for number, _ in case.published] == [1]
-        ((error, number),) = case.refused
-        assert ("not the NUL" in str(error), number) == (True, "2")
-        assert case.bodies.writers[1].is_abandoned
-
-    run(scenario)
+async def test_a_body_without_its_nul_is_an_error():
+    case = Case(UNSIZED)
+    case.feed(send(1) + send(2)[:-1] + b"x")
+    with pytest.raises(PeerProtocolError):
+        case.decoder.receive_data(b"more")
+    await settled()
+    assert [number for number, _ in case.published] == [1]
+    ((error, number),) = case.refused
+    assert ("not the NUL" in str(error), number) == (True, "2")
+    assert case.bodies.writers[1].is_abandoned
 
 
 @pytest.mark.parametrize(
@@ -510,25 +468,23 @@ def test_a_long_body_is_looked_through_once():
 
 
 @pytest.mark.parametrize("step", [1, 700, 1 << 20])
-def test_a_body_that_grows_above_the_limit_is_refused_with_its_frame(step):
+async def test_a_body_that_grows_above_the_limit_is_refused_with_its_frame(step):
     limits = Limits(large_bytes_min=2000, large_bytes_max=4000, large_unsized=True)
 
-    async def scenario(case):
-        data = open_send(1, 4000) + open_send(2, 4001)
-        for at in range(0, len(data), step):
-            if case.refused:
-                break
-            case.feed(data[at : at + step])
-            await asyncio.sleep(0)
-        await settled()
-        assert [number for number, _ in case.published] == [1]
-        ((error, number),) = case.refused
-        assert "limit of 4000 bytes" in str(error)
-        if step < 4000:  # else it is refused before there is anything to write
-            assert number == "2"
-            assert case.bodies.writers[1].is_abandoned
-
-    run(scenario, limits)
+    case = Case(limits)
+    data = open_send(1, 4000) + open_send(2, 4001)
+    for at in range(0, len(data), step):
+        if case.refused:
+            break
+        case.feed(data[at : at + step])
+        await asyncio.sleep(0)
+    await settled()
+    assert [number for number, _ in case.published] == [1]
+    ((error, number),) = case.refused
+    assert "limit of 4000 bytes" in str(error)
+    if step < 4000:  # else it is refused before there is anything to write
+        assert number == "2"
+        assert case.bodies.writers[1].is_abandoned
 
 
 @pytest.mark.parametrize("head", [b"SEND\nretain:true\n\n", b"BEGIN\n\n"])

@@ -457,30 +457,18 @@ class TestLargeSendsBeforeTheEnd:
     """What was received whole counts, however the connection ends, as with small messages."""
 
     @pytest.fixture
-    def ending(self, make_harness):
-        """Runs a scenario with a connected session whose store syncs when it is told to."""
-
-        def run(scenario, **options):
-            async def main():
-                bodies = FakeBodies()
-                bodies.size_min = LARGE
-                harness = make_harness(
-                    StompOptions(**options), loop=asyncio.get_running_loop(), large_bodies=bodies
-                )
-                harness.session.data_received(
-                    b"CONNECT\naccept-version:1.2\nheart-beat:1000,0\n\n\0"
-                )
-                await settled()
-                harness.frames()
-                harness.connection.take()
-                bodies.finish_door.clear()
-                async with asyncio.timeout(20):
-                    await scenario(harness, bodies)
-                assert harness.session.state is State.CLOSED
-
-            asyncio.run(main())
-
-        return run
+    async def ending(self, make_harness):
+        """A connected session whose store syncs when it is told to, and which is to end."""
+        bodies = FakeBodies()
+        bodies.size_min = LARGE
+        harness = make_harness(StompOptions(), loop=asyncio.get_running_loop(), large_bodies=bodies)
+        harness.session.data_received(b"CONNECT\naccept-version:1.2\nheart-beat:1000,0\n\n\0")
+        await settled()
+        harness.frames()
+        harness.connection.take()
+        bodies.finish_door.clear()
+        yield harness, bodies
+        assert harness.session.state is State.CLOSED
 
     async def feed(self, harness, *texts):
         harness.session.data_received("".join(texts).encode())
@@ -493,183 +481,161 @@ class TestLargeSendsBeforeTheEnd:
             for call in harness.connection.take("check_publish", "writable")
         ]
 
-    def test_the_end_of_the_socket_waits_for_them(self, ending):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1), large_send(2), large_send(3)[:-1])
-            harness.session.lost(None)
-            assert harness.connection.take("check_publish") == [("writable", False)]
-            assert (harness.session.state, harness.ended) == (State.CONNECTED, [])
-            assert harness.deliver("nobody", 1) == []
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == [1, 2, "disconnect"]
-            assert harness.ended == [harness.session]
+    async def test_the_end_of_the_socket_waits_for_them(self, ending):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1), large_send(2), large_send(3)[:-1])
+        harness.session.lost(None)
+        assert harness.connection.take("check_publish") == [("writable", False)]
+        assert (harness.session.state, harness.ended) == (State.CONNECTED, [])
+        assert harness.deliver("nobody", 1) == []
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == [1, 2, "disconnect"]
+        assert harness.ended == [harness.session]
 
-        ending(scenario)
-
-    def test_with_nothing_whole_it_does_not_wait(self, ending):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1)[:-1])
-            harness.session.lost(None)
-            assert self.published(harness) == ["disconnect"]
-            assert harness.ended == [harness.session]
-            assert bodies.writers[0].is_abandoned
-
-        ending(scenario)
+    async def test_with_nothing_whole_it_does_not_wait(self, ending):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1)[:-1])
+        harness.session.lost(None)
+        assert self.published(harness) == ["disconnect"]
+        assert harness.ended == [harness.session]
+        assert bodies.writers[0].is_abandoned
 
     @pytest.mark.parametrize("cut", [0, 1])
-    def test_what_was_sent_behind_them_is_handled_too(self, ending, cut):
-        async def scenario(harness, bodies):
-            await self.feed(
-                harness,
-                large_send(1),
-                "BEGIN\ntransaction:t\n\n\0",
-                small_send(2),
-                *[large_send(number) for number in range(3, 10)],
-                "COMMIT\ntransaction:t\n\n\0",
-                small_send(10)[: -cut or None],
-            )
-            assert self.published(harness) == []
-            harness.session.lost(ConnectionResetError("gone"))
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == [
-                1,
-                "begin",
-                *range(2, 10),
-                "commit",
-                *([] if cut else [10]),
-                "disconnect",
-            ]
-            assert harness.ended == [harness.session]
+    async def test_what_was_sent_behind_them_is_handled_too(self, ending, cut):
+        harness, bodies = ending
+        await self.feed(
+            harness,
+            large_send(1),
+            "BEGIN\ntransaction:t\n\n\0",
+            small_send(2),
+            *[large_send(number) for number in range(3, 10)],
+            "COMMIT\ntransaction:t\n\n\0",
+            small_send(10)[: -cut or None],
+        )
+        assert self.published(harness) == []
+        harness.session.lost(ConnectionResetError("gone"))
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == [
+            1,
+            "begin",
+            *range(2, 10),
+            "commit",
+            *([] if cut else [10]),
+            "disconnect",
+        ]
+        assert harness.ended == [harness.session]
 
-        ending(scenario)
+    async def test_a_disconnect_behind_them_is_graceful(self, ending):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1), "DISCONNECT\n\n\0")
+        harness.session.lost(None)
+        bodies.finish_door.set()
+        await settled()
+        calls = harness.connection.take("check_publish", "writable")
+        assert [call[0] for call in calls] == ["publish", "synchronize", "disconnect"]
+        assert calls[-1] == ("disconnect", {"graceful": True})
 
-    def test_a_disconnect_behind_them_is_graceful(self, ending):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1), "DISCONNECT\n\n\0")
-            harness.session.lost(None)
-            bodies.finish_door.set()
-            await settled()
-            calls = harness.connection.take("check_publish", "writable")
-            assert [call[0] for call in calls] == ["publish", "synchronize", "disconnect"]
-            assert calls[-1] == ("disconnect", {"graceful": True})
-
-        ending(scenario)
-
-    def test_a_bad_frame_behind_them_is_refused_in_its_turn(self, ending):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1), small_send(2), "NONSENSE\n\n\0", small_send(3))
-            assert harness.frames() == []
-            assert not harness.link.is_reading
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == [1, 2, "disconnect"]
-            assert "unknown command" in harness.error().headers["message"]
-            harness.session.lost(None)
-            assert harness.ended == [harness.session]
-
-        ending(scenario)
+    async def test_a_bad_frame_behind_them_is_refused_in_its_turn(self, ending):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1), small_send(2), "NONSENSE\n\n\0", small_send(3))
+        assert harness.frames() == []
+        assert not harness.link.is_reading
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == [1, 2, "disconnect"]
+        assert "unknown command" in harness.error().headers["message"]
+        harness.session.lost(None)
+        assert harness.ended == [harness.session]
 
     @pytest.mark.parametrize("lost", [False, True])
-    def test_a_bad_large_one_behind_them_is_refused_in_its_turn(self, ending, lost):
-        async def scenario(harness, bodies):
-            bad = large_send(2, receipt="r", transaction="unknown")
-            await self.feed(harness, large_send(1), bad, small_send(3))
-            if lost:
-                harness.session.lost(None)
-                harness.link.is_closing = True
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == [1, "disconnect"]
-            if not lost:
-                assert harness.error().headers["receipt-id"] == "r"
-                harness.session.lost(None)
-            assert harness.ended == [harness.session]
+    async def test_a_bad_large_one_behind_them_is_refused_in_its_turn(self, ending, lost):
+        harness, bodies = ending
+        bad = large_send(2, receipt="r", transaction="unknown")
+        await self.feed(harness, large_send(1), bad, small_send(3))
+        if lost:
+            harness.session.lost(None)
+            harness.link.is_closing = True
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == [1, "disconnect"]
+        if not lost:
+            assert harness.error().headers["receipt-id"] == "r"
+            harness.session.lost(None)
+        assert harness.ended == [harness.session]
 
-        ending(scenario)
-
-    def test_a_client_that_falls_silent_is_told_so_behind_them(self, ending):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1), large_send(2)[:100])
-            harness.session._heart_beat_expired(2.0)
-            await settled()
-            assert harness.frames() == []
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == [1, "disconnect"]
-            assert "no heart-beat" in harness.error().headers["message"]
-            assert bodies.writers[1].is_abandoned
-
-        ending(scenario)
+    async def test_a_client_that_falls_silent_is_told_so_behind_them(self, ending):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1), large_send(2)[:100])
+        harness.session._heart_beat_expired(2.0)
+        await settled()
+        assert harness.frames() == []
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == [1, "disconnect"]
+        assert "no heart-beat" in harness.error().headers["message"]
+        assert bodies.writers[1].is_abandoned
 
     @pytest.mark.parametrize("lost", [False, True])
     @pytest.mark.parametrize("how", ["closed", "end", "failed"])
-    def test_the_gateways_own_end_does_not_wait(self, ending, how, lost):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1), small_send(2))
-            if lost:
-                harness.session.lost(None)
-                harness.link.is_closing = True
-            error = ConnectionEndedError("shutdown", "over")
-            if how == "failed":
-                harness.session.failed("r", error)
-            else:
-                getattr(harness.session, how)(error)
-            await settled()
-            if not lost:
-                assert harness.error().headers["message"] == "over"
-                harness.session.lost(None)
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == ([] if how == "closed" else ["disconnect"])
-            assert harness.ended == [harness.session]
-            assert bodies.writers[0].is_abandoned
-
-        ending(scenario)
-
-    def test_a_message_that_cannot_be_written_to_the_end_does_not_end_them(self, ending):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1))
-            harness.session._large_broke(StoreIOError("damaged"))
-            assert harness.link.is_aborted
+    async def test_the_gateways_own_end_does_not_wait(self, ending, how, lost):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1), small_send(2))
+        if lost:
             harness.session.lost(None)
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == [1, "disconnect"]
-            assert harness.ended == [harness.session]
-
-        ending(scenario)
-
-    def test_a_refused_one_ends_the_lost_connection(self, ending):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1), large_send(2))
-            harness.connection.fail["publish"] = RequestError("no")
+            harness.link.is_closing = True
+        error = ConnectionEndedError("shutdown", "over")
+        if how == "failed":
+            harness.session.failed("r", error)
+        else:
+            getattr(harness.session, how)(error)
+        await settled()
+        if not lost:
+            assert harness.error().headers["message"] == "over"
             harness.session.lost(None)
-            bodies.finish_door.set()
-            await settled()
-            assert self.published(harness) == ["disconnect"]
-            assert harness.ended == [harness.session]
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == ([] if how == "closed" else ["disconnect"])
+        assert harness.ended == [harness.session]
+        assert bodies.writers[0].is_abandoned
 
-        ending(scenario)
+    async def test_a_message_that_cannot_be_written_to_the_end_does_not_end_them(self, ending):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1))
+        harness.session._large_broke(StoreIOError("damaged"))
+        assert harness.link.is_aborted
+        harness.session.lost(None)
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == [1, "disconnect"]
+        assert harness.ended == [harness.session]
+
+    async def test_a_refused_one_ends_the_lost_connection(self, ending):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1), large_send(2))
+        harness.connection.fail["publish"] = RequestError("no")
+        harness.session.lost(None)
+        bodies.finish_door.set()
+        await settled()
+        assert self.published(harness) == ["disconnect"]
+        assert harness.ended == [harness.session]
 
     @pytest.mark.parametrize("lost", [False, True])
-    def test_a_defect_ends_the_connection(self, ending, lost, caplog):
-        async def scenario(harness, bodies):
-            await self.feed(harness, large_send(1))
-            harness.connection.fail["publish"] = ValueError("a defect")
-            if lost:
-                harness.session.lost(None)
-            bodies.finish_door.set()
-            await settled()
-            if not lost:
-                assert harness.link.is_aborted
-                harness.session.lost(None)
-            assert self.published(harness) == ["disconnect"]
-            assert harness.ended == [harness.session]
-            assert "a defect" in caplog.text
-
-        ending(scenario)
+    async def test_a_defect_ends_the_connection(self, ending, lost, caplog):
+        harness, bodies = ending
+        await self.feed(harness, large_send(1))
+        harness.connection.fail["publish"] = ValueError("a defect")
+        if lost:
+            harness.session.lost(None)
+        bodies.finish_door.set()
+        await settled()
+        if not lost:
+            assert harness.link.is_aborted
+            harness.session.lost(None)
+        assert self.published(harness) == ["disconnect"]
+        assert harness.ended == [harness.session]
+        assert "a defect" in caplog.text
 
 
 def random_frames(chance):
@@ -735,17 +701,14 @@ async def what_the_broker_is_told(make_harness, texts, bodies, chance):
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_a_lost_client_sent_the_same_whether_bodies_are_streamed_or_not(make_harness, seed):
-    async def main():
-        async with asyncio.timeout(20):
-            chance = random.Random(seed)
-            data = random_frames(chance).encode()
-            data = data[: chance.choice([len(data), chance.randrange(len(data) + 1)])]
-            cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
-            texts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-            bodies = FakeBodies()
-            bodies.size_min = LARGE
-            plain = await what_the_broker_is_told(make_harness, texts, None, chance)
-            assert await what_the_broker_is_told(make_harness, texts, bodies, chance) == plain
-
-    asyncio.run(main())
+async def test_a_lost_client_sent_the_same_whether_bodies_are_streamed_or_not(make_harness, seed):
+    async with asyncio.timeout(20):
+        chance = random.Random(seed)
+        data = random_frames(chance).encode()
+        data = data[: chance.choice([len(data), chance.randrange(len(data) + 1)])]
+        cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
+        texts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        bodies = FakeBodies()
+        bodies.size_min = LARGE
+        plain = await what_the_broker_is_told(make_harness, texts, None, chance)
+        assert await what_the_broker_is_told(make_harness, texts, bodies, chance) == plain

@@ -5,23 +5,12 @@ import asyncio
 import pytest
 import trustme
 import uvloop
+from async_tests import watched
 from cryptography.hazmat.primitives import serialization as pem
-from link_recorder import TIMEOUT_S
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request):
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-    def runner(coroutine):
-        async def bounded():
-            async with asyncio.timeout(TIMEOUT_S):
-                return await coroutine
-
-        with asyncio.Runner(loop_factory=factory) as made:
-            return made.run(bounded())
-
-    return runner
+def pytest_asyncio_loop_factories():
+    return {"asyncio": watched(asyncio.new_event_loop), "uvloop": watched(uvloop.new_event_loop)}
 
 
 @pytest.fixture(scope="session")

@@ -47,40 +47,37 @@ def test_tcp_stays_what_it_was():
     assert isinstance(make("tcp"), TcpListener)
 
 
-def test_wss_carries_messages_subject_and_subprotocol(run, files, authority):
+async def test_wss_carries_messages_subject_and_subprotocol(files, authority):
     handlers = []
 
     def make_handler():
         handlers.append(Recorder(lambda data: data.upper()))
         return handlers[-1]
 
-    async def scenario():
-        listener = make(
-            "wss",
-            make_handler,
-            tls_certificate=str(files / "both.pem"),
-            tls_client_certificate="required",
-            tls_ca=str(files / "ca.pem"),
-        )
-        host, port = await listener.start()
-        context = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
-        context.load_cert_chain(files / "client.pem", files / "client.key")
-        url = f"wss://{host}:{port}"
-        names: Any = ["v12.stomp"]
-        async with connect(url, ssl=context, proxy=None, subprotocols=names) as client:
-            await client.send("text")
-            assert await client.recv() == "TEXT"
-            await client.send(b"x" * 300_000)
-            received = 0
-            while received < 300_000:
-                received += len(await client.recv())
-            assert handlers[0].link.subprotocol == "v12.stomp"
-            assert handlers[0].link.tls_subject.startswith("CN=anna,")
-            assert listener.connection_count == 1
-            stopping = asyncio.create_task(listener.stop(5.0))
-            await client.wait_closed()
-            await stopping
-            assert client.close_code == 1001
-        assert isinstance(handlers[0].events[-1], tuple)
-
-    run(scenario())
+    listener = make(
+        "wss",
+        make_handler,
+        tls_certificate=str(files / "both.pem"),
+        tls_client_certificate="required",
+        tls_ca=str(files / "ca.pem"),
+    )
+    host, port = await listener.start()
+    context = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+    context.load_cert_chain(files / "client.pem", files / "client.key")
+    url = f"wss://{host}:{port}"
+    names: Any = ["v12.stomp"]
+    async with connect(url, ssl=context, proxy=None, subprotocols=names) as client:
+        await client.send("text")
+        assert await client.recv() == "TEXT"
+        await client.send(b"x" * 300_000)
+        received = 0
+        while received < 300_000:
+            received += len(await client.recv())
+        assert handlers[0].link.subprotocol == "v12.stomp"
+        assert handlers[0].link.tls_subject.startswith("CN=anna,")
+        assert listener.connection_count == 1
+        stopping = asyncio.create_task(listener.stop(5.0))
+        await client.wait_closed()
+        await stopping
+        assert client.close_code == 1001
+    assert isinstance(handlers[0].events[-1], tuple)

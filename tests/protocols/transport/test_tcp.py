@@ -53,172 +53,148 @@ async def connected(port, handlers):
     return reader, writer, handlers[-1]
 
 
-def test_bytes_go_both_ways_and_the_peer_has_a_name(run):
-    async def scenario():
-        async with listening(lambda: Recorder(lambda data: data.upper())) as (
-            listener,
-            handlers,
-            port,
-        ):
-            reader, writer, handler = await connected(port, handlers)
-            writer.write(b"hello")
-            assert await reader.readexactly(5) == b"HELLO"
-            name = "{}:{}".format(*writer.get_extra_info("sockname"))
-            assert handler.link.peer == name
-            assert listener.connection_count == 1
-            await hang_up(writer)
-            await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            assert handler.events == ["opened", "data", ("closed", None)]
-            assert handler.link.is_closing
-            assert listener.connection_count == 0
-
-    run(scenario())
-
-
-def test_ipv6_peers_are_written_with_brackets(run):
-    async def scenario():
-        handler = Recorder()
-        listener = TcpListener("::1", 0, lambda: handler, connections_max=1)
-        try:
-            host, port = await listener.start()
-        except OSError:
-            pytest.skip("no IPv6 here")
-        _, writer = await asyncio.open_connection(host, port)
-        await handler.until(lambda h: h.link is not None)
-        assert handler.link.peer.startswith("[::1]:")
+async def test_bytes_go_both_ways_and_the_peer_has_a_name():
+    async with listening(lambda: Recorder(lambda data: data.upper())) as (
+        listener,
+        handlers,
+        port,
+    ):
+        reader, writer, handler = await connected(port, handlers)
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"HELLO"
+        name = "{}:{}".format(*writer.get_extra_info("sockname"))
+        assert handler.link.peer == name
+        assert listener.connection_count == 1
         await hang_up(writer)
-        await listener.stop(1.0)
-
-    run(scenario())
-
-
-def test_a_port_in_use_is_an_os_error(run):
-    async def scenario():
-        async with listening() as (_, _, port):
-            second = TcpListener("127.0.0.1", port, Recorder, connections_max=1)
-            with pytest.raises(OSError, match=r"in use"):
-                await second.start()
-
-    run(scenario())
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        assert handler.events == ["opened", "data", ("closed", None)]
+        assert handler.link.is_closing
+        assert listener.connection_count == 0
 
 
-def test_sockets_do_not_wait_for_more_to_send_and_notice_dead_peers(run):
-    async def scenario():
-        async with listening() as (_, handlers, port):
-            _, writer, handler = await connected(port, handlers)
-            sock = handler.link._transport.get_extra_info("socket")
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            await hang_up(writer)
-
-    run(scenario())
-
-
-def test_one_connection_too_many_is_told_and_closed(run, caplog):
-    async def scenario():
-        async with listening(connections_max=1, refusal=b"full\n") as (listener, handlers, port):
-            _, writer, handler = await connected(port, handlers)
-            for _ in range(3):
-                reader, refused = await asyncio.open_connection("127.0.0.1", port)
-                assert await reader.read() == b"full\n"
-                await hang_up(refused)
-            assert len(handlers) == 1
-            assert caplog.text.count("connections refused connections_max=1") == 1
-            await hang_up(writer)
-            await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            _, writer, _ = await connected(port, handlers)
-            assert listener.connection_count == 1
-            await hang_up(writer)
-
-    run(scenario())
+async def test_ipv6_peers_are_written_with_brackets():
+    handler = Recorder()
+    listener = TcpListener("::1", 0, lambda: handler, connections_max=1)
+    try:
+        host, port = await listener.start()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    _, writer = await asyncio.open_connection(host, port)
+    await handler.until(lambda h: h.link is not None)
+    assert handler.link.peer.startswith("[::1]:")
+    await hang_up(writer)
+    await listener.stop(1.0)
 
 
-def test_refusals_are_logged_now_and_then_with_their_number(run, caplog, monkeypatch):
+async def test_a_port_in_use_is_an_os_error():
+    async with listening() as (_, _, port):
+        second = TcpListener("127.0.0.1", port, Recorder, connections_max=1)
+        with pytest.raises(OSError, match=r"in use"):
+            await second.start()
+
+
+async def test_sockets_do_not_wait_for_more_to_send_and_notice_dead_peers():
+    async with listening() as (_, handlers, port):
+        _, writer, handler = await connected(port, handlers)
+        sock = handler.link._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        await hang_up(writer)
+
+
+async def test_one_connection_too_many_is_told_and_closed(caplog):
+    async with listening(connections_max=1, refusal=b"full\n") as (listener, handlers, port):
+        _, writer, handler = await connected(port, handlers)
+        for _ in range(3):
+            reader, refused = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b"full\n"
+            await hang_up(refused)
+        assert len(handlers) == 1
+        assert caplog.text.count("connections refused connections_max=1") == 1
+        await hang_up(writer)
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        _, writer, _ = await connected(port, handlers)
+        assert listener.connection_count == 1
+        await hang_up(writer)
+
+
+async def test_refusals_are_logged_now_and_then_with_their_number(caplog, monkeypatch):
     monkeypatch.setattr(tcp, "LOG_EVERY_S", 0.3)
 
-    async def scenario():
-        async with listening(connections_max=1, refusal=b"full\n") as (_, handlers, port):
+    async with listening(connections_max=1, refusal=b"full\n") as (_, handlers, port):
 
-            async def is_full():
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                told = await reader.read()
-                await hang_up(writer)
-                return told == b"full\n"
+        async def is_full():
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            told = await reader.read()
+            await hang_up(writer)
+            return told == b"full\n"
 
-            for _ in range(3):  # each time the limit is left and reached again
-                _, writer, handler = await connected(port, handlers)
-                assert await is_full()
-                await hang_up(writer)
-                await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            assert caplog.text.count("connections refused") == 1
-            await asyncio.sleep(tcp.LOG_EVERY_S)
-            _, writer, _ = await connected(port, handlers)
+        for _ in range(3):  # each time the limit is left and reached again
+            _, writer, handler = await connected(port, handlers)
             assert await is_full()
             await hang_up(writer)
-            assert re.findall(r"refused connections_max=1 count=(\d+)", caplog.text) == ["1", "3"]
-
-    run(scenario())
-
-
-def test_without_descriptors_the_others_go_on_and_accepting_rests(run, caplog):
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
-            reader, writer, _ = await connected(port, handlers)
-            late = socket.socket()
-            late.setblocking(False)
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            free = os.dup(0)
-            os.close(free)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))  # not one more
-            try:
-                await loop.sock_connect(late, ("127.0.0.1", port))  # the kernel takes it
-                began, used = loop.time(), time.thread_time()
-                while "accept failed" not in caplog.text:
-                    await asyncio.sleep(0)
-                while loop.time() - began < 5 * tcp.ACCEPT_RETRY_S / 2:
-                    await asyncio.sleep(tcp.ACCEPT_RETRY_S / 10)
-                    writer.write(b"x")
-                    assert await reader.readexactly(1) == b"x"
-                assert time.thread_time() - used < (loop.time() - began) / 2, "it spins"
-                assert caplog.text.count("accept failed") == 1
-                assert len(handlers) == 1
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            await loop.sock_sendall(late, b"late")
-            assert await loop.sock_recv(late, 4) == b"late"
-            late.close()
-            await hang_up(writer)
-
-    run(scenario())
-
-
-def test_a_socket_too_many_of_all_listeners_is_closed_without_a_word(run):
-    async def scenario():
-        sockets = TwoSockets()
-        async with (
-            listening(refusal=b"full\n", sockets=sockets) as (_, handlers, port),
-            listening(connections_max=1, refusal=b"full\n", sockets=sockets) as (_, others, other),
-        ):
-            _, writer, _ = await connected(port, handlers)
-            _, second, handler = await connected(other, others)
-            for asked in (port, other):
-                reader, refused = await asyncio.open_connection("127.0.0.1", asked)
-                with contextlib.suppress(ConnectionResetError):
-                    assert await reader.read() == b""
-                await hang_up(refused)
-            await hang_up(second)
             await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            _, third, _ = await connected(port, handlers)
-            await hang_up(third)
-            await hang_up(writer)
-        assert sockets.count == 0
+        assert caplog.text.count("connections refused") == 1
+        await asyncio.sleep(tcp.LOG_EVERY_S)
+        _, writer, _ = await connected(port, handlers)
+        assert await is_full()
+        await hang_up(writer)
+        assert re.findall(r"refused connections_max=1 count=(\d+)", caplog.text) == ["1", "3"]
 
-    run(scenario())
+
+async def test_without_descriptors_the_others_go_on_and_accepting_rests(caplog):
+    loop = asyncio.get_running_loop()
+    async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
+        reader, writer, _ = await connected(port, handlers)
+        late = socket.socket()
+        late.setblocking(False)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))  # not one more
+        try:
+            await loop.sock_connect(late, ("127.0.0.1", port))  # the kernel takes it
+            began, used = loop.time(), time.thread_time()
+            while "accept failed" not in caplog.text:
+                await asyncio.sleep(0)
+            while loop.time() - began < 5 * tcp.ACCEPT_RETRY_S / 2:
+                await asyncio.sleep(tcp.ACCEPT_RETRY_S / 10)
+                writer.write(b"x")
+                assert await reader.readexactly(1) == b"x"
+            assert time.thread_time() - used < (loop.time() - began) / 2, "it spins"
+            assert caplog.text.count("accept failed") == 1
+            assert len(handlers) == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await loop.sock_sendall(late, b"late")
+        assert await loop.sock_recv(late, 4) == b"late"
+        late.close()
+        await hang_up(writer)
+
+
+async def test_a_socket_too_many_of_all_listeners_is_closed_without_a_word():
+    sockets = TwoSockets()
+    async with (
+        listening(refusal=b"full\n", sockets=sockets) as (_, handlers, port),
+        listening(connections_max=1, refusal=b"full\n", sockets=sockets) as (_, others, other),
+    ):
+        _, writer, _ = await connected(port, handlers)
+        _, second, handler = await connected(other, others)
+        for asked in (port, other):
+            reader, refused = await asyncio.open_connection("127.0.0.1", asked)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            await hang_up(refused)
+        await hang_up(second)
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        _, third, _ = await connected(port, handlers)
+        await hang_up(third)
+        await hang_up(writer)
+    assert sockets.count == 0
 
 
 @pytest.mark.parametrize("place", ["opened", "data_received", "pause_writing", "resume_writing"])
-def test_an_exception_in_a_handler_ends_only_its_connection(run, caplog, place):
+async def test_an_exception_in_a_handler_ends_only_its_connection(caplog, place):
     class Faulty(Recorder):
         pass
 
@@ -247,166 +223,136 @@ def test_an_exception_in_a_handler_ends_only_its_connection(run, caplog, place):
             await hang_up(writer)
             await hang_up(good_writer)
 
-    run(scenario())
+    await scenario()
 
 
-def test_an_exception_while_closing_is_logged(run, caplog):
+async def test_an_exception_while_closing_is_logged(caplog):
     class Faulty(Recorder):
         def closed(self, error):
             super().closed(error)
             raise RuntimeError("bug at the end")
 
-    async def scenario():
-        async with listening(Faulty) as (listener, handlers, port):
-            _, writer, handler = await connected(port, handlers)
-            await hang_up(writer)
-            await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            await asyncio.sleep(0)
-            assert listener.connection_count == 0
-        assert "bug at the end" in caplog.text
-
-    run(scenario())
+    async with listening(Faulty) as (listener, handlers, port):
+        _, writer, handler = await connected(port, handlers)
+        await hang_up(writer)
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        await asyncio.sleep(0)
+        assert listener.connection_count == 0
+    assert "bug at the end" in caplog.text
 
 
-def test_close_delivers_the_last_bytes_though_input_is_unread(run):
+async def test_close_delivers_the_last_bytes_though_input_is_unread():
     """Closing with unread input would reset the connection and destroy the answer."""
 
-    async def scenario():
-        async with listening() as (_, handlers, port):
-            reader, writer, handler = await connected(port, handlers)
-            handler.link.pause_reading()
-            writer.write(b"x" * 3_000_000)  # more than the socket buffers of one side hold
-            handler.link.send(b"the ")
-            handler.link.send(b"reason")
-            handler.link.close()
-            handler.link.send(b"too late")
-            handler.link.close()
-            assert handler.link.is_closing
-            assert await reader.read() == b"the reason"
-            await hang_up(writer)
-            await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            assert handler.data == b""
-
-    run(scenario())
+    async with listening() as (_, handlers, port):
+        reader, writer, handler = await connected(port, handlers)
+        handler.link.pause_reading()
+        writer.write(b"x" * 3_000_000)  # more than the socket buffers of one side hold
+        handler.link.send(b"the ")
+        handler.link.send(b"reason")
+        handler.link.close()
+        handler.link.send(b"too late")
+        handler.link.close()
+        assert handler.link.is_closing
+        assert await reader.read() == b"the reason"
+        await hang_up(writer)
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        assert handler.data == b""
 
 
-def test_a_peer_that_never_hangs_up_is_aborted_after_the_linger_time(run, monkeypatch):
+async def test_a_peer_that_never_hangs_up_is_aborted_after_the_linger_time(monkeypatch):
     monkeypatch.setattr(tcp, "CLOSE_LINGER_S", 0.01)
 
-    async def scenario():
-        async with listening() as (_, handlers, port):
-            reader, writer, handler = await connected(port, handlers)
-            handler.link.close()
-            await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            with contextlib.suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            await hang_up(writer)
-
-    run(scenario())
+    async with listening() as (_, handlers, port):
+        reader, writer, handler = await connected(port, handlers)
+        handler.link.close()
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        await hang_up(writer)
 
 
-def test_abort_drops_what_was_not_written(run):
-    async def scenario():
-        async with listening() as (_, handlers, port):
-            reader, writer, handler = await connected(port, handlers)
-            handler.link.send(b"lost")
-            handler.link.abort()
-            await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            with contextlib.suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            await hang_up(writer)
-
-    run(scenario())
+async def test_abort_drops_what_was_not_written():
+    async with listening() as (_, handlers, port):
+        reader, writer, handler = await connected(port, handlers)
+        handler.link.send(b"lost")
+        handler.link.abort()
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        await hang_up(writer)
 
 
-def test_pausing_stops_the_bytes_and_both_may_be_repeated(run):
-    async def scenario():
-        async with listening() as (_, handlers, port):
-            _, writer, handler = await connected(port, handlers)
-            handler.link.resume_reading()
-            handler.link.pause_reading()
-            handler.link.pause_reading()
-            writer.write(b"x")
-            await writer.drain()
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert handler.data == b""
-            handler.link.resume_reading()
-            handler.link.resume_reading()
-            await handler.until(lambda h: h.data == b"x")
-            await hang_up(writer)
-
-    run(scenario())
+async def test_pausing_stops_the_bytes_and_both_may_be_repeated():
+    async with listening() as (_, handlers, port):
+        _, writer, handler = await connected(port, handlers)
+        handler.link.resume_reading()
+        handler.link.pause_reading()
+        handler.link.pause_reading()
+        writer.write(b"x")
+        await writer.drain()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert handler.data == b""
+        handler.link.resume_reading()
+        handler.link.resume_reading()
+        await handler.until(lambda h: h.data == b"x")
+        await hang_up(writer)
 
 
-def test_a_peer_that_does_not_read_pauses_the_handler(run):
-    async def scenario():
-        async with listening() as (_, handlers, port):
-            reader, writer, handler = await connected(port, handlers)
-            sent = 0
-            while "pause" not in handler.events:
-                handler.link.send(b"x" * 100_000)
-                sent += 100_000
-                await asyncio.sleep(0)
-            await reader.readexactly(sent)
-            await handler.until(lambda h: "resume" in h.events)
-            await hang_up(writer)
-
-    run(scenario())
+async def test_a_peer_that_does_not_read_pauses_the_handler():
+    async with listening() as (_, handlers, port):
+        reader, writer, handler = await connected(port, handlers)
+        sent = 0
+        while "pause" not in handler.events:
+            handler.link.send(b"x" * 100_000)
+            sent += 100_000
+            await asyncio.sleep(0)
+        await reader.readexactly(sent)
+        await handler.until(lambda h: "resume" in h.events)
+        await hang_up(writer)
 
 
-def test_stop_tells_every_peer_and_waits_for_them(run):
-    async def scenario():
-        async with listening() as (listener, handlers, port):
-            reader, writer, handler = await connected(port, handlers)
-            handler.link.send(b"bye")
-            stopping = asyncio.create_task(listener.stop(TIMEOUT_S))
-            assert await reader.read() == b"bye"
-            await hang_up(writer)
-            await stopping
-            assert isinstance(handler.events[-1], tuple)
-            with pytest.raises(OSError, match=r"[Cc]onnect"):
-                await asyncio.open_connection("127.0.0.1", port)
-            await listener.stop(1.0)
-            await listener.stop_accepting()
-
-    run(scenario())
+async def test_stop_tells_every_peer_and_waits_for_them():
+    async with listening() as (listener, handlers, port):
+        reader, writer, handler = await connected(port, handlers)
+        handler.link.send(b"bye")
+        stopping = asyncio.create_task(listener.stop(TIMEOUT_S))
+        assert await reader.read() == b"bye"
+        await hang_up(writer)
+        await stopping
+        assert isinstance(handler.events[-1], tuple)
+        with pytest.raises(OSError, match=r"[Cc]onnect"):
+            await asyncio.open_connection("127.0.0.1", port)
+        await listener.stop(1.0)
+        await listener.stop_accepting()
 
 
-def test_stop_aborts_those_that_do_not_go(run, caplog):
-    async def scenario():
-        async with listening() as (listener, handlers, port):
-            _, writer, handler = await connected(port, handlers)
-            await listener.stop(0.01)
-            assert isinstance(handler.events[-1], tuple)
-            assert "connections aborted count=1" in caplog.text
-            await hang_up(writer)
-
-    run(scenario())
+async def test_stop_aborts_those_that_do_not_go(caplog):
+    async with listening() as (listener, handlers, port):
+        _, writer, handler = await connected(port, handlers)
+        await listener.stop(0.01)
+        assert isinstance(handler.events[-1], tuple)
+        assert "connections aborted count=1" in caplog.text
+        await hang_up(writer)
 
 
-def test_stop_accepting_leaves_connections_alone(run):
-    async def scenario():
-        async with listening(lambda: Recorder(lambda data: data)) as (listener, handlers, port):
-            reader, writer, _ = await connected(port, handlers)
-            await listener.stop_accepting()
-            writer.write(b"x")
-            assert await reader.readexactly(1) == b"x"
-            await hang_up(writer)
-
-    run(scenario())
+async def test_stop_accepting_leaves_connections_alone():
+    async with listening(lambda: Recorder(lambda data: data)) as (listener, handlers, port):
+        reader, writer, _ = await connected(port, handlers)
+        await listener.stop_accepting()
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        await hang_up(writer)
 
 
-def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered(run):
-    async def scenario():
-        async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
-            reader, writer, _ = await connected(port, handlers)
-            writer.write(b"x")
-            writer.write_eof()
-            assert await reader.read() == b"x"
-            await hang_up(writer)
-
-    run(scenario())
+async def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered():
+    async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
+        reader, writer, _ = await connected(port, handlers)
+        writer.write(b"x")
+        writer.write_eof()
+        assert await reader.read() == b"x"
+        await hang_up(writer)
 
 
 # ------------------------------------------------------------------------------------ one write

@@ -184,43 +184,37 @@ async def is_refused(port, context) -> bool:
     return answer == b""
 
 
-def test_bytes_go_both_ways_encrypted(run, files, authority):
-    async def scenario():
-        echo = lambda: Recorder(lambda data: data.upper())  # noqa: E731
-        async with listening(options(files), echo) as (_, handlers, port):
-            reader, writer = await connect(port, client_context(authority))
-            body = b"hello" * 100_000
-            writer.write(body)
-            assert await reader.readexactly(len(body)) == body.upper()
-            link = handlers[0].link
-            assert link.peer == "{}:{}".format(*writer.get_extra_info("sockname"))
-            assert (link.tls_subject, link.subprotocol) == ("", "")
-            assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
-            await hang_up(writer)
-            await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
-
-    run(scenario())
+async def test_bytes_go_both_ways_encrypted(files, authority):
+    echo = lambda: Recorder(lambda data: data.upper())  # noqa: E731
+    async with listening(options(files), echo) as (_, handlers, port):
+        reader, writer = await connect(port, client_context(authority))
+        body = b"hello" * 100_000
+        writer.write(body)
+        assert await reader.readexactly(len(body)) == body.upper()
+        link = handlers[0].link
+        assert link.peer == "{}:{}".format(*writer.get_extra_info("sockname"))
+        assert (link.tls_subject, link.subprotocol) == ("", "")
+        assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
+        await hang_up(writer)
+        await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
-def test_a_client_certificate_gives_its_subject(run, files, authority, mode):
-    async def scenario():
-        chosen = options(files, tls_client_certificate=mode, tls_ca="ca.pem")
-        async with listening(chosen) as (_, handlers, port):
-            _, writer = await connect(port, client_context(authority, files))
-            writer.write(b"x")
-            while not handlers:
-                await asyncio.sleep(0)
-            await handlers[0].until(lambda h: h.data == b"x")
-            subject = handlers[0].link.tls_subject
-            assert subject.startswith("CN=anna,")
-            assert subject.endswith(",O=Pier")
-            await hang_up(writer)
-
-    run(scenario())
+async def test_a_client_certificate_gives_its_subject(files, authority, mode):
+    chosen = options(files, tls_client_certificate=mode, tls_ca="ca.pem")
+    async with listening(chosen) as (_, handlers, port):
+        _, writer = await connect(port, client_context(authority, files))
+        writer.write(b"x")
+        while not handlers:
+            await asyncio.sleep(0)
+        await handlers[0].until(lambda h: h.data == b"x")
+        subject = handlers[0].link.tls_subject
+        assert subject.startswith("CN=anna,")
+        assert subject.endswith(",O=Pier")
+        await hang_up(writer)
 
 
-def test_without_a_certificate_optional_lets_in_and_required_does_not(run, files, authority):
+async def test_without_a_certificate_optional_lets_in_and_required_does_not(files, authority):
     async def scenario(mode):
         chosen = options(files, tls_client_certificate=mode, tls_ca="ca.pem")
         async with listening(chosen, lambda: Recorder(lambda data: data)) as (_, handlers, port):
@@ -228,28 +222,25 @@ def test_without_a_certificate_optional_lets_in_and_required_does_not(run, files
             assert [h.link.tls_subject for h in handlers] == ([] if refused else [""])
             return refused
 
-    assert run(scenario("optional")) is False
-    assert run(scenario("required")) is True
+    assert await scenario("optional") is False
+    assert await scenario("required") is True
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
-def test_a_certificate_of_another_authority_is_refused(run, files, authority, mode, tmp_path):
+async def test_a_certificate_of_another_authority_is_refused(files, authority, mode, tmp_path):
     stranger = trustme.CA().issue_cert("mallory@example.org")
     stranger.private_key_and_cert_chain_pem.write_to_path(tmp_path / "mallory.pem")
 
-    async def scenario():
-        chosen = options(files, tls_client_certificate=mode, tls_ca="ca.pem")
-        async with listening(chosen) as (listener, handlers, port):
-            context = client_context(authority)
-            context.load_cert_chain(tmp_path / "mallory.pem")
-            assert await is_refused(port, context)
-            assert handlers == []
-            assert listener.connection_count == 0
-
-    run(scenario())
+    chosen = options(files, tls_client_certificate=mode, tls_ca="ca.pem")
+    async with listening(chosen) as (listener, handlers, port):
+        context = client_context(authority)
+        context.load_cert_chain(tmp_path / "mallory.pem")
+        assert await is_refused(port, context)
+        assert handlers == []
+        assert listener.connection_count == 0
 
 
-def test_a_version_below_the_minimum_is_refused(run, files, authority):
+async def test_a_version_below_the_minimum_is_refused(files, authority):
     async def scenario(minimum):
         old = client_context(authority)
         old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -257,169 +248,147 @@ def test_a_version_below_the_minimum_is_refused(run, files, authority):
         async with listening(chosen, lambda: Recorder(lambda data: data)) as (_, _, port):
             return await is_refused(port, old)
 
-    assert run(scenario("1.2")) is False
-    assert run(scenario("1.3")) is True
+    assert await scenario("1.2") is False
+    assert await scenario("1.3") is True
 
 
-def test_plain_bytes_never_reach_a_handler_and_silence_ends(run, files):
-    async def scenario():
-        chosen = options(files, handshake_timeout="50ms")
-        async with listening(chosen) as (_, handlers, port):
-            for first in (b"CONNECT\naccept-version:1.2\n\n\0", b""):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(first)
-                with contextlib.suppress(ConnectionResetError):
-                    await reader.read()
-                await hang_up(writer)
-            assert handlers == []
-
-    run(scenario())
+async def test_plain_bytes_never_reach_a_handler_and_silence_ends(files):
+    chosen = options(files, handshake_timeout="50ms")
+    async with listening(chosen) as (_, handlers, port):
+        for first in (b"CONNECT\naccept-version:1.2\n\n\0", b""):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(first)
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read()
+            await hang_up(writer)
+        assert handlers == []
 
 
-def test_the_limit_of_a_listener_counts_from_accept_on(run, files, authority, caplog):
-    async def scenario():
-        async with listening(options(files, handshake_timeout="200ms"), connections_max=2) as (
-            listener,
-            handlers,
-            port,
-        ):
-            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-            while listener.connection_count < 2:
-                await asyncio.sleep(0)
-            assert await is_refused(port, client_context(authority))  # at once, without a handshake
-            assert "connections refused connections_max=2" in caplog.text
-            assert (listener.connection_count, handlers) == (2, [])
-            for reader, writer in silent:
-                with contextlib.suppress(ConnectionResetError):
-                    await reader.read()
-                await hang_up(writer)
-            while listener.connection_count:
-                await asyncio.sleep(0.01)
+async def test_the_limit_of_a_listener_counts_from_accept_on(files, authority, caplog):
+    async with listening(options(files, handshake_timeout="200ms"), connections_max=2) as (
+        listener,
+        handlers,
+        port,
+    ):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        while listener.connection_count < 2:
+            await asyncio.sleep(0)
+        assert await is_refused(port, client_context(authority))  # at once, without a handshake
+        assert "connections refused connections_max=2" in caplog.text
+        assert (listener.connection_count, handlers) == (2, [])
+        for reader, writer in silent:
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read()
+            await hang_up(writer)
+        while listener.connection_count:
+            await asyncio.sleep(0.01)
+        _, writer = await connect(port, client_context(authority))
+        assert listener.connection_count == 1
+        await hang_up(writer)
+
+
+async def test_a_socket_counts_from_accept_on_and_no_more_when_its_handshake_fails(
+    files, authority
+):
+    sockets = TwoSockets()
+    async with listening(options(files, handshake_timeout="100ms"), sockets=sockets) as (
+        listener,
+        handlers,
+        port,
+    ):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        while sockets.count < 2:
+            await asyncio.sleep(0)
+        assert await is_refused(port, client_context(authority))
+        assert handlers == []
+        for reader, writer in silent:
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read()
+            await hang_up(writer)
+        while sockets.count:
+            await asyncio.sleep(0.01)
+        _, left = await asyncio.open_connection("127.0.0.1", port)
+        while not sockets.count:
+            await asyncio.sleep(0)
+        await hang_up(left)  # in the middle of its handshake
+        while sockets.count:
+            await asyncio.sleep(0.01)
+        _, writer = await connect(port, client_context(authority))
+        while not handlers or handlers[0].link is None:
+            await asyncio.sleep(0)
+        assert (sockets.count, listener.connection_count) == (1, 1)
+        await hang_up(writer)
+        await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
+        _, left = await asyncio.open_connection("127.0.0.1", port)
+        while not sockets.count:
+            await asyncio.sleep(0)
+    assert sockets.count == 0
+    await hang_up(left)
+
+
+async def test_what_comes_right_behind_the_handshake_is_not_lost(files, authority):
+    async with listening(options(files)) as (_, handlers, port):
+        for number in range(5):
             _, writer = await connect(port, client_context(authority))
-            assert listener.connection_count == 1
+            writer.write(b"at once")
             await hang_up(writer)
-
-    run(scenario())
-
-
-def test_a_socket_counts_from_accept_on_and_no_more_when_its_handshake_fails(run, files, authority):
-    async def scenario():
-        sockets = TwoSockets()
-        async with listening(options(files, handshake_timeout="100ms"), sockets=sockets) as (
-            listener,
-            handlers,
-            port,
-        ):
-            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-            while sockets.count < 2:
+            while len(handlers) <= number or handlers[number].data != b"at once":
                 await asyncio.sleep(0)
-            assert await is_refused(port, client_context(authority))
-            assert handlers == []
-            for reader, writer in silent:
-                with contextlib.suppress(ConnectionResetError):
-                    await reader.read()
-                await hang_up(writer)
-            while sockets.count:
-                await asyncio.sleep(0.01)
-            _, left = await asyncio.open_connection("127.0.0.1", port)
-            while not sockets.count:
-                await asyncio.sleep(0)
-            await hang_up(left)  # in the middle of its handshake
-            while sockets.count:
-                await asyncio.sleep(0.01)
-            _, writer = await connect(port, client_context(authority))
-            while not handlers or handlers[0].link is None:
-                await asyncio.sleep(0)
-            assert (sockets.count, listener.connection_count) == (1, 1)
-            await hang_up(writer)
-            await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
-            _, left = await asyncio.open_connection("127.0.0.1", port)
-            while not sockets.count:
-                await asyncio.sleep(0)
-        assert sockets.count == 0
-        await hang_up(left)
-
-    run(scenario())
 
 
-def test_what_comes_right_behind_the_handshake_is_not_lost(run, files, authority):
-    async def scenario():
-        async with listening(options(files)) as (_, handlers, port):
-            for number in range(5):
-                _, writer = await connect(port, client_context(authority))
-                writer.write(b"at once")
-                await hang_up(writer)
-                while len(handlers) <= number or handlers[number].data != b"at once":
-                    await asyncio.sleep(0)
-
-    run(scenario())
-
-
-def test_close_delivers_the_last_bytes_though_input_is_unread(run, files, authority):
-    async def scenario():
-        async with listening(options(files)) as (_, handlers, port):
-            reader, writer = await connect(port, client_context(authority))
-            while not handlers or handlers[0].link is None:
-                await asyncio.sleep(0)
-            handler = handlers[0]
-            handler.link.pause_reading()
-            writer.write(b"x" * 3_000_000)  # more than the socket buffers of one side hold
-            handler.link.send(b"the reason")
-            handler.link.close()
-            assert await reader.read() == b"the reason"
-            await hang_up(writer)
-            await handler.until(lambda h: isinstance(h.events[-1], tuple))
-            assert handler.data == b""
-
-    run(scenario())
+async def test_close_delivers_the_last_bytes_though_input_is_unread(files, authority):
+    async with listening(options(files)) as (_, handlers, port):
+        reader, writer = await connect(port, client_context(authority))
+        while not handlers or handlers[0].link is None:
+            await asyncio.sleep(0)
+        handler = handlers[0]
+        handler.link.pause_reading()
+        writer.write(b"x" * 3_000_000)  # more than the socket buffers of one side hold
+        handler.link.send(b"the reason")
+        handler.link.close()
+        assert await reader.read() == b"the reason"
+        await hang_up(writer)
+        await handler.until(lambda h: isinstance(h.events[-1], tuple))
+        assert handler.data == b""
 
 
-def test_stop_tells_every_client_and_waits(run, files, authority):
-    async def scenario():
-        async with listening(options(files)) as (listener, handlers, port):
-            reader, writer = await connect(port, client_context(authority))
-            while not handlers or handlers[0].link is None:
-                await asyncio.sleep(0)
-            handlers[0].link.send(b"bye")
-            stopping = asyncio.create_task(listener.stop(10.0))
-            assert await reader.read() == b"bye"
-            await hang_up(writer)
-            await stopping
-            assert isinstance(handlers[0].events[-1], tuple)
-
-    run(scenario())
+async def test_stop_tells_every_client_and_waits(files, authority):
+    async with listening(options(files)) as (listener, handlers, port):
+        reader, writer = await connect(port, client_context(authority))
+        while not handlers or handlers[0].link is None:
+            await asyncio.sleep(0)
+        handlers[0].link.send(b"bye")
+        stopping = asyncio.create_task(listener.stop(10.0))
+        assert await reader.read() == b"bye"
+        await hang_up(writer)
+        await stopping
+        assert isinstance(handlers[0].events[-1], tuple)
 
 
-def test_a_client_that_does_not_read_pauses_the_handler(run, files, authority):
-    async def scenario():
-        async with listening(options(files)) as (_, handlers, port):
-            reader, writer = await connect(port, client_context(authority))
-            while not handlers or handlers[0].link is None:
-                await asyncio.sleep(0)
-            handler, sent = handlers[0], 0
-            while "pause" not in handler.events:
-                handler.link.send(b"x" * 100_000)
-                sent += 100_000
-                await asyncio.sleep(0)
-            await reader.readexactly(sent)
-            await handler.until(lambda h: "resume" in h.events)
-            await hang_up(writer)
-
-    run(scenario())
+async def test_a_client_that_does_not_read_pauses_the_handler(files, authority):
+    async with listening(options(files)) as (_, handlers, port):
+        reader, writer = await connect(port, client_context(authority))
+        while not handlers or handlers[0].link is None:
+            await asyncio.sleep(0)
+        handler, sent = handlers[0], 0
+        while "pause" not in handler.events:
+            handler.link.send(b"x" * 100_000)
+            sent += 100_000
+            await asyncio.sleep(0)
+        await reader.readexactly(sent)
+        await handler.until(lambda h: "resume" in h.events)
+        await hang_up(writer)
 
 
-def test_a_client_that_never_takes_the_last_bytes_is_aborted(run, files, authority, monkeypatch):
+async def test_a_client_that_never_takes_the_last_bytes_is_aborted(files, authority, monkeypatch):
     monkeypatch.setattr(tcp, "CLOSE_LINGER_S", 0.05)
 
-    async def scenario():
-        async with listening(options(files)) as (listener, handlers, port):
-            _, writer = await connect(port, client_context(authority))
-            while not handlers or handlers[0].link is None:
-                await asyncio.sleep(0)
-            handlers[0].link.send(b"x" * 30_000_000)  # more than both sockets and the client hold
-            handlers[0].link.close()
-            await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
-            assert listener.connection_count == 0
-            await hang_up(writer)
-
-    run(scenario())
+    async with listening(options(files)) as (listener, handlers, port):
+        _, writer = await connect(port, client_context(authority))
+        while not handlers or handlers[0].link is None:
+            await asyncio.sleep(0)
+        handlers[0].link.send(b"x" * 30_000_000)  # more than both sockets and the client hold
+        handlers[0].link.close()
+        await handlers[0].until(lambda h: isinstance(h.events[-1], tuple))
+        assert listener.connection_count == 0
+        await hang_up(writer)

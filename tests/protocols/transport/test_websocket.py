@@ -68,32 +68,26 @@ def echo():
     return Recorder(lambda data: data)
 
 
-def test_messages_come_back_in_the_kind_that_was_sent(run):
-    async def scenario():
-        async with Listening(echo) as server, server.client() as client:
-            for message in (b"binary", "text €", b"\xff", "", "x" * 70_000, b"y" * 70_000):
-                await client.send(message)
-                got = "" if isinstance(message, str) else b""
-                while len(got) < len(message):
-                    piece = await client.recv()
-                    assert type(piece) is type(message)
-                    got += piece  # type: ignore[operator]  # of one type, as just asserted
-                assert got == message
-
-    run(scenario())
+async def test_messages_come_back_in_the_kind_that_was_sent():
+    async with Listening(echo) as server, server.client() as client:
+        for message in (b"binary", "text €", b"\xff", "", "x" * 70_000, b"y" * 70_000):
+            await client.send(message)
+            got = "" if isinstance(message, str) else b""
+            while len(got) < len(message):
+                piece = await client.recv()
+                assert type(piece) is type(message)
+                got += piece  # type: ignore[operator]  # of one type, as just asserted
+            assert got == message
 
 
-def test_bytes_that_are_not_utf8_leave_as_binary_even_to_a_text_client(run):
-    async def scenario():
-        answers = Listening(lambda: Recorder(lambda _: b"\xff\xfe"))
-        async with answers as server, server.client() as client:
-            await client.send("text")
-            assert await client.recv() == b"\xff\xfe"
-
-    run(scenario())
+async def test_bytes_that_are_not_utf8_leave_as_binary_even_to_a_text_client():
+    answers = Listening(lambda: Recorder(lambda _: b"\xff\xfe"))
+    async with answers as server, server.client() as client:
+        await client.send("text")
+        assert await client.recv() == b"\xff\xfe"
 
 
-def test_each_send_is_a_message_and_split_may_cut_it(run):
+async def test_each_send_is_a_message_and_split_may_cut_it():
     profile = WebSocketProfile((), text_allowed=True, split=lambda data: data.split(b"|"))
 
     async def scenario(profile):
@@ -103,88 +97,73 @@ def test_each_send_is_a_message_and_split_may_cut_it(run):
             first = await client.recv()
             return [first] if first == b"a|b" else [first, await client.recv()]
 
-    assert run(scenario(PROFILE)) == [b"a|b"]
-    assert run(scenario(profile)) == [b"a", b"b"]
+    assert await scenario(PROFILE) == [b"a|b"]
+    assert await scenario(profile) == [b"a", b"b"]
 
 
-def test_the_link_knows_its_subprotocol_and_peer(run):
-    async def scenario():
-        async with Listening() as server:
-            async with server.client(subprotocols=["v10.stomp", "v11.stomp"]) as client:
-                assert client.subprotocol == "v11.stomp"
-                link = server.handlers[0].link
-                assert (link.subprotocol, link.tls_subject) == ("v11.stomp", "")
-                assert link.peer == "{}:{}".format(*client.local_address)
-            async with server.client() as client:
-                assert client.subprotocol is None
-                assert server.handlers[1].link.subprotocol == ""
-
-    run(scenario())
-
-
-def test_fragments_and_pings_between_them_are_handled(run):
-    async def scenario():
-        async with Listening(lambda: Recorder(lambda _: None)) as server, server.client() as client:
-
-            async def fragments():
-                yield b"one "
-                pong = await client.ping(b"alive?")
-                await pong
-                yield b"two "
-                yield b"three"
-
-            await client.send(fragments())
-            await server.handlers[0].until(lambda h: h.data == b"one two three")
-
-    run(scenario())
-
-
-def test_the_client_closes_and_gets_its_code_back(run):
-    async def scenario():
-        async with Listening(echo) as server:
-            client = await server.client()
-            await client.send(b"last")
-            await client.close(4001, "done here")
-            assert client.close_code == 4001
-            assert await server.ended() is None
-            assert server.handlers[0].data == b"last"
-            assert server.handlers[0].link.is_closing
-
-    run(scenario())
-
-
-def test_the_gateway_closes_after_its_last_bytes_with_1000(run):
-    async def scenario():
-        async with Listening() as server, server.client() as client:
+async def test_the_link_knows_its_subprotocol_and_peer():
+    async with Listening() as server:
+        async with server.client(subprotocols=["v10.stomp", "v11.stomp"]) as client:
+            assert client.subprotocol == "v11.stomp"
             link = server.handlers[0].link
-            link.pause_reading()
-            await client.send(b"too late" * 10)
-            link.send(b"the reason")
-            link.close()
-            link.send(b"never")
-            link.close()
-            assert link.is_closing
-            assert await client.recv() == b"the reason"
-            with pytest.raises(ConnectionClosed) as raised:
-                await client.recv()
-            assert raised.value.rcvd == Close(1000, "")
-            await server.ended()
-            assert server.handlers[0].data == b""
-
-    run(scenario())
+            assert (link.subprotocol, link.tls_subject) == ("v11.stomp", "")
+            assert link.peer == "{}:{}".format(*client.local_address)
+        async with server.client() as client:
+            assert client.subprotocol is None
+            assert server.handlers[1].link.subprotocol == ""
 
 
-def test_stopping_tells_every_client_1001(run):
-    async def scenario():
-        async with Listening() as server, server.client() as client:
-            await server.listener.stop(5.0)
-            with pytest.raises(ConnectionClosed) as raised:
-                await client.recv()
-            assert raised.value.rcvd == Close(1001, "the gateway is stopping")
-            assert server.listener.connection_count == 0
-            await server.listener.stop_accepting()
+async def test_fragments_and_pings_between_them_are_handled():
+    async with Listening(lambda: Recorder(lambda _: None)) as server, server.client() as client:
 
-    run(scenario())
+        async def fragments():
+            yield b"one "
+            pong = await client.ping(b"alive?")
+            await pong
+            yield b"two "
+            yield b"three"
+
+        await client.send(fragments())
+        await server.handlers[0].until(lambda h: h.data == b"one two three")
+
+
+async def test_the_client_closes_and_gets_its_code_back():
+    async with Listening(echo) as server:
+        client = await server.client()
+        await client.send(b"last")
+        await client.close(4001, "done here")
+        assert client.close_code == 4001
+        assert await server.ended() is None
+        assert server.handlers[0].data == b"last"
+        assert server.handlers[0].link.is_closing
+
+
+async def test_the_gateway_closes_after_its_last_bytes_with_1000():
+    async with Listening() as server, server.client() as client:
+        link = server.handlers[0].link
+        link.pause_reading()
+        await client.send(b"too late" * 10)
+        link.send(b"the reason")
+        link.close()
+        link.send(b"never")
+        link.close()
+        assert link.is_closing
+        assert await client.recv() == b"the reason"
+        with pytest.raises(ConnectionClosed) as raised:
+            await client.recv()
+        assert raised.value.rcvd == Close(1000, "")
+        await server.ended()
+        assert server.handlers[0].data == b""
+
+
+async def test_stopping_tells_every_client_1001():
+    async with Listening() as server, server.client() as client:
+        await server.listener.stop(5.0)
+        with pytest.raises(ConnectionClosed) as raised:
+            await client.recv()
+        assert raised.value.rcvd == Close(1001, "the gateway is stopping")
+        assert server.listener.connection_count == 0
+        await server.listener.stop_accepting()
 
 
 @pytest.mark.parametrize(
@@ -195,59 +174,47 @@ def test_stopping_tells_every_client_1001(run):
         (Opcode.CONT, b"x", 1002),
     ],
 )
-def test_a_violation_is_answered_with_its_code_and_ends_the_connection(run, opcode, payload, code):
-    async def scenario():
-        async with Listening(websocket_message_max="1kb") as server, server.client() as client:
-            client.transport.write(Frame(opcode, payload).serialize(mask=True))
-            with pytest.raises(ConnectionClosedError) as raised:
-                await client.recv()
-            assert raised.value.rcvd is not None
-            assert raised.value.rcvd.code == code
-            assert f"WebSocket {code}" in str(await server.ended())
-
-    run(scenario())
+async def test_a_violation_is_answered_with_its_code_and_ends_the_connection(opcode, payload, code):
+    async with Listening(websocket_message_max="1kb") as server, server.client() as client:
+        client.transport.write(Frame(opcode, payload).serialize(mask=True))
+        with pytest.raises(ConnectionClosedError) as raised:
+            await client.recv()
+        assert raised.value.rcvd is not None
+        assert raised.value.rcvd.code == code
+        assert f"WebSocket {code}" in str(await server.ended())
 
 
-def test_text_is_refused_by_a_binary_protocol(run):
-    async def scenario():
-        profile = WebSocketProfile(("mqtt",), text_allowed=False)
-        async with Listening(profile=profile) as server, server.client() as client:
-            await client.send("text")
-            with pytest.raises(ConnectionClosedError) as raised:
-                await client.recv()
-            assert raised.value.rcvd is not None
-            assert raised.value.rcvd.code == 1003
-
-    run(scenario())
+async def test_text_is_refused_by_a_binary_protocol():
+    profile = WebSocketProfile(("mqtt",), text_allowed=False)
+    async with Listening(profile=profile) as server, server.client() as client:
+        await client.send("text")
+        with pytest.raises(ConnectionClosedError) as raised:
+            await client.recv()
+        assert raised.value.rcvd is not None
+        assert raised.value.rcvd.code == 1003
 
 
-def test_a_refused_request_never_makes_a_handler(run):
-    async def scenario():
-        async with Listening() as server:
-            with pytest.raises(InvalidStatus) as raised:
-                await server.client(origin="https://evil.example")
-            assert raised.value.response.status_code == 403
-            assert server.handlers == []
-        open_to_it = Listening(websocket_origins=["https://app.example"])
-        async with open_to_it as server, server.client(origin="https://app.example"):
-            assert len(server.handlers) == 1
-
-    run(scenario())
+async def test_a_refused_request_never_makes_a_handler():
+    async with Listening() as server:
+        with pytest.raises(InvalidStatus) as raised:
+            await server.client(origin="https://evil.example")
+        assert raised.value.response.status_code == 403
+        assert server.handlers == []
+    open_to_it = Listening(websocket_origins=["https://app.example"])
+    async with open_to_it as server, server.client(origin="https://app.example"):
+        assert len(server.handlers) == 1
 
 
-def test_one_connection_too_many_gets_503(run):
-    async def scenario():
-        async with Listening(connections_max=1) as server, server.client():
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            answer = await reader.read()
-            assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-            assert answer.endswith(b"\r\n\r\nthis listener is full\n")
-            await hang_up(writer)
-
-    run(scenario())
+async def test_one_connection_too_many_gets_503():
+    async with Listening(connections_max=1) as server, server.client():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert answer.endswith(b"\r\n\r\nthis listener is full\n")
+        await hang_up(writer)
 
 
-def test_garbage_is_answered_and_silence_is_ended(run):
+async def test_garbage_is_answered_and_silence_is_ended():
     async def scenario(first):
         async with Listening(handshake_timeout="30ms") as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -257,25 +224,22 @@ def test_garbage_is_answered_and_silence_is_ended(run):
             assert server.handlers == []
             return answer.partition(b"\r\n")[0]
 
-    assert run(scenario(b"STOMP\n\n\0")) == b"HTTP/1.1 400 Bad Request"
-    assert run(scenario(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 426 ")
-    assert run(scenario(b"GET /")) == b"HTTP/1.1 408 Request Timeout"
-    assert run(scenario(b"")) == b"HTTP/1.1 408 Request Timeout"
+    assert await scenario(b"STOMP\n\n\0") == b"HTTP/1.1 400 Bad Request"
+    assert (await scenario(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 426 ")
+    assert await scenario(b"GET /") == b"HTTP/1.1 408 Request Timeout"
+    assert await scenario(b"") == b"HTTP/1.1 408 Request Timeout"
 
 
-def test_a_client_that_vanishes_during_the_request_leaves_nothing_behind(run):
-    async def scenario():
-        async with Listening() as server:
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(b"GET /")
-            while server.listener.connection_count == 0:
-                await asyncio.sleep(0)
-            await hang_up(writer)
-            while server.listener.connection_count:
-                await asyncio.sleep(0)
-            assert server.listener._connections == set()  # type: ignore[attr-defined]
-
-    run(scenario())
+async def test_a_client_that_vanishes_during_the_request_leaves_nothing_behind():
+    async with Listening() as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /")
+        while server.listener.connection_count == 0:
+            await asyncio.sleep(0)
+        await hang_up(writer)
+        while server.listener.connection_count:
+            await asyncio.sleep(0)
+        assert server.listener._connections == set()  # type: ignore[attr-defined]
 
 
 # -------------------------------------------------------------------- without sockets or a loop

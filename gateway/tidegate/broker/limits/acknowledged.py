@@ -9,13 +9,14 @@ from typing import Final
 
 import msgspec
 
+from tidegate import spi
 from tidegate.broker.lists.large import whole
 from tidegate.config import BrokerConfig
 from tidegate.spi import (
     AcknowledgedPage,
     AcknowledgedReader,
+    LogStatistics,
     MessageStore,
-    StoreStatistics,
     format_size,
 )
 
@@ -52,7 +53,7 @@ class Reader(AcknowledgedReader):
         return self._log.last
 
     async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        page = await self._log.store.acknowledged(after, limit, bytes_max)
+        page = await self._log.rows.acknowledged(after, limit, bytes_max)
         return await self._log.with_bodies(page)
 
     async def wait_beyond(self, after: int) -> None:
@@ -107,8 +108,15 @@ class AcknowledgedLog:
         self._news = asyncio.Event()
 
     @property
+    def rows(self) -> spi.AcknowledgedLog:
+        """Where the store keeps them; asked for only where there is a sink, and so a log."""
+        rows = self.store.capabilities.acknowledged_log
+        assert rows is not None, "the host lets no sink run on a store without a log"
+        return rows
+
+    @property
     def last(self) -> int:
-        return self.store.statistics().acknowledged_last
+        return self.rows.log_statistics().last
 
     @property
     def is_read(self) -> bool:
@@ -117,7 +125,7 @@ class AcknowledgedLog:
 
     def reader(self, name: str) -> Reader:
         """A reader for the sink *name*; it begins with what the store still holds."""
-        reader = Reader(self, name, self.store.statistics().acknowledged_first - 1)
+        reader = Reader(self, name, self.rows.log_statistics().first - 1)
         self._readers.append(reader)
         return reader
 
@@ -149,23 +157,23 @@ class AcknowledgedLog:
         return AcknowledgedPage(rows, page.last)
 
     async def release_common(self) -> None:
-        await self.store.release_acknowledged(min(reader.released for reader in self._readers))
+        await self.rows.release_acknowledged(min(reader.released for reader in self._readers))
 
     async def enforce_limits(self, now: int, elapsed: int, stopping: Callable[[], bool]) -> None:
         """Act on a log that is too large or too old; called every second.
 
         *now*: microseconds since the epoch; *elapsed*: of a clock that nobody sets.
         """
-        self._steps.look(now - elapsed, self.last)
         if not self._readers:
             return
+        self._steps.look(now - elapsed, self.last)
         while not stopping():
-            statistics = self.store.statistics()
+            statistics = self.rows.log_statistics()
             limit = self._config.acknowledged_limit
             age_us = self._config.acknowledged_age * 1_000_000
-            over = statistics.acknowledged_bytes > limit
-            oldest = statistics.acknowledged_oldest_at
-            shift = self._steps.shift(statistics.acknowledged_first)
+            over = statistics.held_bytes > limit
+            oldest = statistics.oldest_at
+            shift = self._steps.shift(statistics.first)
             old = bool(age_us and oldest and now - oldest - shift > age_us)
             discard = self._config.acknowledged_overflow == "discard_oldest"
             refusing = (over or old) and not discard
@@ -175,7 +183,7 @@ class AcknowledgedLog:
                     logging.ERROR if refusing else logging.INFO,
                     "acknowledged_log=%s bytes=%d limit=%s: %s",
                     "full" if refusing else "ok",
-                    statistics.acknowledged_bytes,
+                    statistics.held_bytes,
                     format_size(limit),
                     "the sinks do not keep up; publishes are refused until they do"
                     if refusing
@@ -183,7 +191,7 @@ class AcknowledgedLog:
                 )
             if not discard or not (over or old):
                 return
-            first = statistics.acknowledged_first
+            first = statistics.first
             through = await self._last_to_discard(statistics, now - age_us if old else 0)
             if through < first:
                 return
@@ -191,26 +199,26 @@ class AcknowledgedLog:
                 "acknowledged_log=discard rows=%d..%d bytes=%d: sinks did not keep up",
                 first,
                 through,
-                statistics.acknowledged_bytes,
+                statistics.held_bytes,
             )
             for reader in self._readers:
                 reader.skip(through)
-            await self.store.release_acknowledged(through)
+            await self.rows.release_acknowledged(through)
 
-    async def _last_to_discard(self, statistics: StoreStatistics, old_before: float) -> int:
+    async def _last_to_discard(self, statistics: LogStatistics, old_before: float) -> int:
         """The last of the oldest rows that must go now; below the first row when none must.
 
         No more than needed: as many rows of average size as the log is too large by, or those
         acknowledged before *old_before* (microseconds since the epoch, 0: none is too old).
         """
-        first, last = statistics.acknowledged_first, statistics.acknowledged_last
+        first, last = statistics.first, statistics.last
         through = first - 1
-        excess = statistics.acknowledged_bytes - self._config.acknowledged_limit
+        excess = statistics.held_bytes - self._config.acknowledged_limit
         if excess > 0:
-            share = -(-(last - through) * excess // statistics.acknowledged_bytes)  # rounded up
+            share = -(-(last - through) * excess // statistics.held_bytes)  # rounded up
             through += min(share, DISCARD_COUNT)
         if old_before and through < last:
-            page = await self.store.acknowledged(through, DISCARD_COUNT, DISCARD_BYTES)
+            page = await self.rows.acknowledged(through, DISCARD_COUNT, DISCARD_BYTES)
             for row in page.rows:
                 if row.acked_at + self._steps.shift(row.ack_sequence) >= old_before:
                     break

@@ -44,7 +44,6 @@ from tidegate.spi import (
     PutSubscription,
     StoredMessage,
     StoreError,
-    StoreFullError,
     names,
 )
 
@@ -117,11 +116,11 @@ class RetainedDelivery:
         if self._list.is_stored:
             try:
                 self._writer.check_writable()
-            except StoreFullError:
-                self._retry_later(RETRY_S)
-                return
             except StoreError as error:
-                self._give_up(error)
+                if error.retryable:
+                    self._retry_later(RETRY_S)
+                else:
+                    self._give_up(error)
                 return
         chunk = _Chunk(is_next=True)
         room = min(CHUNK_COUNT_MAX, self._room())
@@ -177,7 +176,7 @@ class RetainedDelivery:
         self._unconfirmed -= 1
         if chunk.is_next:
             self._is_waiting = False
-        if not isinstance(error, StoreFullError):
+        if not error.retryable:
             self._give_up(error)
             return
         self._again.update((number, None) for number in chunk.stored)

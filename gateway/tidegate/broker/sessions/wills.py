@@ -23,7 +23,6 @@ from tidegate.spi import (
     GatewayError,
     Message,
     PutSession,
-    StoreFullError,
     Token,
 )
 
@@ -140,7 +139,7 @@ class Wills:
 
     def publish_failed(self, will: Will, error: GatewayError) -> None:
         """It was not written: no room means later, anything else never."""
-        if isinstance(error, StoreFullError | FlowControlError):
+        if error.retryable:
             session = will.session
             if session is not None and session.stored.will is not will.message:
                 will.session = None  # the client came back while it was being written
@@ -171,7 +170,7 @@ class Wills:
     def _publish(self, will: Will) -> None:
         try:
             self._add(will)
-        except (StoreFullError, FlowControlError) as error:
+        except GatewayError as error:
             self.publish_failed(will, error)
         except Exception as error:  # one client's will must not keep the others from going
             self._lose(will, error)

@@ -126,10 +126,10 @@ class Branches:
         found = [item.stored for item in self._by_id.values() if item.is_durable]
         return [item for item in found if principal is None or item.principal == principal]
 
-    def recover(self, state: RecoveredState) -> None:
+    def recover(self, branches: Sequence[Branch], state: RecoveredState) -> None:
         """Take up what the store knows; every list is there, and nobody is served yet."""
         by_id = {item.id: item for item in self._destinations.all_lists()}
-        for stored in sorted(state.branches, key=lambda item: item.prepared_at):
+        for stored in sorted(branches, key=lambda item: item.prepared_at):
             lists = [by_id.get(item.pending_list) for item in stored.locked]
             branch = self._by_id[stored.branch_id] = _Prepared(stored, lists)
             branch.is_claimed = True
@@ -151,7 +151,7 @@ class Branches:
 
     def check_new(self, branch_id: BranchId, transaction: Transaction) -> None:
         """Check that *transaction* could be prepared. Raises: RequestError, FlowControlError."""
-        if not self._store.capabilities.branches:
+        if self._store.capabilities.branches is None:
             raise RequestError("the message store cannot keep prepared transactions")
         try:
             check_branch_id(branch_id)

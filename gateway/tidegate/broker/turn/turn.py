@@ -21,11 +21,11 @@ from tidegate.spi import (
     GatewayError,
     Move,
     Operation,
-    Origin,
     PutBranch,
     RecordDelivery,
     SetRetained,
     StoredMessage,
+    SyncedFor,
     Token,
     WriteBatch,
 )
@@ -176,8 +176,8 @@ class Turn:
         if not self.commits:
             durability = Durability.SYNCED if self.synced else Durability.WRITTEN
             return WriteBatch(self.operations, durability)
-        origin = Origin.TRANSACTION | Origin.PLAIN if self.synced else Origin.TRANSACTION
-        return WriteBatch(self.operations, Durability.SYNCED, origin)
+        single = SyncedFor.SINGLE if self.synced else SyncedFor(0)
+        return WriteBatch(self.operations, Durability.SYNCED, single | SyncedFor.TRANSACTION)
 
     def take_front(self, now: int) -> list[Operation]:
         """Remove delivery counts and acknowledgements and return them as operations.

@@ -5,7 +5,7 @@ The heart of the gateway (design, section 2). Everything that arrives in one tur
 :class:`WriteBatch`; while the store makes it durable the next turn fills. When the store answers,
 confirmations leave and messages go to their lists, in that order, once for the whole turn.
 
-What happens when there is no room (StoreFullError, nothing was written):
+What happens when there is no room for now (an error that is retryable: nothing was written):
 
 1. Every unit that adds a message is taken out of the turn and its client is told.
 2. The rest is written again until it succeeds, in two batches: delivery counts and
@@ -40,6 +40,7 @@ from tidegate.spi import (
     StoreError,
     StoreFullError,
     StoreIOError,
+    StoreUnavailableError,
     Token,
     WriteBatch,
 )
@@ -82,6 +83,7 @@ class TurnWriter:
         self.next_list = 1
         self.scheduled = False
         self.error: StoreError | None = None
+        self._short: StoreError = StoreFullError("the message store is full")
         self.full_until = 0.0
         self.batches = 0
         self.turns = 0
@@ -201,7 +203,7 @@ class TurnWriter:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
         if self.full_until:
             if self._loop.time() < self.full_until:
-                raise StoreFullError("the message store is full; free disk space, then send again")
+                raise self._short
             self.full_until = 0.0
 
     async def drained(self) -> None:
@@ -283,18 +285,24 @@ class TurnWriter:
     async def _make_durable(self, turn: Turn, batch: WriteBatch) -> None:
         try:
             await self._store.write(batch)
-        except StoreFullError as error:
+        except StoreError as error:
+            if not error.retryable:
+                raise
             full = error
         else:
             self._has_unsynced = batch.durability is not Durability.SYNCED
             return
         await self._write_without_additions(turn, full)
 
-    async def _write_without_additions(self, turn: Turn, error: StoreFullError) -> None:
-        _log.error("store=full error=%r publishes_refused_for_s=%g", str(error), FULL_BACK_OFF_S)
+    async def _write_without_additions(self, turn: Turn, error: StoreError) -> None:
+        _log.error("store=short error=%r publishes_refused_for_s=%g", str(error), FULL_BACK_OFF_S)
         self.full_until = self._loop.time() + FULL_BACK_OFF_S
         dropped, front, rest = turn.drop_additions()
-        told = StoreFullError(f"the message store is full, send again later ({error})")
+        if isinstance(error, StoreFullError):
+            told = StoreFullError(f"the message store is full, send again later ({error})")
+        else:
+            told = StoreUnavailableError(f"the message store cannot write for now: {error}")
+        self._short = told
         self._tell_failed(dropped, told)
         # With nothing left an empty batch syncs what was only WRITTEN: whoever still waits in this
         # turn waits for that.
@@ -309,8 +317,8 @@ class TurnWriter:
                     await self._store.write(WriteBatch(rest))
                     self._has_unsynced = False
                     rest = []
-            except StoreFullError:
-                if self._gives_up.is_set():
+            except StoreError as still:
+                if not still.retryable or self._gives_up.is_set():
                     raise
                 self.full_until = self._loop.time() + FULL_BACK_OFF_S
                 with contextlib.suppress(TimeoutError):

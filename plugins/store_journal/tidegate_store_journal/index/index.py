@@ -440,9 +440,9 @@ class Index(References, SmallState):
         """Per list, the pending messages whose bytes are in the file."""
         result: list[tuple[int, list[int]]] = []
         for list_id, pending in self.lists.items():
-            found = [sequence for piece in pending.pieces_in(file_id) for sequence, _ in piece]
+            found = pending.sequences_in(file_id)
             if found:
-                result.append((list_id, sorted(found)))
+                result.append((list_id, found))
         return result
 
     def mark_everything_changed(self) -> None:

@@ -205,7 +205,7 @@ async def _open_and_close(store: ConfiguredStore, progress: Progress) -> Rebuilt
             journal.statistics().pending_messages,
             len(state.destinations),
             len(state.subscriptions),
-            state.report.replayed,
+            state.report.counts["replayed"],
             # That it was missing is what we did.
             tuple(note for note in state.report.notes if "metadata store was missing" not in note),
         )

@@ -27,13 +27,10 @@ def recovered_state(found: Recovered) -> RecoveredState:
         inflight=list(index.inflight_records()),
         retained=list(index.retained.values()),
         pending=index.counts(),
-        branches=list(index.branches.values()),
-        duplicate_ids=list(index.all_duplicate_ids()),
         report=RecoveryReport(
             clean=found.clean,
-            replayed=found.replayed,
-            repaired_bytes=found.repaired_bytes,
             notes=tuple(found.notes),
+            counts={"replayed": found.replayed, "repaired_bytes": found.repaired_bytes},
         ),
     )
 
