@@ -309,8 +309,8 @@ class Checkpointer:
         if file_id not in self._files.elsewhere.staying():
             return {}
         places: dict[int, int] = {}
-        for pending in self._index.lists.values():
-            for piece in pending.pieces_in(file_id):
+        for list_id in self._index.lists_in(file_id):
+            for piece in self._index.lists[list_id].pieces_in(file_id):
                 places.update(piece)
         return {key: value.to_bytes(16, "little") for key, value in places.items()}
 

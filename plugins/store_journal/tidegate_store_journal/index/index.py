@@ -49,6 +49,7 @@ class Index(References, SmallState, Branches):
         #: given up at once.
         self.on_dropped: Callable[[], None] | None = None
         self._is_settled = False
+        self._lists_in: tuple[int, dict[int, list[int]]] | None = None  # as of a batch
         self._growth_max: int = 0
         self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
         self._log_grown_at: int = _NEVER  # the same for rows
@@ -443,11 +444,22 @@ class Index(References, SmallState, Branches):
     def living_in(self, file_id: int) -> list[tuple[int, list[int]]]:
         """Per list, the pending messages whose bytes are in the file."""
         result: list[tuple[int, list[int]]] = []
-        for list_id, pending in self.lists.items():
-            found = pending.sequences_in(file_id)
+        for list_id in self.lists_in(file_id):
+            found = self.lists[list_id].sequences_in(file_id)
             if found:
                 result.append((list_id, found))
         return result
+
+    def lists_in(self, file_id: int) -> Sequence[int]:
+        """The lists that have messages in the file, and perhaps others: a checkpoint asks for many
+        files in a row, and with directories of destinations there are many lists, too."""
+        if self._lists_in is None or self._lists_in[0] != self.batch:
+            by_file: dict[int, list[int]] = {}
+            for list_id, pending in self.lists.items():
+                for held in pending.files():
+                    by_file.setdefault(held, []).append(list_id)
+            self._lists_in = self.batch, by_file
+        return self._lists_in[1].get(file_id, ())
 
     def mark_everything_changed(self) -> None:
         """The metadata store is empty: the next changes are all there is."""
