@@ -21,13 +21,9 @@ from lmdb import verify as lmdb_verify
 from tidegate.spi import CorruptRecordError, LargeBody, Progress, StoreIOError
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import file_name_of, read_large
+from tidegate_store_journal.checkpoint.live import read_live_list
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
-from tidegate_store_journal.checkpoint.sidefiles import (
-    BINDINGS_COPY_NAME,
-    BINDINGS_NAME,
-    check_bindings,
-    read_live_list,
-)
+from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file
 from tidegate_store_journal.log.format import (
@@ -38,6 +34,7 @@ from tidegate_store_journal.log.format import (
 )
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage, preset_of
 from tidegate_store_journal.log.storage import LOCK_NAME
+from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.tools.census import Census, Held, take_census
 from tidegate_store_journal.tools.located import data_names
 from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
@@ -239,14 +236,14 @@ class _Pass:
     # --------------------------------------------------------------------------- side files
 
     def _side_files(self) -> None:
-        for name in (BINDINGS_NAME, BINDINGS_COPY_NAME):
-            if name == BINDINGS_COPY_NAME and self._is_running():
-                continue  # it is written in place
-            try:
-                check_bindings(self._storage, name)
-            except FormatError as error:
-                text = f"{error}. It is written again at the next checkpoint; the metadata and"
-                self._add(Damage(name, 0, f"{text} the other copy say the same"))
+        problems = self._bindings_problems()
+        for _ in range(_ATTEMPTS):
+            if not problems or not self._is_running():
+                break
+            time.sleep(_PAUSE_SECONDS)
+            problems = [item for item in self._bindings_problems() if item in problems]
+        for name, offset, problem in problems:
+            self._add(Damage(name, offset, f"{problem}. Restore the file from a copy"))
         for name in data_names(self._storage):
             file_id = int(name[8:18])
             try:
@@ -256,6 +253,14 @@ class _Pass:
             except FormatError as error:
                 text = f"{error}. Only a rebuild of the metadata would need it"
                 self._add(Damage(_format.live_name(file_id), 0, text))
+
+    def _bindings_problems(self) -> list[tuple[str, int, str]]:
+        names = self._storage.list()
+        index = Index(keep_acknowledged=False)
+        try:
+            return read_bindings(self._storage, names, index, mends=True).problems
+        except FileNotFoundError:
+            return []  # put away meanwhile
 
     def check_metadata(self) -> int | None:
         """Check the checkpoint by itself. Returns: its last batch; None when it cannot be read."""
