@@ -237,16 +237,16 @@ def flips_of_checkpoint(part: int, parts: int) -> tuple[Counter[str], list[str]]
         index = everything()
         metadata = LmdbMetadata(original)
         first = index.take_changes()
-        metadata.save([first], state())
+        metadata.save(first, state())
         write(index, add(50), ack(3, pending_list=2))
-        metadata.save([index.take_changes()], state(2))  # so that there are free pages, too
+        metadata.save(index.take_changes(), state(2))  # so that there are free pages, too
         expected = [read(metadata)]
         write(index, add(51), SetRetained(Message("topic://t", b"newer")))
         later = index.take_changes()
         metadata.close()
         work.mkdir()
         data = (original / "data.mdb").read_bytes()
-        metadata.save([later], state(3))
+        metadata.save(later, state(3))
         expected.append(read(metadata))
         metadata.close()
         assert expected[0] != expected[1]
@@ -258,7 +258,7 @@ def flips_of_checkpoint(part: int, parts: int) -> tuple[Counter[str], list[str]]
             metadata = LmdbMetadata(work)
             try:
                 found = [read(metadata)]
-                metadata.save([later], state(3))
+                metadata.save(later, state(3))
                 found.append(read(metadata))
             except (MetadataError, OSError):
                 outcomes["rebuilt"] += 1

@@ -48,6 +48,7 @@ from tidegate_store_journal.bodies.large import (
 )
 from tidegate_store_journal.bodies.series import Series, SeriesPolicy
 from tidegate_store_journal.bodies.tidy import DestinationCompaction, Tidy
+from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.checkpoint.marker import seal_marker
 from tidegate_store_journal.checkpoint.metadata import (
@@ -64,7 +65,7 @@ from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.append import Appender, Tail
 from tidegate_store_journal.log.buffer import TimedBuffer
 from tidegate_store_journal.log.encode import encode_batch
-from tidegate_store_journal.log.files import DataFiles, FilePolicy
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, FilePolicy
 from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
 from tidegate_store_journal.log.journaltypes import make_writer, open_directory
 from tidegate_store_journal.log.memory import LimitedMemoryStorage
@@ -157,6 +158,7 @@ class JournalStore:
                 self._metadata = NoMetadata(self._metadata)
         self._synced_for = _synced_for(options)
         self._buffer: TimedBuffer | None = None
+        self._bindings: Bindings | None = None
         self._resources = AsyncExitStack()
         self._is_open = False
         self._is_opened_once = False
@@ -454,7 +456,10 @@ class JournalStore:
         if not context.keep_acknowledged:
             self._index.release(self._index.log.last)
         tail = Tail(found.tail_file, found.tail_offset)
-        self._appender = Appender(self._index, files, self._start_writer(), room, tail)
+        bindings = await self._open_bindings(found) if self._storage.durable else None
+        self._appender = Appender(
+            self._index, files, self._start_writer(), room, tail, bindings, self._workers
+        )
         series = self._series = self._make_series(found, room)
         files.elsewhere = series
         self._losses = Losses(
@@ -476,7 +481,7 @@ class JournalStore:
             self._workers,
             store_id=found.store_id,
             sync=self._sync_all,
-            bindings_stale=found.rebuilt or found.replayed > 0,
+            bindings=bindings,
             large=self._large,
         )
         self._tidy = Tidy(
@@ -549,6 +554,19 @@ class JournalStore:
         files.reclaimer = reclaim
         self._tidy.start(options.cleanup_interval)
         return recovered_state(found)
+
+    async def _open_bindings(self, found: Recovered) -> Bindings:
+        bindings = self._bindings = Bindings(
+            self._storage, found.store_id, self._options.file_length, found.bindings
+        )
+        self._resources.callback(bindings.close)
+        try:
+            await self._loop.run_in_executor(self._workers, bindings.prepare)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            logger.warning("no room for the usual files of the bindings error=%s", error)
+        return bindings
 
     def _give_up_dropped(self) -> None:
         """A part of what dropped lists held, with pauses in which the loop does other things."""
@@ -691,6 +709,7 @@ class JournalStore:
 
     def _disk_bytes(self) -> int:
         large = 0 if self._large is None else self._large.disk_bytes
+        large += 0 if self._bindings is None else self._bindings.capacity
         return self._files.disk_bytes + self._metadata.disk_bytes + self._series.disk_bytes + large
 
 

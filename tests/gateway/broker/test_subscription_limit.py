@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client, run
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidegate.broker.limits import subscription_limit
@@ -351,6 +351,18 @@ STEPS = st.lists(
     steps=STEPS,
     overflow=st.sampled_from(["refuse", "drop_oldest", "drop_newest"]),
     limit=st.integers(1, 8),
+)
+@example(  # a consumer takes what a page brings that was read to make room
+    steps=[
+        ("publish", 1),
+        ("publish", 3),
+        ("turns", 1),
+        ("publish", 3),
+        ("come", 0),
+        ("turns", 1),
+    ],
+    overflow="drop_oldest",
+    limit=1,
 )
 def test_every_message_is_refused_dropped_or_received_in_order_and_the_limit_holds(
     steps: list[tuple[str, int]], overflow: str, limit: int

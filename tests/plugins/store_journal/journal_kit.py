@@ -121,6 +121,13 @@ def data_files(directory: Path) -> list[Path]:
     return sorted((directory / "journal").glob("journal-*.data"))
 
 
+def unlink_bindings(storage: Any) -> None:
+    """As if there had been no carry yet."""
+    for name in storage.list():
+        if name.startswith("bindings-"):
+            storage.unlink(name)
+
+
 def damage_byte(path: Path, offset: int) -> None:
     """Flip a bit of a file."""
     data = bytearray(path.read_bytes())

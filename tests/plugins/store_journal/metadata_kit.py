@@ -79,12 +79,5 @@ def contents(loaded: Loaded) -> dict[str, Any]:
             (block.first, block.pending_list, block.client_id, *block.sequences, *block.locations)
             for block in loaded.acknowledged
         ],
-        **{
-            name: getattr(loaded, name)
-            for name in ("deliveries", "destinations", "subscriptions", "sessions", "inflight")
-        },
-        **{
-            name: getattr(loaded, name)
-            for name in ("retained", "branches", "duplicate_ids", "large", "speaks_of")
-        },
+        **{name: getattr(loaded, name) for name in ("deliveries", "large", "speaks_of")},
     }

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import lmdb
 import pytest
 from journal_kit import (
-    CrashStorage,
     ack,
     add,
     data_files,
@@ -40,14 +38,7 @@ from tidegate.spi import (
 )
 from tidegate.testing.faulty_storage import Faults, FaultyDisk
 from tidegate_store_journal import JournalStore, describe, inspect, why
-from tidegate_store_journal.index.branches import (
-    DUPLICATES_NAME,
-    Duplicates,
-    read_duplicates,
-    write_duplicates,
-)
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.format import FormatError
 
 QUEUE = AddDestination("queue://q", 1)
 ONE = Branch(BranchId(1, b"one"), 7, client_id="manager", locked=(LockedMessages(1, (1,)),))
@@ -209,7 +200,7 @@ def test_ids_survive_their_data_files_also_without_metadata(tmp_path: Path) -> N
     run(scenario())
 
 
-def test_a_rebuild_may_remember_more_but_only_older_ones(tmp_path: Path) -> None:
+def test_a_rebuild_does_not_remember_what_was_forgotten(tmp_path: Path) -> None:
     """The file that forgot them is gone, an older one that has them is not."""
 
     async def scenario() -> None:
@@ -227,89 +218,27 @@ def test_a_rebuild_may_remember_more_but_only_older_ones(tmp_path: Path) -> None
         assert await ids_of(store) == [(20, "id 20")]
         await store.close()
         store, _ = await opened(without_metadata(copy))
-        assert await ids_of(store) == [(1, "id 1"), (2, "id 2"), (20, "id 20")]
-        await write(store, ForgetDuplicateIds("queue://q", 2))
-        await store.close()
-        store, _ = await opened(copy)
         assert await ids_of(store) == [(20, "id 20")]
         await store.close()
 
     run(scenario())
 
 
-def test_a_damaged_snapshot_of_ids_is_reported_and_not_used(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, new_id(1), QUEUE, add(1, size=50_000))
-        for number in range(2, 6):
-            await write(store, add(number, size=50_000), ack(number))
-        await write(store, ack(1))
-        await cleanup(store)
-        await store.close()
-        path = tmp_path / "journal" / DUPLICATES_NAME
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
-        store, state = await opened(without_metadata(tmp_path))
-        assert await ids_of(store) == []
-        assert any(DUPLICATES_NAME in note for note in state.report.notes)
-        await store.close()
-
-    run(scenario())
-
-
-def test_ids_that_come_and_go_between_two_checkpoints_never_reach_the_metadata() -> None:
+def test_ids_that_come_and_go_between_two_checkpoints_are_not_carried() -> None:
     index = Index(keep_acknowledged=False)
 
     def do(*operations: Operation) -> None:
         for operation in operations:
-            index._apply_one[type(operation)](operation)  # pyright: ignore[reportPrivateUsage]
+            index.apply_small(operation, 50)
 
     do(new_id(1), new_id(2), new_id(3), ForgetDuplicateIds("queue://q", 2))
-    index.last_sequence = 3
-    assert index.take_changes().duplicate_ids == {("queue://q", 3): "id 3"}
+    assert new_id(3) in index.take_changes().small.values()
     do(new_id(4), ForgetDuplicateIds("queue://q", 3), ForgetDuplicateIds("queue://never", 9))
-    assert index.take_changes().duplicate_ids == {
-        ("queue://q", 3): None,
-        ("queue://q", 4): "id 4",
-    }
-    assert not index.take_changes().duplicate_ids
-
-
-def test_a_snapshot_is_read_back_or_refused() -> None:
-    storage = CrashStorage()
-    assert read_duplicates(storage) is None  # pyright: ignore[reportArgumentType]
-    duplicates = Duplicates("store", {"queue://a": {1: "x", 5: "y"}, "topic://b": {2: "x"}})
-    write_duplicates(storage, duplicates)  # pyright: ignore[reportArgumentType]
-    assert read_duplicates(storage) == duplicates  # pyright: ignore[reportArgumentType]
-    assert [known.sequence for known in duplicates.values()] == [1, 5, 2]
-    file = storage.open(DUPLICATES_NAME)
-    file.pwritev([b"\x00"], 20)
-    with pytest.raises(FormatError):
-        read_duplicates(storage)  # pyright: ignore[reportArgumentType]
-
-
-def test_a_checkpoint_of_an_older_version_is_read_without_the_new_tables(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, add(1))
-        await store.close()
-
-    run(scenario())
-    path = str(tmp_path / "journal" / "metadata")
-    with lmdb.open(path, max_dbs=20) as environment:
-        for name in (b"branches", b"duplicates"):
-            database = environment.open_db(name)
-            with environment.begin(write=True) as transaction:
-                transaction.drop(database)
-    assert [report.references for report in inspect(tmp_path / "journal") if report.references] == [
-        1
+    assert list(index.take_changes().small.values()) == [
+        new_id(4),
+        ForgetDuplicateIds("queue://q", 3),
     ]
-
-    async def again() -> None:
-        store, _ = await opened(tmp_path)
-        assert await pending(store) == [1]
-        await store.close()
-
-    run(again())
+    assert not index.take_changes().small
 
 
 # ------------------------------------------------------------------------------------ power cuts

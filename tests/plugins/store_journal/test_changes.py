@@ -35,10 +35,10 @@ RECORD = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
         (SetRetained(message(1)), True),
     ],
 )
-def test_only_small_state_makes_the_bindings_snapshot_stale(
+def test_only_small_state_is_carried_to_the_bindings(
     operation: Operation, is_small_state: bool
 ) -> None:
     index = Index(keep_acknowledged=False)
     index.apply(encode_batch([operation], 1, 4096, index).effects)
-    assert index.take_changes().small_state_changed is is_small_state
-    assert not index.take_changes().small_state_changed
+    assert list(index.take_changes().small.values()) == [operation] * is_small_state
+    assert not index.take_changes().small

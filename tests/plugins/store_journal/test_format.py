@@ -56,17 +56,9 @@ from tidegate_store_journal.log.format import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-#: Files of format version 1: the first one, and the last one, whose values have the fields that were
-#: appended since (SPI 1.1).
-FIRST, NEWEST = "version-1.hex", "version-1-spi-1.1.hex"
-SECOND = "version-2.hex"
-THIRD = "version-3.hex"
-#: Version 2 with the fields that were appended with SPI 1.2.
-SECOND_NEWEST = "version-2-spi-1.2.hex"
+NAME = "version-1.hex"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SALT = 0x0123_4567_89AB_CDEF
-#: What a message says that leaves these open was written so in the golden files.
-UNSAID = {"content_type": "", "correlation_data": b"", "payload_format": 0}
 MESSAGE = Message(
     "queue://orders",
     b"body",
@@ -92,12 +84,12 @@ OPERATIONS: list[Operation] = [
     PutSubscription(SUBSCRIPTION),
     AddMessage(7, MESSAGE, (1,)),
     AddMessage(8, MESSAGE, (1, 3)),
-    AddMessage(9, Message("topic://news", b"", **UNSAID), (3,)),
+    AddMessage(9, Message("topic://news", b""), (3,)),
     Acknowledge(1, (7,), (11,), 12, "consumer", "sub-1", "mqtt"),
     Discard(3, (8,), DiscardReason.EXPIRED),
     RecordDelivery(1, (8,), (2,)),
-    Move(3, 9, 1, 10, Message("queue://dlq", b"moved", **UNSAID)),
-    SetRetained(Message("topic://news", b"retained", retain=True, **UNSAID)),
+    Move(3, 9, 1, 10, Message("queue://dlq", b"moved")),
+    SetRetained(Message("topic://news", b"retained", retain=True)),
     ClearRetained("topic://old"),
     PutSession(Session("c", 60, 5, {"a": "b"})),
     PutInflight(InflightRecord("c", InflightDirection.OUT, 65535, InflightState.PUBLISHED, "n", 8)),
@@ -108,52 +100,7 @@ OPERATIONS: list[Operation] = [
 ]
 
 
-def golden_bytes() -> bytes:
-    """A data file header and one batch with one operation of each kind."""
-    file_header = _format.encode_file_header(STORE_ID, 5, SALT, 65536)
-    seed = _format.decode_file_header(file_header).seed
-    index = Index(keep_acknowledged=True)
-    encoded = encode_batch(OPERATIONS, 5, DATA_OFFSET + BATCH_HEADER_BYTES, index)
-    effects = encoded.effects
-    batch_header = _format.encode_batch_header(
-        seed,
-        encoded.payload,
-        42,
-        41,
-        effects.last_sequence,
-        effects.last_ack,
-        effects.last_list,
-        encoded.record_count,
-    )
-    return file_header + batch_header + encoded.payload
-
-
 ROWS = AckBlock(11, 3, 1_700_000_002_000_000, "c", "s", "mqtt", (8,), (), (5,))
-
-
-def golden_bytes_2() -> bytes:
-    """As :func:`golden_bytes`, in a reused file and with a batch of copies and the end mark."""
-    first = golden_bytes()
-    file_header = _format.encode_file_header(STORE_ID, 5, SALT, 65536, reused=True)
-    seed = _format.decode_file_header(file_header).seed
-    value = _format.encode(MESSAGE)
-    copies = (
-        _format.encode_record(_format.COPY, value, sequence=7, pending_list=1, body_bytes=4)
-        + _format.encode_record(
-            _format.COPY,
-            _format.pack_integers([4]) + value,
-            sequence=8,
-            pending_list=3,
-            prefix_bytes=8,
-            body_bytes=4,
-        )
-        + _format.encode_record(_format.COPIED_ROWS, ROWS.encode(), pending_list=3)
-    )
-    result = file_header
-    for number, payload, count in ((42, first[128:], len(OPERATIONS)), (43, copies, 3)):
-        result += _format.encode_batch_header(seed, payload, number, 41, 10, 1, 3, count)
-        result += payload
-    return result + _format.END_MARK
 
 
 BRANCH = Branch(
@@ -177,63 +124,74 @@ BRANCH_OPERATIONS: list[Operation] = [
 ]
 
 
-def golden_bytes_3() -> bytes:
-    """As :func:`golden_bytes`, with a batch of branches and duplicate ids."""
-    first = golden_bytes()
-    seed = _format.decode_file_header(first[:64]).seed
-    at = DATA_OFFSET + len(first) - 64 + BATCH_HEADER_BYTES
-    encoded = encode_batch(BRANCH_OPERATIONS, 5, at, Index(keep_acknowledged=True))
-    effects = encoded.effects
-    assert (effects.last_sequence, effects.last_list) == (12, 6)
-    header = _format.encode_batch_header(
-        seed, encoded.payload, 43, 41, 12, 1, 6, encoded.record_count
+def copies() -> bytes:
+    value = _format.encode(MESSAGE)
+    return (
+        _format.encode_record(_format.COPY, value, sequence=7, pending_list=1, body_bytes=4)
+        + _format.encode_record(
+            _format.COPY,
+            _format.pack_integers([4]) + value,
+            sequence=8,
+            pending_list=3,
+            prefix_bytes=8,
+            body_bytes=4,
+        )
+        + _format.encode_record(_format.COPIED_ROWS, ROWS.encode(), pending_list=3)
     )
-    return first + header + encoded.payload
 
 
-def golden_file(name: str) -> bytes:
-    lines = (GOLDEN / name).read_text().splitlines()
+def golden_bytes() -> bytes:
+    """A reused file with batches of each operation, of copies, and of branches and duplicate ids."""
+    result = _format.encode_file_header(STORE_ID, 5, SALT, 65536, reused=True)
+    seed = _format.decode_file_header(result).seed
+    index = Index(keep_acknowledged=True)
+    first = encode_batch(OPERATIONS, 5, DATA_OFFSET + BATCH_HEADER_BYTES, index)
+    last = encode_batch(BRANCH_OPERATIONS, 5, 0, Index(keep_acknowledged=True))
+    assert (last.effects.last_sequence, last.effects.last_list) == (12, 6)
+    for number, payload, count, counters in (
+        (42, first.payload, first.record_count, (10, 1, 3)),
+        (43, copies(), 3, (10, 1, 3)),
+        (44, last.payload, last.record_count, (12, 1, 6)),
+    ):
+        result += _format.encode_batch_header(seed, payload, number, 41, *counters, count)
+        result += payload
+    return result + _format.END_MARK
+
+
+def golden_file() -> bytes:
+    lines = (GOLDEN / NAME).read_text().splitlines()
     text = "".join(line.partition("#")[0].strip() for line in lines)
     return bytes.fromhex(text)
 
 
-def test_bytes_of_version_3_have_not_changed() -> None:
-    assert golden_bytes_3() == golden_file(THIRD)
-
-
-def test_the_golden_file_of_version_3_decodes_into_branches_and_duplicate_ids() -> None:
-    data = golden_file(THIRD)
+def golden_batch(number: int) -> tuple[_format.BatchHeader, bytes]:
+    data = golden_file()
     seed = _format.decode_file_header(data).seed
-    first = _format.decode_batch_header(seed, data[64:128])
-    assert first is not None
-    at = 128 + first.payload_bytes
-    header = _format.decode_batch_header(seed, data[at : at + 64])
-    assert header is not None
-    payload = data[at + 64 :]
-    assert _format.payload_is_valid(seed, header, payload)
+    at = 64
+    while True:
+        header = _format.decode_batch_header(seed, data[at : at + 64])
+        assert header is not None
+        payload = data[at + 64 : at + 64 + header.payload_bytes]
+        assert _format.payload_is_valid(seed, header, payload)
+        if header.batch == number:
+            return header, payload
+        at += 64 + header.payload_bytes
+
+
+def test_bytes_have_not_changed() -> None:
+    assert golden_bytes() == golden_file()
+
+
+def test_the_golden_file_decodes_into_branches_and_duplicate_ids() -> None:
+    header, payload = golden_batch(44)
     effects = decode_batch(payload, header, 5, DATA_OFFSET)
     assert effects.others == [op for op in BRANCH_OPERATIONS if not isinstance(op, AddMessage)]
     assert list(effects.adds) == [6]
 
 
-def test_bytes_of_version_2_have_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_format, "FORMAT_VERSION", 2)
-    assert golden_bytes_2() == golden_file(SECOND_NEWEST)
-
-
-@pytest.mark.parametrize("name", [SECOND, SECOND_NEWEST])
-def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows(name: str) -> None:
-    data = golden_file(name)
-    file = _format.decode_file_header(data)
-    assert file.reused
-    first = _format.decode_batch_header(file.seed, data[64:128])
-    assert first is not None
-    at = 128 + first.payload_bytes
-    header = _format.decode_batch_header(file.seed, data[at : at + 64])
-    assert header is not None
-    payload = data[at + 64 : at + 64 + header.payload_bytes]
-    assert _format.payload_is_valid(file.seed, header, payload)
-    assert data[at + 64 + header.payload_bytes :] == bytes(64)
+def test_the_golden_file_decodes_into_copies_and_their_rows() -> None:
+    assert _format.decode_file_header(golden_file()).reused
+    header, payload = golden_batch(43)
     effects = decode_batch(payload, header, 5, DATA_OFFSET)
     assert [(sequence, lists) for sequence, _, lists in effects.copies] == [(7, (1,)), (8, (3, 4))]
     # Two lists and a row hold message 8, one list holds message 7.
@@ -247,16 +205,12 @@ def test_the_golden_file_of_version_2_decodes_into_copies_and_their_rows(name: s
         assert _format.read_message(payload[begin : begin + size], sequence) == MESSAGE
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [(FIRST, 1), (NEWEST, 1), (SECOND, 2), (SECOND_NEWEST, 2), (THIRD, 3)],
-)
-def test_the_golden_file_is_what_the_document_says(name: str, version: int) -> None:
-    data = golden_file(name)
+def test_the_golden_file_is_what_the_document_says() -> None:
+    data = golden_file()
     # File header, docs/journal-format.md section 2.
     assert data[0:8] == b"TGJOURNL"
-    assert data[8:10] == bytes([version, 0])
-    assert data[10:12] == bytes([version == 2, 0])  # the golden file of version 2 is a reused one
+    assert data[8:10] == b"\x01\x00"
+    assert data[10:12] == b"\x01\x00"  # it is a reused one
     assert int.from_bytes(data[12:16], "little") == 4096
     assert data[16:32].hex() == STORE_ID
     assert int.from_bytes(data[32:40], "little") == 5
@@ -293,14 +247,9 @@ def test_the_golden_file_is_what_the_document_says(name: str, version: int) -> N
     assert msgspec.msgpack.decode(value)[0:2] == ["queue://orders", b"body"]
 
 
-@pytest.mark.parametrize("name", [NEWEST, SECOND, THIRD])
-def test_the_golden_file_decodes_into_its_operations(name: str) -> None:
-    data = golden_file(name)
-    seed = _format.decode_file_header(data).seed
-    header = _format.decode_batch_header(seed, data[64:128])
-    assert header is not None
-    payload = data[128 : 128 + header.payload_bytes]
-    assert _format.payload_is_valid(seed, header, payload)
+def test_the_golden_file_decodes_into_its_operations() -> None:
+    data = golden_file()
+    header, payload = golden_batch(42)
     effects = decode_batch(payload, header, 5, DATA_OFFSET + BATCH_HEADER_BYTES)
     # A replayed move knows where its message is, not the message itself.
     expected = [
@@ -314,7 +263,7 @@ def test_the_golden_file_decodes_into_its_operations(name: str) -> None:
     for sequence, wanted in (
         (7, MESSAGE),
         (8, MESSAGE),
-        (10, Message("queue://dlq", b"moved", **UNSAID)),
+        (10, Message("queue://dlq", b"moved")),
     ):
         _, offset, size, body = _format.location_parts(effects.adds[1][sequence])
         at = offset - DATA_OFFSET + FILE_HEADER_BYTES
@@ -323,7 +272,8 @@ def test_the_golden_file_decodes_into_its_operations(name: str) -> None:
 
 
 def test_a_flipped_bit_anywhere_is_seen() -> None:
-    data = golden_bytes()
+    length = golden_batch(42)[0].payload_bytes
+    data = golden_bytes()[: 128 + length]
     for at in range(len(data)):
         broken = bytearray(data)
         broken[at] ^= 0x01
@@ -471,5 +421,6 @@ def test_record_types_are_those_of_the_document() -> None:
     rows = [line.split("|") for line in document.read_text().splitlines() if line.startswith("| ")]
     listed = {int(row[1]) for row in rows if len(row) == 8 and row[1].strip().isdigit()}
     special = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS, _format.VOID}
+    special.add(_format.MARK)
     special |= {_format.REFERENCE, _format.COPY_REFERENCE}
     assert listed == {*special, *_format._DECODERS}  # pyright: ignore[reportPrivateUsage]

@@ -10,17 +10,10 @@ from journal_kit import ack, add, killed, opened, pending, run, write
 
 from tidegate_store_journal.checkpoint.marker import (
     MARKER_NAME,
-    Floor,
-    forget_floor,
-    raise_floor,
     seal_marker,
     take_marker,
 )
-from tidegate_store_journal.checkpoint.metadata import (
-    METADATA_VERSION,
-    MetadataError,
-    MetadataState,
-)
+from tidegate_store_journal.checkpoint.metadata import MetadataError
 from tidegate_store_journal.log.storage import DirectoryStorage
 
 
@@ -97,42 +90,24 @@ def test_a_seal_is_broken_by_any_change_of_the_marker_itself(tmp_path: Path) -> 
             take_marker(storage, metadata)
 
 
-def state(batch: int, released: int) -> MetadataState:
-    return MetadataState(METADATA_VERSION, "", False, batch, 1, 0, 0, 0, released, released)
-
-
-def test_a_floor_is_above_what_is_older_in_any_respect() -> None:
-    floor = Floor(5, 7)
-    assert not floor.is_above(state(5, 7))
-    assert not floor.is_above(state(6, 9))
-    assert floor.is_above(state(4, 9))
-    assert floor.is_above(state(6, 6))
-
-
-def test_the_floor_stays_through_kills_and_clean_stops_until_it_is_forgotten(
-    tmp_path: Path,
-) -> None:
+def test_a_seal_is_for_one_start_and_every_wrong_bit_in_it_is_noticed(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     metadata = tmp_path / "metadata"
     metadata.mkdir()
     (metadata / "data.mdb").write_bytes(b"pages")
-    take_marker(storage, metadata)
-    raise_floor(storage, Floor(12, 3))
-    assert take_marker(storage, metadata) == Floor(12, 3)  # after a kill
+    assert not take_marker(storage, metadata)
+    assert take_marker(storage, metadata)  # after a kill
     seal_marker(storage, metadata)
-    assert "sealed" in (tmp_path / MARKER_NAME).read_text()
-    assert take_marker(storage, metadata) == Floor(12, 3)
-    assert "sealed" not in (tmp_path / MARKER_NAME).read_text()
     written = (tmp_path / MARKER_NAME).read_bytes()
+    assert b"sealed" in written
+    assert take_marker(storage, metadata)
+    assert b"sealed" not in (tmp_path / MARKER_NAME).read_bytes()
     for offset in range(len(written)):
         changed = bytearray(written)
         changed[offset] ^= 1
         (tmp_path / MARKER_NAME).write_bytes(changed)
         with pytest.raises(MetadataError):
             take_marker(storage, metadata)
-    (tmp_path / MARKER_NAME).write_bytes(written)
-    forget_floor(storage)
-    assert take_marker(storage, metadata) == Floor()
 
 
 def test_a_checkpoint_older_than_the_last_clean_up_is_told_and_rebuilt(tmp_path: Path) -> None:

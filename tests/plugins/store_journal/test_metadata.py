@@ -6,27 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
-import msgspec
 import pytest
 from journal_kit import ack, add
-from metadata_kit import RECORD, STORE_ID, SUBSCRIPTION, everything, state, write
+from metadata_kit import STORE_ID, SUBSCRIPTION, everything, state, write
 
 from tidegate.spi import (
-    AddDestination,
-    InflightDirection,
-    InflightRecord,
-    InflightState,
-    Message,
-    PutInflight,
-    PutSession,
     PutSubscription,
     RecordDelivery,
-    RemoveDestination,
-    RemoveInflight,
-    RemoveSession,
     RemoveSubscription,
-    Session,
-    SetRetained,
 )
 from tidegate_store_journal.checkpoint import metadata as _metadata
 from tidegate_store_journal.checkpoint.metadata import (
@@ -75,21 +62,15 @@ def test_there_is_nothing_before_the_first_checkpoint(tmp_path: Path) -> None:
 
 def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     index = Index(keep_acknowledged=True)
-    long_name = "queue://" + "x" * 2000  # longer than an LMDB key may be
     write(
         index,
-        AddDestination(long_name, 1),
-        PutSubscription(SUBSCRIPTION),
-        PutSession(Session("c", 60)),
-        PutInflight(RECORD),
-        SetRetained(Message("topic://t", b"retained")),
         *[add(sequence, 1 + sequence % 2) for sequence in range(1, 1500)],
         RecordDelivery(1, (4, 6), (1, 7)),
     )
     write(index, ack(2, 10), file_id=2)
     places = dict(index.list_of(1).entries())
     metadata = LmdbMetadata(tmp_path / "metadata")
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     assert metadata.counters.pending_put == 1497
     assert metadata.counters.acknowledged_put == 1
     metadata.close()
@@ -103,11 +84,6 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     }
     assert places_in(loaded, 1) == list(places.values())
     assert loaded.deliveries == {(1, 4): 1, (1, 6): 7}
-    assert loaded.destinations == {long_name: 1}
-    assert loaded.subscriptions == [SUBSCRIPTION]
-    assert loaded.sessions == [Session("c", 60)]
-    assert loaded.inflight == [RECORD]
-    assert loaded.retained == [Message("topic://t", b"retained")]
     assert [list(block.sequences) for block in loaded.acknowledged] == [[2, 10]]
     assert loaded.speaks_of == {2: [1]}
     metadata.close()
@@ -118,12 +94,7 @@ def test_later_changes_take_away_what_earlier_ones_put(tmp_path: Path) -> None:
     metadata = LmdbMetadata(tmp_path / "metadata")
     write(
         index,
-        AddDestination("queue://q", 1),
         PutSubscription(SUBSCRIPTION),
-        PutSession(Session("c", 60)),
-        PutInflight(RECORD),
-        PutInflight(InflightRecord("d", InflightDirection.IN, 1, InflightState.RECEIVED)),
-        SetRetained(Message("topic://t", b"retained")),
         *[add(sequence, 1, 2, 3) for sequence in range(1, 9)],
         RecordDelivery(1, (1, 2), (1, 1)),
         RecordDelivery(2, (1,), (5,)),
@@ -134,22 +105,17 @@ def test_later_changes_take_away_what_earlier_ones_put(tmp_path: Path) -> None:
         ack(1, 3, pending_list=3),
         ack(1),
         RemoveSubscription(2),
-        RemoveSession("c"),
-        RemoveInflight("d", InflightDirection.IN, 1),
-        RemoveDestination("queue://q", 0),
         add(9, 1),
         add(10, 4),
     )
     second = index.take_changes()
-    metadata.save([first], state())
-    metadata.save([second], state(2))
+    metadata.save(first, state())
+    metadata.save(second, state(2))
     index.release(3)
-    metadata.save([index.take_changes()], state(3))
+    metadata.save(index.take_changes(), state(3))
     loaded = load(metadata)
     assert pending_in(loaded) == {1: [*range(2, 9), 9], 3: [2, 4, 5, 6, 7, 8], 4: [10]}
     assert loaded.deliveries == {(1, 2): 1}
-    assert loaded.destinations == {}
-    assert (loaded.subscriptions, loaded.sessions, loaded.inflight) == ([], [], [])
     assert loaded.acknowledged == []
     assert loaded.state.batch == 3
     assert metadata.counters.pending_deleted == 3
@@ -163,7 +129,8 @@ def test_changes_that_could_not_be_saved_are_saved_later_in_their_order(tmp_path
     write(index, ack(1), add(3))
     second = index.take_changes()
     metadata = LmdbMetadata(tmp_path / "metadata")
-    metadata.save([first, second], state())
+    second.follow(first)
+    metadata.save(second, state())
     assert pending_in(load(metadata)) == {1: [2, 3]}
     metadata.close()
 
@@ -173,7 +140,7 @@ def test_the_map_grows_when_it_is_full(tmp_path: Path, monkeypatch: pytest.Monke
     index = Index(keep_acknowledged=False)
     write(index, *[add(sequence, size=10) for sequence in range(1, 5000)])
     metadata = LmdbMetadata(tmp_path / "metadata")
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     assert pending_in(load(metadata)) == {1: list(range(1, 5000))}
     assert metadata.counters.pending_put == 4999
     metadata.close()
@@ -188,7 +155,7 @@ def test_a_map_that_may_not_grow_further_is_a_full_disk(
     write(index, *[add(sequence, size=10) for sequence in range(1, 5000)])
     metadata = LmdbMetadata(tmp_path / "metadata")
     with pytest.raises(OSError, match="full"):
-        metadata.save([index.take_changes()], state())
+        metadata.save(index.take_changes(), state())
     assert metadata.load(no_progress) is None
     metadata.close()
 
@@ -198,7 +165,7 @@ def saved(tmp_path: Path) -> Path:
     index = Index(keep_acknowledged=False)
     write(index, *[add(sequence) for sequence in range(1, 2000)])
     metadata = LmdbMetadata(tmp_path / "metadata")
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     metadata.close()
     return tmp_path / "metadata"
 
@@ -253,10 +220,7 @@ def test_entries_that_are_not_found_any_more_are_noticed(saved: Path) -> None:
     metadata.close()
 
 
-TABLES = (
-    *("meta", "pending", "deliveries", "destinations", "subscriptions", "sessions", "inflight"),
-    *("retained", "branches", "duplicates", "large", "acknowledged", "files"),
-)
+TABLES = (*("meta", "pending", "deliveries", "large", "acknowledged", "files"),)
 
 
 def changed_value(saved: Path, table: bytes, change: Callable[[bytes], bytes]) -> None:
@@ -273,7 +237,7 @@ def changed_value(saved: Path, table: bytes, change: Callable[[bytes], bytes]) -
 @pytest.mark.parametrize("table", TABLES)
 def test_a_wrong_bit_in_a_value_of_any_table_is_noticed(tmp_path: Path, table: str) -> None:
     metadata = LmdbMetadata(tmp_path)
-    metadata.save([everything().take_changes()], state())
+    metadata.save(everything().take_changes(), state())
     load(metadata)
     metadata.close()
     changed_value(tmp_path, table.encode(), lambda value: value[:-1] + bytes([value[-1] ^ 1]))
@@ -281,26 +245,21 @@ def test_a_wrong_bit_in_a_value_of_any_table_is_noticed(tmp_path: Path, table: s
         LmdbMetadata(tmp_path).load(no_progress)
 
 
-@pytest.mark.parametrize("table", ["pending", "retained", "acknowledged", "meta"])
+@pytest.mark.parametrize("table", ["pending", "acknowledged", "meta"])
 def test_a_value_of_an_earlier_checkpoint_is_noticed(tmp_path: Path, table: str) -> None:
     """It was right once: so looks a page that the disk did not write."""
     index = everything()
     metadata = LmdbMetadata(tmp_path)
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     metadata.close()
     with lmdb.open(str(tmp_path), max_dbs=20) as environment:
         database = environment.open_db(table.encode())
         with environment.begin() as transaction:
             before = {bytes(key): bytes(value) for key, value in transaction.cursor(db=database)}
     metadata = LmdbMetadata(tmp_path)
-    write(
-        index,
-        add(100, 2),
-        ack(1, pending_list=2),
-        SetRetained(Message("topic://t", b"newer")),
-    )
+    write(index, add(100, 2), ack(1, pending_list=2))
     index.release(2)  # the block goes
-    metadata.save([index.take_changes()], state(2))
+    metadata.save(index.take_changes(), state(2))
     load(metadata)
     metadata.close()
     with lmdb.open(str(tmp_path), max_dbs=20) as environment:
@@ -317,19 +276,12 @@ def test_a_value_of_an_earlier_checkpoint_is_noticed(tmp_path: Path, table: str)
         LmdbMetadata(tmp_path).load(no_progress)
 
 
-def test_a_checkpoint_whose_values_had_no_crc_says_its_version(saved: Path) -> None:
-    with lmdb.open(str(saved), max_dbs=20) as environment:
-        database = environment.open_db(b"meta")
-        with environment.begin(write=True) as transaction:
-            old = MetadataState(2, STORE_ID, False, 1, 1, 1, 1, 1, 1, 1)
-            transaction.put(b"state", msgspec.msgpack.encode(old), db=database)
-    with pytest.raises(MetadataError, match="has version 2"):
-        LmdbMetadata(saved).load(no_progress)
-
-
 def test_another_version_is_not_read(tmp_path: Path) -> None:
     metadata = LmdbMetadata(tmp_path / "metadata")
-    metadata.save([], MetadataState(99, STORE_ID, False, 1, 1, 1, 1, 1, 1, 1))
+    metadata.save(
+        Index(keep_acknowledged=False).take_changes(),
+        MetadataState(99, STORE_ID, False, 1, 1, 1, 1, 1, 1, 1),
+    )
     with pytest.raises(MetadataError, match="version 99"):
         metadata.load(no_progress)
     metadata.close()
@@ -337,7 +289,7 @@ def test_another_version_is_not_read(tmp_path: Path) -> None:
 
 def test_without_a_directory_nothing_is_kept_but_the_count() -> None:
     metadata = NoMetadata()
-    metadata.save([], state())
+    metadata.save(Index(keep_acknowledged=False).take_changes(), state())
     assert metadata.load(no_progress) is None
     assert metadata.counters.checkpoints == 1
     metadata.reset()
@@ -352,12 +304,12 @@ def test_counters_go_on_where_an_earlier_run_ended_and_can_be_read_beside_it(
     assert read_counters(tmp_path) == MetadataCounters()
     metadata = LmdbMetadata(tmp_path / "metadata")
     write(index, *[add(sequence) for sequence in range(1, 2050)])
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     metadata.close()
     metadata = LmdbMetadata(tmp_path / "metadata")
     load(metadata)
     write(index, ack(*range(1, 1030)), add(2050))
-    metadata.save([index.take_changes()], state(2))
+    metadata.save(index.take_changes(), state(2))
     expected = MetadataCounters(
         checkpoints=2, pending_put=2050, pending_deleted=1029, pieces_put=5, pieces_deleted=1
     )
@@ -373,11 +325,11 @@ def test_a_large_store_is_not_left_mapped(tmp_path: Path, monkeypatch: pytest.Mo
     index = Index(keep_acknowledged=False)
     metadata = LmdbMetadata(tmp_path / "metadata")
     write(index, add(1))
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     assert is_mapped()
     monkeypatch.setattr(_metadata, "_UNMAP_BYTES", 0)
     write(index, add(2))
-    metadata.save([index.take_changes()], state(2))
+    metadata.save(index.take_changes(), state(2))
     assert not is_mapped()
     assert pending_in(load(metadata)) == {1: [1, 2]}
     assert not is_mapped()
@@ -391,7 +343,7 @@ def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     metadata = LmdbMetadata(tmp_path / "metadata")
     write(index, add(1), add(2), add(3), add(4, 2))
     write(index, ack(3), file_id=2)
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     assert load(metadata).speaks_of == {2: [1]}
     found = [(Found(sequence, index.lists[1].get(sequence) or 0, [1]), b"") for sequence in (1, 2)]
     row = (Found(3, index.log.location_of(1) or 0, [], [1]), b"")
@@ -401,7 +353,7 @@ def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     index.apply(batch.effects)
     write(index, ack(2), file_id=7)
     index.forget_file(2)
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     loaded = load(metadata)
     metadata.close()
     assert pending_in(loaded) == {1: [1], 2: [4]}
@@ -420,7 +372,7 @@ def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
     """Checkpoints go on: nothing of what is in memory depends on them."""
     index = everything()
     metadata = LmdbMetadata(tmp_path)
-    metadata.save([index.take_changes()], state())
+    metadata.save(index.take_changes(), state())
     metadata.close()
     changed_value(tmp_path, b"meta", lambda value: b"????" + value[4:])  # the first key: counters
     changed_value(tmp_path, b"pending", lambda value: b"????" + value[4:])
@@ -430,7 +382,7 @@ def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
             transaction.put(b"entries", b"nonsense", db=database)
     for batch in (2, 3):
         write(index, add(100 + batch), ack(2 * batch))
-        metadata.save([index.take_changes()], state(batch))
+        metadata.save(index.take_changes(), state(batch))
     metadata.close()
     with pytest.raises(MetadataError):
         LmdbMetadata(tmp_path).load(no_progress)

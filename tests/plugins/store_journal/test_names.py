@@ -18,8 +18,9 @@ CANONICAL = [
     "journal-0000000003.live",
     "journal-0000000003.live.tmp",
     "journal-0000000007.data.4096.torn",
-    "bindings.snapshot",
-    "bindings.snapshot.tmp",
+    "bindings-0000000007.data",
+    "bindings-0000000007.free",
+    "bindings-0000000007.data.tmp",
 ]
 
 
@@ -75,12 +76,12 @@ def files_below(directory: Path) -> set[str]:
         (
             "amq",
             "activemq-data/test",
-            {"journal/data-1", "kr-store/data/data.mdb", "kr-store/state/bindings.snapshot"},
+            {"journal/data-1", "kr-store/data/data.mdb", "kr-store/state/bindings-1.free"},
         ),
         (
             "artemis",
             "data",
-            {"journal/activemq-data-1.amq", "bindings/activemq-bindings-1.bindings"},
+            {"journal/activemq-data-1.amq", "bindings/activemq-bindings-1.bindings.free"},
         ),
         (
             "flatfile",
@@ -228,15 +229,14 @@ def test_a_directory_holds_a_journal_when_there_is_a_data_file_of_any_name(tmp_p
 
 
 def test_a_file_keeps_the_name_that_it_was_found_under(tmp_path: Path) -> None:
-    (tmp_path / "bindings.snapshot").write_text("old")
+    (tmp_path / "bindings-0000000001.free").write_text("old")
     storage = NamedStorage(tmp_path, NAMINGS["artemis"])
     storage.lock("test")
-    assert "bindings.snapshot" in storage.list()
-    file = storage.open("bindings.snapshot.tmp", create=True)
+    assert "bindings-0000000001.free" in storage.list()
+    file = storage.open("bindings-0000000001.free")
     file.pwritev([b"new"], 0)
     file.close()
-    storage.rename("bindings.snapshot.tmp", "bindings.snapshot")
     storage.sync_directory()
     storage.unlock()
-    assert (tmp_path / "bindings.snapshot").read_text() == "new"
-    assert not (tmp_path / "bindings" / "activemq-bindings-1.bindings").exists()
+    assert (tmp_path / "bindings-0000000001.free").read_text() == "new"
+    assert list((tmp_path / "bindings").iterdir()) == []

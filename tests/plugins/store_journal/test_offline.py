@@ -98,9 +98,9 @@ def test_dead_files_stay_to_be_used_again_unless_they_are_to_be_deleted(journal:
     before, after = compact(configured(journal), silent, percentage=50, delete_free=False)
     assert after.disk_bytes >= before.disk_bytes
     assert len(data_files(journal)) <= 5
-    assert list((journal / "journal").glob("*.free"))
+    assert list((journal / "journal").glob("journal-*.free"))
     _, after = compact(configured(journal), silent, percentage=50, delete_free=True)
-    assert list((journal / "journal").glob("*.free")) == []
+    assert list((journal / "journal").glob("journal-*.free")) == []
     assert after.files == len(data_files(journal))
 
 

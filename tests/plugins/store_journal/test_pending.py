@@ -91,6 +91,7 @@ def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> N
                     model[value] = new
             elif step == "in file":
                 inside = sorted(entry for piece in pending.pieces_in(value) for entry in piece)
+                assert pending.sequences_in(value) == [sequence for sequence, _ in inside]
                 assert inside == [item for item in model.items() if item[1] >> 100 == value]
             elif step == "page":
                 check_page(pending, model, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from journal_kit import (
     opened,
     pending,
     run,
+    unlink_bindings,
     write,
     write_only,
 )
@@ -28,6 +30,7 @@ from tidegate.spi import (
     AddDuplicateId,
     Branch,
     BranchId,
+    CorruptRecordError,
     Discard,
     DiscardReason,
     Durability,
@@ -51,7 +54,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.index.acklog import AckBlock
-from tidegate_store_journal.log.format import location
+from tidegate_store_journal.log.format import DATA_NAME, location
 from tidegate_store_journal.start.rebuild import latest_rows
 
 
@@ -230,11 +233,15 @@ def test_without_bindings_and_metadata_the_messages_are_still_there(tmp_path: Pa
         for damage in (False, True):
             other = storage.crash()
             if damage:
-                other.flip("bindings.snapshot", 30)
-                other.flip("bindings.copy", 30)
+                (name,) = [name for name in other.list() if re.match(r"bindings.*\.data", name)]
+                other.flip(name, 30)
+                other.flip(name, 2048 + 30)  # it is there twice
+                with pytest.raises(CorruptRecordError, match="CRC of its file header"):
+                    await opened(tmp_path, other)
             else:
-                other.unlink("bindings.snapshot")
-            store, state = await opened(tmp_path, other)
+                unlink_bindings(other)
+            changes = {"damaged_journal_policy": "quarantine"} if damage else {}
+            store, state = await opened(tmp_path, other, **changes)
             assert await pending(store) == [1, 2]
             assert [item.destination for item in state.destinations] == ["queue://q"]
             assert state.last_sequence == 2
@@ -254,7 +261,7 @@ def test_sequences_are_not_used_again_when_everything_they_named_is_gone(tmp_pat
         await store.release_acknowledged(9)
         await write_only(store, PutSession(Session("c", 1)))
         await store.close()
-        names = [name for name in storage.list() if name.endswith(".data")]
+        names = [name for name in storage.list() if DATA_NAME.fullmatch(name)]
         assert len(names) <= 3
         store, state = await opened(tmp_path, storage, keep=True)
         assert state.last_sequence == 9

@@ -88,7 +88,7 @@ def test_leftovers_of_unfinished_work_are_removed(tmp_path: Path) -> None:
         journal = tmp_path / "journal"
         leftovers = [
             journal / "journal-0000000077.data.tmp",
-            journal / "bindings.snapshot.tmp",
+            journal / "bindings-0000000077.free.tmp",
             journal / "journal-0000000055.live",
         ]
         for path in leftovers:

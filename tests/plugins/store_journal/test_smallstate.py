@@ -42,11 +42,13 @@ def test_small_state_changes_are_taken_once() -> None:
     retained = Message("topic://t", b"r")
     loaded.write(PutSession(session), PutInflight(record), SetRetained(retained))
     changes = index.take_changes()
-    assert changes.small_state_changed
-    assert changes.sessions == {"c": session}
-    assert changes.inflight == {("c", (InflightDirection.IN, 7)): record}
-    assert changes.retained == {"topic://t": retained}
-    assert not index.take_changes().small_state_changed
+    assert list(changes.small.values()) == [
+        PutSession(session),
+        PutInflight(record),
+        SetRetained(retained),
+    ]
+    assert changes.small_bytes > 0
+    assert not index.take_changes().small
     loaded.write(
         RemoveInflight("c", InflightDirection.IN, 8),  # not there
         RemoveInflight("c", InflightDirection.IN, 7),
@@ -55,9 +57,12 @@ def test_small_state_changes_are_taken_once() -> None:
         ClearRetained("topic://other"),
     )
     changes = index.take_changes()
-    assert changes.sessions == {"c": None}
-    assert changes.inflight == {("c", (InflightDirection.IN, 7)): None}
-    assert changes.retained == {"topic://t": None}
+    assert set(changes.small.values()) == {
+        RemoveSession("c"),
+        RemoveInflight("c", InflightDirection.IN, 7),
+        ClearRetained("topic://t"),
+    }
+    assert changes.small_bytes == 0
     assert (index.sessions, index.inflight, index.retained) == ({}, {}, {})
 
 

@@ -681,7 +681,7 @@ def test_dead_files_are_archived_whole_and_the_store_goes_on(tmp_path: Path) -> 
             assert len(data) == 64 * KB
             assert _format.file_name(_format.decode_file_header(data).file_id) == path.name
         assert b"".join(path.read_bytes() for path in archived).count(b"....") > 1000
-        assert not list((tmp_path / "journal").glob("*.free"))
+        assert not list((tmp_path / "journal").glob("journal-*.free"))
         store, _ = await opened(tmp_path, **changes)
         assert await pending(store) == [31]
         await store.close()
@@ -697,16 +697,16 @@ def test_what_a_backlog_took_shrinks_to_the_pool_when_it_is_consumed(tmp_path: P
         assert store.statistics().disk_bytes > 20 * 64 * KB
         await write(store, ack(*range(1, 61)))
         await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
-        files = [*data_files(tmp_path), *(tmp_path / "journal").glob("*.free")]
+        files = [*data_files(tmp_path), *(tmp_path / "journal").glob("journal-*.free")]
         assert len(files) == 6
         await store.close()
         # A smaller pool, and another length of file, are obeyed at the next start.
         store, _ = await opened(tmp_path, journal_pool_files=4)
-        files = [*data_files(tmp_path), *(tmp_path / "journal").glob("*.free")]
+        files = [*data_files(tmp_path), *(tmp_path / "journal").glob("journal-*.free")]
         assert len(files) <= 4
         await store.close()
         store, _ = await opened(tmp_path, journal_max_file_length=128 * KB)
-        assert not list((tmp_path / "journal").glob("*.free"))
+        assert not list((tmp_path / "journal").glob("journal-*.free"))
         await store.close()
 
     run(scenario())
@@ -719,13 +719,13 @@ def test_a_file_in_the_pool_is_used_again_after_a_restart(tmp_path: Path) -> Non
             await write(store, add(sequence, size=20_000))
         await write(store, ack(*range(1, 31)))
         await store.close()
-        free = {path.name for path in (tmp_path / "journal").glob("*.free")}
+        free = {path.name for path in (tmp_path / "journal").glob("journal-*.free")}
         assert len(free) > 5
         store, _ = await opened(tmp_path)
         for sequence in range(31, 51):
             await write(store, add(sequence, size=20_000))
         assert await pending(store) == list(range(31, 51))
-        left = {path.name for path in (tmp_path / "journal").glob("*.free")}
+        left = {path.name for path in (tmp_path / "journal").glob("journal-*.free")}
         assert left < free
         used = store._files.used()  # pyright: ignore[reportPrivateUsage]
         assert sum(file.reused for file in used) >= 3

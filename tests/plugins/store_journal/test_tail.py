@@ -17,6 +17,7 @@ from journal_kit import (
     opened,
     pending,
     run,
+    unlink_bindings,
     write,
     write_only,
 )
@@ -29,7 +30,7 @@ from tidegate.spi import (
     WriteBatch,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.log.format import DATA_NAME, DATA_OFFSET
 
 NAME = "journal-0000000001.data"
 
@@ -53,7 +54,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off_and_the_rest_is_there(tmp_path: Path
             torn = storage.crash()
             file = torn.open(NAME)
             file.pwritev([whole[:cut], bytes(len(whole) - cut)], 0)
-            torn.unlink("bindings.snapshot")
+            unlink_bindings(torn)
             store, state = await opened(tmp_path, torn)
             # What was cut off may have been zeros anyway.
             complete = whole[:cut] + bytes(len(whole) - cut) == whole
@@ -209,7 +210,7 @@ def test_damage_at_the_beginning_of_a_file_is_not_taken_for_a_spare(
         for sequence in range(1, 8):
             await write(store, add(sequence, size=20_000))
         await store.close()
-        for name in sorted(name for name in storage.list() if name.endswith(".data"))[:2]:
+        for name in sorted(name for name in storage.list() if DATA_NAME.fullmatch(name))[:2]:
             broken = storage.crash()
             if metadata is not None:
                 broken.metadata_directory = tmp_path / name
@@ -235,7 +236,7 @@ def test_every_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
         step = 3  # every third byte: the same fields of several records, in a second or two
         for at in [*range(0, 64, step), *range(DATA_OFFSET, last, step), last + 1000]:
             broken = storage.crash()
-            broken.unlink("bindings.snapshot")
+            unlink_bindings(broken)
             broken.flip(NAME, at)
             try:
                 store, state = await opened(tmp_path, broken)

@@ -18,7 +18,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from tidegate.broker.lists.pending_list import Limit, PendingList
+from tidegate.broker.lists.neighbours import Limit
+from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.flow import Flow
 from tidegate.broker.turn.writer import TurnWriter
@@ -191,9 +192,11 @@ class SubscriptionLimit:
             if kept:
                 cursor.put_back(kept)
         has_more = cursor.size > len(kept)
-        if excess > 0 and has_more and (excess < before or len(kept) > self._kept_count):
+        is_hopeful = excess < before or not kept or len(kept) > self._kept_count
+        if excess > 0 and has_more and is_hopeful:
             # The page brings a dispatch and that an update, which goes on here. What is kept may
             # be all that memory has room for; then the page brings nothing and that is the end.
+            # With nothing kept it was a consumer that took what the last page brought.
             self._kept_count = len(kept)
             pending_list.request_page(anyway=True)
         else:

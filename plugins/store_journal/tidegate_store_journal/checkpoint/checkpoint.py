@@ -1,7 +1,7 @@
 """Checkpoints and cleanup: what makes the next start short and the disk small.
 
 A checkpoint takes, on the loop, what changed since the last one (a copy of arrays, not of objects),
-and writes it in a thread: live lists, bindings snapshot, LMDB, in this order (docs/journal-format.md
+and writes it in a thread: live lists, bindings journal, LMDB, in this order (docs/journal-format.md
 section 8). Cleanup is a checkpoint that afterwards puts away the data files that were dead when it
 began; a dead file can never live again.
 """
@@ -16,8 +16,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from tidegate_store_journal.bodies.large import LargeFiles
-from tidegate_store_journal.checkpoint.marker import Floor, raise_floor
+from tidegate_store_journal.checkpoint.bindings import Bindings, Mark
+from tidegate_store_journal.checkpoint.live import LiveList, split_blocks, write_live_list
 from tidegate_store_journal.checkpoint.metadata import (
     METADATA_VERSION,
     Metadata,
@@ -25,14 +28,6 @@ from tidegate_store_journal.checkpoint.metadata import (
     NoMetadata,
 )
 from tidegate_store_journal.checkpoint.rows import Rows
-from tidegate_store_journal.checkpoint.sidefiles import (
-    Bindings,
-    LiveList,
-    split_blocks,
-    write_bindings,
-    write_live_list,
-)
-from tidegate_store_journal.index.branches import Duplicates, write_duplicates
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
@@ -62,13 +57,11 @@ class Tail(Protocol):
 class _Work:
     """What one checkpoint writes, fixed on the loop."""
 
-    changes: list[Changes]
+    changes: Changes
     state: MetadataState
-    bindings: Bindings | None
+    mark: Mark | None
     live_lists: list[LiveList] = field(default_factory=list[LiveList])
     dead: list[DataFile] = field(default_factory=list["DataFile"])
-    duplicates: Duplicates | None = None
-    duplicate_changes: int = 0
 
 
 class Checkpointer:
@@ -85,9 +78,10 @@ class Checkpointer:
         *,
         store_id: str,
         sync: Callable[[], Awaitable[None]],
-        bindings_stale: bool,
+        bindings: Bindings | None,
         large: LargeFiles | None = None,
     ) -> None:
+        """*bindings*: None in memory."""
         self._storage = storage
         self._metadata = metadata
         self._index = index
@@ -98,10 +92,9 @@ class Checkpointer:
         self._sync = sync
         self._large = large
         self._lock = asyncio.Lock()
+        self._unsaved: Changes | None = None  # of checkpoints that failed
+        self._bindings = bindings
         self.rows = Rows(index.log, metadata, executor)
-        self._unsaved: list[Changes] = []
-        self._bindings_stale = bindings_stale
-        self._saved_duplicates = -1
         self._saved_batch = -1
         self._saved_released = index.log.released
 
@@ -125,10 +118,7 @@ class Checkpointer:
             await self._sync()
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._write, work)
-            self._unsaved.clear()
-            self._bindings_stale = False
-            if work.duplicates is not None:
-                self._saved_duplicates = work.duplicate_changes
+            self._unsaved = None
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
@@ -158,19 +148,31 @@ class Checkpointer:
             clean
             or force
             or dead
-            or self._unsaved
-            or self._bindings_stale
+            or self._unsaved is not None
             or index.batch != self._saved_batch
             or index.log.released != self._saved_released
         ):
             return None
         changes = index.take_changes()
-        self._unsaved.append(changes)
-        is_released = changes.ack_released != self._saved_released
-        # A rebuild takes references to what is put away now for old ones only when they are not
-        # newer than the bindings.
-        if changes.small_state_changed or is_released or any(file.folder for file in dead):
-            self._bindings_stale = True
+        if self._unsaved is not None:
+            changes.follow(self._unsaved)
+        self._unsaved = changes
+        mark = None
+        bindings = self._bindings
+        if bindings is not None:
+            bindings.pending_bytes = changes.small_bytes
+            mark = Mark(
+                changes.batch,
+                changes.last_sequence,
+                changes.last_list,
+                changes.ack_last,
+                changes.ack_released,
+                bindings.mark.floor_batch,
+                bindings.mark.floor_released,
+            )
+            is_released = mark.ack_released == bindings.mark.ack_released
+            if not (dead or changes.small or bindings.must_carry) and is_released:
+                mark = None
         tail_file = self._tail.file
         state = MetadataState(
             METADATA_VERSION,
@@ -184,31 +186,9 @@ class Checkpointer:
             changes.ack_last,
             changes.ack_released,
         )
-        bindings = None
-        if self._storage.durable and self._bindings_stale:
-            bindings = Bindings(
-                self._store_id,
-                changes.batch,
-                changes.last_sequence,
-                changes.last_list,
-                changes.ack_last,
-                changes.ack_released,
-                list(index.destinations.items()),
-                list(index.subscriptions.values()),
-                list(index.sessions.values()),
-                list(index.inflight_records()),
-                list(index.retained.values()),
-                list(index.lists),
-                list(index.branches.values()),
-            )
-        work = _Work(list(self._unsaved), state, bindings, dead=dead)
+        work = _Work(changes, state, mark, dead=dead)
         if dead and self._storage.durable:
             work.live_lists = self._live_lists(dead)
-            work.duplicate_changes = index.duplicate_changes
-            # Changed since the last time, or unknown and there are any.
-            known = self._saved_duplicates
-            if known != index.duplicate_changes and (index.duplicate_ids or known >= 0):
-                work.duplicates = Duplicates(self._store_id, index.copy_duplicate_ids())
         return work
 
     @property
@@ -309,24 +289,20 @@ class Checkpointer:
         if file_id not in self._files.elsewhere.staying():
             return {}
         places: dict[int, int] = {}
-        for pending in self._index.lists.values():
-            for piece in pending.pieces_in(file_id):
+        for list_id in self._index.lists_in(file_id):
+            for piece in self._index.lists[list_id].pieces_in(file_id):
                 places.update(piece)
         return {key: value.to_bytes(16, "little") for key, value in places.items()}
 
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
         self._with_reserve(lambda: self._write_all(work))
-        is_kept = not isinstance(self._metadata, NoMetadata)
-        if work.dead and is_kept and self._storage.metadata_directory is not None:
-            # Only now: a start that finds a checkpoint older than this does not use it.
-            floor = Floor(work.state.batch, work.state.ack_released)
-            try:
-                self._with_reserve(lambda: raise_floor(self._storage, floor))
-            except OSError as error:
-                # Going without is better than keeping the dead files, which make room.
-                if error.errno not in FULL_ERRNOS:
-                    raise
+        if work.dead and work.mark is not None and not isinstance(self._metadata, NoMetadata):
+            assert self._bindings is not None
+            # Only now: a start that finds a checkpoint older than this does not use it. Before it is
+            # durable all files are there that any checkpoint names.
+            floor = {"floor_batch": work.mark.batch, "floor_released": work.mark.ack_released}
+            self._bindings.carry({}, msgspec.structs.replace(work.mark, **floor))
 
     def _with_reserve(self, write: Callable[[], None]) -> None:
         try:
@@ -340,11 +316,15 @@ class Checkpointer:
     def _write_all(self, work: _Work) -> None:
         for live in work.live_lists:
             write_live_list(self._storage, live)
-        if work.duplicates is not None:
-            write_duplicates(self._storage, work.duplicates)
-        if work.bindings is not None:
-            write_bindings(self._storage, work.bindings)
-        self._metadata.save(work.changes, work.state)
+        if work.mark is not None:
+            assert self._bindings is not None
+            self._bindings.carry(work.changes.small, work.mark)
+            work.changes.small.clear()
+            self._bindings.pending_bytes = work.changes.small_bytes = 0
+        state = work.state
+        if self._bindings is not None:
+            state = msgspec.structs.replace(state, bindings=self._bindings.batch)
+        self._metadata.save(work.changes, state)
 
     def make_reserve(self) -> None:
         """Set the reserve aside if it is not there and there is room. Blocks; any thread.

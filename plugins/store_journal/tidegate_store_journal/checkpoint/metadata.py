@@ -1,18 +1,18 @@
 """The metadata store: the checkpoint, in LMDB. docs/journal-format.md section 7.
 
-It can always be deleted; everything in it can be rebuilt from the journal and its side files. The
+It can always be deleted; everything in it can be rebuilt from the journal. The
 two classes have the same shape; :class:`NoMetadata` is for journals without a real directory.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
+import os
 import shutil
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast
@@ -21,15 +21,7 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
-from tidegate.spi import (
-    Branch,
-    DuplicateId,
-    InflightRecord,
-    LargeBody,
-    Message,
-    Session,
-    Subscription,
-)
+from tidegate.spi import LargeBody
 from tidegate_store_journal.index.acklog import AckBlock, AckPage, decode_block
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece
@@ -38,8 +30,7 @@ from tidegate_store_journal.log.names import NamedStorage
 
 T = TypeVar("T")
 
-#: 4: pieces are packed; 3: every value has a CRC; 2: pending lists in pieces; 1 had a key for each reference.
-METADATA_VERSION: Final = 4
+METADATA_VERSION: Final = 1
 #: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
 #: pages, and a damaged one can end the process instead of raising an error.
 _VERIFY_BYTES_MAX: Final = 8 << 20
@@ -53,22 +44,14 @@ _MAP_BYTES_MAX: Final = 1 << 44
 _PENDING_KEY: Final = struct.Struct(">QQ")
 _U64_KEY: Final = struct.Struct(">Q")
 _COUNT: Final = struct.Struct("<I")
-_INFLIGHT_KEY: Final = struct.Struct(">BH")
 _CRC_BYTES: Final = 4
 _TABLES: Final[tuple[str, ...]] = (
     "meta",
     "pending",
     "deliveries",
-    "destinations",
-    "subscriptions",
-    "sessions",
-    "inflight",
-    "retained",
     "large",
     "acknowledged",
     "files",
-    "branches",
-    "duplicates",
 )
 #: In the CRC of each value, so that one of another table is noticed.
 _SEEDS: Final = {name: crc32c(0, name.encode()) for name in _TABLES}
@@ -97,6 +80,7 @@ class MetadataState(msgspec.Struct, frozen=True, array_like=True):
     last_list: int
     ack_last: int
     ack_released: int
+    bindings: int = 0  # batch of the bindings journal that was the last one
 
 
 @dataclass(slots=True)
@@ -106,15 +90,8 @@ class Loaded:
     state: MetadataState
     lists: dict[int, list[Piece]]
     deliveries: dict[tuple[int, int], int]
-    destinations: dict[str, int]
-    subscriptions: list[Subscription]
-    sessions: list[Session]
-    inflight: list[InflightRecord]
-    retained: list[Message]
     acknowledged: list[AckBlock]
     speaks_of: dict[int, list[int]]
-    branches: list[Branch] = field(default_factory=list[Branch])
-    duplicate_ids: list[DuplicateId] = field(default_factory=list[DuplicateId])
     large: dict[int, LargeBody] = field(default_factory=dict[int, LargeBody])
 
 
@@ -155,8 +132,8 @@ class Metadata(Protocol):
         """The last checkpoint; None when there is none. Raises: MetadataError, OSError."""
         ...
 
-    def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
-        """Write *changes*, oldest first, and *state* in one durable transaction.
+    def save(self, changes: Changes, state: MetadataState) -> None:
+        """Write *changes* and *state* in one durable transaction.
 
         Raises: OSError; nothing changed then.
         """
@@ -196,7 +173,7 @@ class NoMetadata:
             self._unused.reset()
         return None
 
-    def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
+    def save(self, changes: Changes, state: MetadataState) -> None:
         """See :class:`Metadata`."""
         self.counters.checkpoints += 1
 
@@ -218,9 +195,6 @@ class NoMetadata:
 
 class LmdbMetadata:
     """See the module."""
-
-    #: Not there when an older version wrote the checkpoint; one who only looks on cannot add them.
-    _LATER: Final = ("branches", "duplicates")
 
     def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         """*read_only*: look on while a gateway (another process) writes; only load and close."""
@@ -250,15 +224,10 @@ class LmdbMetadata:
                 metasync=True,
                 sync=True,
             )
-            self._open = {}
-            for name in _TABLES:
-                try:
-                    database = environment.open_db(name.encode(), create=not self._read_only)
-                except lmdb.NotFoundError:
-                    if name not in self._LATER:
-                        raise
-                else:
-                    self._open[name] = database
+            self._open = {
+                name: environment.open_db(name.encode(), create=not self._read_only)
+                for name in _TABLES
+            }
             self._environment = environment
             self._map_bytes = environment.info()["map_size"]
         return self._environment
@@ -308,13 +277,7 @@ class LmdbMetadata:
         value = transaction.get(_STATE_KEY, db=meta)
         if value is None:
             return None
-        try:
-            encoded = _checked("meta", _STATE_KEY, value)
-        except FormatError:
-            version = _version_without_crc(bytes(value))
-            if version in (1, 2):
-                raise MetadataError(f"{self._directory} has version {version}") from None
-            raise
+        encoded = _checked("meta", _STATE_KEY, value)
         state = msgspec.msgpack.decode(encoded, type=MetadataState)
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
@@ -334,21 +297,16 @@ class LmdbMetadata:
         def items(name: str) -> list[tuple[bytes, bytes]]:
             digest, seed = 0, _SEEDS[name]
             found: list[tuple[bytes, bytes]] = []
-            if name in database:
-                for key_seen, value_seen in transaction.cursor(db=database[name]):
-                    key, value = bytes(key_seen), bytes(value_seen)  # they are: for the types
-                    content = value[_CRC_BYTES:]
-                    crc = crc32c(seed, key + content)
-                    if crc != _crc_in(value):
-                        raise FormatError(f"a value of table {name} is damaged")
-                    found.append((key, content))
-                    digest ^= crc
+            for key_seen, value_seen in transaction.cursor(db=database[name]):
+                key, value = bytes(key_seen), bytes(value_seen)  # they are: for the types
+                content = value[_CRC_BYTES:]
+                crc = crc32c(seed, key + content)
+                if crc != _crc_in(value):
+                    raise FormatError(f"a value of table {name} is damaged")
+                found.append((key, content))
+                digest ^= crc
             self._digests[name] = digest
             return found
-
-        def read(name: str, wanted: type[T]) -> list[T]:
-            decode = msgspec.msgpack.Decoder(wanted).decode
-            return [decode(value) for _, value in items(name)]
 
         deliveries: dict[tuple[int, int], int] = {}
         for key, value in items("deliveries"):
@@ -358,18 +316,11 @@ class LmdbMetadata:
             state=state,
             lists=self._load_pending(transaction, progress),
             deliveries=deliveries,
-            destinations=dict(read("destinations", tuple[str, int])),
-            subscriptions=read("subscriptions", Subscription),
-            sessions=read("sessions", Session),
-            inflight=read("inflight", InflightRecord),
-            retained=read("retained", Message),
             acknowledged=[decode_block(value) for _, value in items("acknowledged")],
             speaks_of={
                 _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=list[int])
                 for key, value in items("files")
             },
-            branches=read("branches", Branch),
-            duplicate_ids=read("duplicates", DuplicateId),
             large={
                 _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=LargeBody)
                 for key, value in items("large")
@@ -388,16 +339,9 @@ class LmdbMetadata:
         found = {
             "pending": sum(map(len, loaded.lists.values())),
             "deliveries": len(loaded.deliveries),
-            "destinations": len(loaded.destinations),
-            "subscriptions": len(loaded.subscriptions),
-            "sessions": len(loaded.sessions),
-            "inflight": len(loaded.inflight),
-            "retained": len(loaded.retained),
             "large": len(loaded.large),
             "acknowledged": len(loaded.acknowledged),
             "files": len(loaded.speaks_of),
-            "branches": len(loaded.branches),
-            "duplicates": len(loaded.duplicate_ids),
         }
         entries, others = self._entries(transaction)
         for name, (count, digest) in entries.items():
@@ -459,12 +403,12 @@ class LmdbMetadata:
             raise MetadataError(f"{self._directory} misses rows from {page.first} to {page.last}")
         return blocks
 
-    def save(self, changes: Sequence[Changes], state: MetadataState) -> None:
+    def save(self, changes: Changes, state: MetadataState) -> None:
         """See :class:`Metadata`."""
         with self._lock:
             self._save(changes, state)
 
-    def _save(self, changes: Sequence[Changes], state: MetadataState) -> None:
+    def _save(self, changes: Changes, state: MetadataState) -> None:
         while True:
             counters = MetadataCounters(checkpoints=1)
             try:
@@ -472,9 +416,8 @@ class LmdbMetadata:
                     # As remembered: what became of the bytes on disk since then must not matter
                     # here, and is found by the next start.
                     self._digests = {**(self._saved_digests or self._stored_digests(transaction))}
-                    for change in changes:
-                        self._save_messages(transaction, change, counters)
-                        self._save_small_state(transaction, change)
+                    self._save_messages(transaction, changes, counters)
+                    self._save_others(transaction, changes)
                     self._put(transaction, "meta", _STATE_KEY, encode(state))
                     total = replace(self.counters)
                     total.add(counters)
@@ -492,10 +435,11 @@ class LmdbMetadata:
                     raise OSError(errno.ENOSPC, "the metadata store is full") from error
                 self._map_bytes *= 2
                 self._env().set_mapsize(self._map_bytes)
-            except lmdb.DiskError as error:
-                raise OSError(errno.ENOSPC, f"metadata store: {error}") from error
             except lmdb.Error as error:
-                raise OSError(errno.EIO, f"metadata store: {error}") from error
+                # LMDB has an error of its own for a full disk, but not for a used-up quota.
+                is_full = isinstance(error, lmdb.DiskError) or _OVER_QUOTA in str(error)
+                number = errno.ENOSPC if is_full else errno.EIO
+                raise OSError(number, f"metadata store: {error}") from error
         self._unmap_if_large()
         self._saved_digests = self._digests
         self.counters.add(counters)
@@ -539,7 +483,7 @@ class LmdbMetadata:
                     transaction, "pending", key_of(list_id, key)
                 )
         for list_id, pieces in change.pieces.items():
-            for piece in pieces:
+            for piece in pieces.values():
                 key = key_of(list_id, piece.key)
                 self._put_with_crc(transaction, "pending", key, encode_piece(key, piece))
                 counters.pieces_put += 1
@@ -551,7 +495,7 @@ class LmdbMetadata:
                 self._put(transaction, "deliveries", key, _COUNT.pack(count))
             else:
                 self._delete(transaction, "deliveries", key)
-        for block in change.acknowledged:
+        for block in change.acknowledged.values():
             self._put(transaction, "acknowledged", _U64_KEY.pack(block.first), block.encode())
             counters.acknowledged_put += 1
         for first in change.acknowledged_gone:
@@ -568,32 +512,13 @@ class LmdbMetadata:
                 self._digests[name] ^= _crc_in(cursor.value())
                 found = cursor.delete()
 
-    def _save_small_state(self, transaction: lmdb.Transaction, change: Changes) -> None:
+    def _save_others(self, transaction: lmdb.Transaction, change: Changes) -> None:
         def store(name: str, key: bytes, value: bytes | None) -> None:
             if value is None:
                 self._delete(transaction, name, key)
             else:
                 self._put(transaction, name, key, value)
 
-        for name, list_id in change.destinations.items():
-            value = None if list_id is None else encode((name, list_id))
-            store("destinations", _hash(name), value)
-        for list_id, subscription in change.subscriptions.items():
-            store("subscriptions", _U64_KEY.pack(list_id), _encode_or_none(subscription))
-        for client_id, session in change.sessions.items():
-            store("sessions", _hash(client_id), _encode_or_none(session))
-        for (client_id, (direction, packet_id)), record in change.inflight.items():
-            key = _hash(client_id) + _INFLIGHT_KEY.pack(direction, packet_id)
-            store("inflight", key, _encode_or_none(record))
-        for destination, message in change.retained.items():
-            store("retained", _hash(destination), _encode_or_none(message))
-        for branch_id, branch in change.branches.items():
-            store("branches", _hash(str(branch_id)), _encode_or_none(branch))
-        for (name, sequence), duplicate_id in change.duplicate_ids.items():
-            value = None
-            if duplicate_id is not None:
-                value = encode(DuplicateId(name, duplicate_id, sequence))
-            store("duplicates", _hash(name) + _U64_KEY.pack(sequence), value)
         for sequence, body in change.large.items():
             store("large", _U64_KEY.pack(sequence), _encode_or_none(body))
         for file_id, spoken in change.speaks_of.items():
@@ -659,13 +584,7 @@ def _crc_in(value: bytes | memoryview) -> int:
     return int.from_bytes(value[:_CRC_BYTES], "little")
 
 
-def _version_without_crc(state: bytes) -> int:
-    """The version of a checkpoint whose values had no CRC; 0 when it is none."""
-    try:
-        return msgspec.msgpack.decode(state, type=MetadataState).version
-    except msgspec.DecodeError:
-        return 0
-
+_OVER_QUOTA: Final = os.strerror(errno.EDQUOT)
 
 #: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.
 _META_PAGE: Final = struct.Struct("<40xI92xQQ")
@@ -689,11 +608,6 @@ def _is_cut_off(path: Path) -> bool:
         _, other_last_page, other_id = _META_PAGE.unpack(second)
         last = other_last_page if other_id > transaction_id else last_page
         return path.stat().st_size < (last + 1) * page_bytes
-
-
-def _hash(text: str) -> bytes:
-    """LMDB keys are at most 511 bytes long; names are not."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _encode_or_none(value: object) -> bytes | None:

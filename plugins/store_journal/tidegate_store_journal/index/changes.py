@@ -1,26 +1,13 @@
-"""The difference between two checkpoints: what the metadata store is told."""
+"""The difference between two checkpoints: what the metadata store and the bindings are told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidegate.spi import (
-    Branch,
-    BranchId,
-    InflightDirection,
-    InflightRecord,
-    LargeBody,
-    Message,
-    Session,
-    Subscription,
-)
+from tidegate.spi import LargeBody, Operation
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.pieces import Piece
-
-InflightKey = tuple[InflightDirection, int]
-
-#: (destination, sequence)
-DuplicateKey = tuple[str, int]
+from tidegate_store_journal.index.smallstate import SmallKey
 
 
 @dataclass(slots=True)
@@ -29,32 +16,27 @@ class Changes:
 
     Attributes:
         dropped_lists: lists to forget as a whole, before anything else.
-        pieces: per list, pieces to put, new or changed; pieces_gone: keys of those to forget.
+        pieces: per list, pieces to put by key, new or changed; pieces_gone: keys of those to forget.
         added_after: references above this sequence were in no checkpoint before.
         removed: how many references that the metadata store has were removed.
         deliveries: delivery count by (list, sequence); 0 forgets it.
-        destinations … retained: new value by key, None when it is gone.
         large: large body by message sequence, None when it is gone.
-        acknowledged: blocks to put; acknowledged_gone: first rows of blocks to delete.
+        acknowledged: blocks to put, by their first row; acknowledged_gone: first rows of those to
+            delete.
         speaks_of: FileUse.speaks_of of files where it changed; files_gone: files to forget.
         last_sequence … ack_released: counters.
-        branches, duplicate_ids: new value by key, None when it is gone.
+        small: for the bindings journal, the latest state of each key; small_bytes: of their records.
     """
 
     dropped_lists: list[int]
-    pieces: dict[int, list[Piece]]
-    pieces_gone: dict[int, list[int]]
+    pieces: dict[int, dict[int, Piece]]
+    pieces_gone: dict[int, set[int]]
     added_after: int
     removed: int
     deliveries: dict[tuple[int, int], int]
-    destinations: dict[str, int | None]
-    subscriptions: dict[int, Subscription | None]
-    sessions: dict[str, Session | None]
-    inflight: dict[tuple[str, InflightKey], InflightRecord | None]
-    retained: dict[str, Message | None]
     large: dict[int, LargeBody | None]
-    acknowledged: list[AckBlock]
-    acknowledged_gone: list[int]
+    acknowledged: dict[int, AckBlock]
+    acknowledged_gone: set[int]
     speaks_of: dict[int, list[int]]
     files_gone: list[int]
     batch: int
@@ -62,33 +44,46 @@ class Changes:
     last_list: int
     ack_last: int
     ack_released: int
-    branches: dict[BranchId, Branch | None]
-    duplicate_ids: dict[DuplicateKey, str | None]
+    small: dict[SmallKey, Operation]
+    small_bytes: int
 
-    @property
-    def small_state_changed(self) -> bool:
-        """The bindings snapshot is out of date."""
-        return bool(
-            self.destinations
-            or self.subscriptions
-            or self.sessions
-            or self.inflight
-            or self.retained
-            or self.branches
-        )
+    def follow(self, before: Changes) -> None:
+        """Take in what a checkpoint that failed was to write: each piece once, as it is now.
+
+        Kept apart, each failure on a full disk would keep a copy of everything that changed.
+        """
+        gone = set(self.dropped_lists)
+        self.dropped_lists = before.dropped_lists + self.dropped_lists
+        for list_id in before.pieces.keys() | before.pieces_gone.keys():
+            if list_id in gone:
+                continue
+            now_gone = self.pieces_gone.setdefault(list_id, set())
+            pieces = self.pieces.setdefault(list_id, {})
+            old = before.pieces.get(list_id, {})
+            for key in old.keys() - pieces.keys() - now_gone:
+                pieces[key] = old[key]
+            now_gone |= before.pieces_gone.get(list_id, set()) - pieces.keys()
+        self.added_after = before.added_after
+        self.removed += before.removed
+        kept = {key: count for key, count in before.deliveries.items() if key[0] not in gone}
+        self.deliveries = kept | self.deliveries
+        self.large = before.large | self.large
+        self.acknowledged_gone |= before.acknowledged_gone
+        self.acknowledged = {
+            first: block
+            for first, block in (before.acknowledged | self.acknowledged).items()
+            if first not in self.acknowledged_gone
+        }
+        self.speaks_of = before.speaks_of | self.speaks_of
+        self.files_gone = before.files_gone + self.files_gone
+        self.small = before.small | self.small
+        self.small_bytes += before.small_bytes
 
 
 @dataclass(slots=True)
 class Dirty:
-    """Keys changed since the last checkpoint."""
+    """What changed since the last checkpoint, besides what each part keeps of itself."""
 
     removed: int = 0
     dropped_lists: list[int] = field(default_factory=list[int])
     deliveries: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    destinations: set[str] = field(default_factory=set[str])
-    subscriptions: set[int] = field(default_factory=set[int])
-    sessions: set[str] = field(default_factory=set[str])
-    inflight: set[tuple[str, InflightKey]] = field(default_factory=set[tuple[str, InflightKey]])
-    retained: set[str] = field(default_factory=set[str])
-    branches: set[BranchId] = field(default_factory=set[BranchId])
-    duplicate_ids: set[DuplicateKey] = field(default_factory=set[DuplicateKey])

@@ -32,6 +32,8 @@ class Effects:
         copies: (sequence, new location, lists) of messages that compaction copied.
         copied_rows: rows of the acknowledged log whose messages are among them, without locations.
         large: (sequence, body) of messages whose body is in a file of its own.
+        small_sizes: bytes of the record of each operation in *others* that is about the small state.
+        small_bytes: of those that put something.
         ack_firsts: first ack sequence of each Acknowledge in *others*; 0 without a log.
         messages: messages added (moves included); references: their references.
         message_bytes: bytes of their records.
@@ -58,6 +60,8 @@ class Effects:
         "placed",
         "references",
         "shared",
+        "small_bytes",
+        "small_sizes",
         "unsynced",
     )
 
@@ -66,6 +70,8 @@ class Effects:
         self.adds: dict[int, dict[int, int]] = {}
         self.shared: list[tuple[int, int]] = []
         self.others: list[Operation] = []
+        self.small_sizes: list[int] = []
+        self.small_bytes = 0
         self.ack_firsts: list[int] = []
         self.copies: list[tuple[int, int, tuple[int, ...]]] = []
         self.copied_rows: list[AckBlock] = []

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
 from tidegate_store_journal.index.acklog import AckBlock
-from tidegate_store_journal.index.branches import Branches
 from tidegate_store_journal.index.changes import Changes, Dirty
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.pending import CHUNK_ENTRIES, SEAL_ENTRIES, PendingList
@@ -26,13 +25,12 @@ from tidegate_store_journal.log.format import FILE_SHIFT
 _NEVER: Final = 1 << 62
 
 
-class Index(References, SmallState, Branches):
+class Index(References, SmallState):
     """See the module."""
 
     def __init__(self, *, keep_acknowledged: bool) -> None:
         References.__init__(self)
         SmallState.__init__(self, self.drop_list)
-        Branches.__init__(self, self.drop_list)
         self.keep_acknowledged = keep_acknowledged
         self.batch = 0
         self.last_sequence = 0
@@ -49,11 +47,13 @@ class Index(References, SmallState, Branches):
         #: given up at once.
         self.on_dropped: Callable[[], None] | None = None
         self._is_settled = False
+        self._lists_in: tuple[int, dict[int, list[int]]] | None = None  # as of a batch
         self._growth_max: int = 0
         self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
         self._log_grown_at: int = _NEVER  # the same for rows
         self._on_growth: Callable[[], None] | None = None
-        self._apply_one |= {
+        self._dirty = Dirty()
+        self._apply_one: dict[type, Callable[[Any], None]] = {
             Discard: self._discard,
             Move: self._move,
             RecordDelivery: self._record_delivery,
@@ -89,10 +89,14 @@ class Index(References, SmallState, Branches):
             self.large.add(sequence, body)
         if effects.others:
             number = 0
+            sizes = iter(effects.small_sizes)
+            apply_small = self._apply_small
             for operation in effects.others:
                 if type(operation) is Acknowledge:
                     self._acknowledge(operation, effects.ack_firsts[number])
                     number += 1
+                elif type(operation) in apply_small:
+                    apply_small[type(operation)](operation, next(sizes, 0))
                 else:
                     self._apply_one[type(operation)](operation)
         if effects.copies:
@@ -201,7 +205,7 @@ class Index(References, SmallState, Branches):
                 counts[sequence] = counts.get(sequence, 0) + 1
                 olds[sequence] = old
         for sequence, place, lists in effects.copies:
-            count = counts.get(sequence, 0)
+            count = rows_count = counts.get(sequence, 0)
             old = olds.get(sequence, 0)
             for list_id in lists:
                 found = self._relocate(list_id, sequence, place)
@@ -210,6 +214,8 @@ class Index(References, SmallState, Branches):
                     old = found
             if count:
                 self._move_references(sequence, count, old, place)
+            if count and count == rows_count:  # the record of a copy can have another length
+                self.acknowledged_bytes += held_bytes(place) - held_bytes(old)
 
     def _relocate(self, list_id: int, sequence: int, place: int) -> int:
         """Returns the old location; 0 when the original is gone (while replaying)."""
@@ -228,11 +234,6 @@ class Index(References, SmallState, Branches):
         self._loose.setdefault(list_id, {}).update(places)
         for place in places.values():
             self.file_use(place >> FILE_SHIFT)
-
-    def forget_loose(self, known: Sequence[int]) -> None:
-        """As :meth:`drop_list` for lists besides the *known* ones, while replaying."""
-        for list_id in self._loose.keys() - set(known):
-            del self._loose[list_id]
 
     def settle(self) -> None:
         """Everything was replayed: put copies whose original is gone where they belong."""
@@ -380,17 +381,17 @@ class Index(References, SmallState, Branches):
 
     def take_changes(self) -> Changes:
         """What changed since the last call; the caller must get it into the metadata store."""
-        pieces: dict[int, list[Piece]] = {}
-        pieces_gone: dict[int, list[int]] = {}
+        pieces: dict[int, dict[int, Piece]] = {}
+        pieces_gone: dict[int, set[int]] = {}
         for list_id, pending in self.lists.items():
             if pending.fresh:
                 pending.seal()
             if pending.has_changes:
                 changed, gone_keys = pending.take_changes()
                 if changed:
-                    pieces[list_id] = changed
+                    pieces[list_id] = {piece.key: piece for piece in changed}
                 if gone_keys:
-                    pieces_gone[list_id] = gone_keys
+                    pieces_gone[list_id] = set(gone_keys)
         added_after, self.watermark = self.watermark, self.last_sequence
         dirty, self._dirty = self._dirty, Dirty()
         files_gone, self.files_gone = self.files_gone, []
@@ -401,6 +402,7 @@ class Index(References, SmallState, Branches):
             if len(use.speaks_of) != use.speaks_of_stored:
                 use.speaks_of_stored = len(use.speaks_of)
                 speaks_of[file_id] = sorted(use.speaks_of)
+        small, small_bytes = self.take_small_changes()
         return Changes(
             dropped_lists=dirty.dropped_lists,
             pieces=pieces,
@@ -408,14 +410,9 @@ class Index(References, SmallState, Branches):
             added_after=added_after,
             removed=dirty.removed,
             deliveries=dirty.deliveries,
-            destinations={key: self.destinations.get(key) for key in dirty.destinations},
-            subscriptions={key: self.subscriptions.get(key) for key in dirty.subscriptions},
-            sessions={key: self.sessions.get(key) for key in dirty.sessions},
-            inflight={key: self._inflight_of(*key) for key in dirty.inflight},
-            retained={key: self.retained.get(key) for key in dirty.retained},
             large=self.large.take_changes(),
-            acknowledged=put,
-            acknowledged_gone=gone,
+            acknowledged={block.first: block for block in put},
+            acknowledged_gone=set(gone),
             speaks_of=speaks_of,
             files_gone=files_gone,
             batch=self.batch,
@@ -423,8 +420,8 @@ class Index(References, SmallState, Branches):
             last_list=self.last_list,
             ack_last=self.log.last,
             ack_released=self.log.released,
-            branches=self._changed_branches(dirty),
-            duplicate_ids=self._changed_duplicate_ids(dirty),
+            small=small,
+            small_bytes=small_bytes,
         )
 
     def pack(self) -> None:
@@ -443,18 +440,27 @@ class Index(References, SmallState, Branches):
     def living_in(self, file_id: int) -> list[tuple[int, list[int]]]:
         """Per list, the pending messages whose bytes are in the file."""
         result: list[tuple[int, list[int]]] = []
-        for list_id, pending in self.lists.items():
-            found = [sequence for piece in pending.pieces_in(file_id) for sequence, _ in piece]
+        for list_id in self.lists_in(file_id):
+            found = self.lists[list_id].sequences_in(file_id)
             if found:
-                result.append((list_id, sorted(found)))
+                result.append((list_id, found))
         return result
+
+    def lists_in(self, file_id: int) -> Sequence[int]:
+        """The lists that have messages in the file, and perhaps others: a checkpoint asks for many
+        files in a row, and with directories of destinations there are many lists, too."""
+        if self._lists_in is None or self._lists_in[0] != self.batch:
+            by_file: dict[int, list[int]] = {}
+            for list_id, pending in self.lists.items():
+                for held in pending.files():
+                    by_file.setdefault(held, []).append(list_id)
+            self._lists_in = self.batch, by_file
+        return self._lists_in[1].get(file_id, ())
 
     def mark_everything_changed(self) -> None:
         """The metadata store is empty: the next changes are all there is."""
         self.watermark = 0
         self._dirty = Dirty()
-        self._mark_small_state_changed()
-        self._mark_branches_changed()
         self.large.mark_everything_changed()
         dirty = self._dirty
         for list_id, pending in self.lists.items():

@@ -7,7 +7,7 @@ the store runs, those that turn out to be damaged when they are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -54,10 +54,15 @@ class Lost:
         ]
 
 
-def missing_files(loaded: Loaded, there: Collection[int]) -> dict[int, str]:
-    """Data files that a checkpoint names and that are not *there*, with what they held."""
+def missing_files(
+    loaded: Loaded, there: Collection[int], destinations: Mapping[str, int]
+) -> dict[int, str]:
+    """Data files that a checkpoint names and that are not *there*, with what they held.
+
+    *destinations*: their lists by name.
+    """
     state = loaded.state
-    names = {list_id: f" of {name}" for name, list_id in loaded.destinations.items()}
+    names = {list_id: f" of {name}" for name, list_id in destinations.items()}
     counts: dict[tuple[int, str], int] = {}
     rows: dict[int, int] = {}
     for list_id, pieces in loaded.lists.items():

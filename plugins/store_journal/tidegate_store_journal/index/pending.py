@@ -111,21 +111,41 @@ class _Chunk:
 
     def pieces_in(self, file_id: int) -> list[tuple[int, int]]:
         """The entries whose message is in the data file."""
-        locations = self.locations
-        if self.file_first and not self.file_first <= file_id <= self.file_last:
+        if not self._may_have(file_id):
             return []
-        highs = locations[1::2]
-        if not self.file_first:
-            living = [high for high in highs if high]
-            self.file_first = min(living) >> _HIGH_FILE_SHIFT
-            self.file_last = max(living) >> _HIGH_FILE_SHIFT
-            return self.pieces_in(file_id)
+        sequences, locations = self.sequences, self.locations
         begin, end = file_id << _HIGH_FILE_SHIFT, (file_id + 1) << _HIGH_FILE_SHIFT
         return [
-            (self.sequences[at], locations[2 * at] | high << 64)
-            for at, high in enumerate(highs)
+            (sequences[at], locations[2 * at] | high << 64)
+            for at, high in enumerate(locations[1::2])
             if begin <= high < end
         ]
+
+    def files(self) -> set[int]:
+        """The data files of its messages, and perhaps others."""
+        self._may_have(0)
+        if self.file_last - self.file_first <= 1:
+            return {self.file_first, self.file_last}
+        return {high >> _HIGH_FILE_SHIFT for high in self.locations[1::2] if high}
+
+    def sequences_in(self, file_id: int) -> list[int]:
+        """As :meth:`pieces_in`, without the locations: a tenth of the time."""
+        if not self._may_have(file_id):
+            return []
+        sequences, highs = self.sequences, self.locations[1::2]
+        if self.file_first == self.file_last and len(sequences) == self.live:
+            return sequences.tolist()
+        begin, end = file_id << _HIGH_FILE_SHIFT, (file_id + 1) << _HIGH_FILE_SHIFT
+        pairs = zip(sequences, highs, strict=True)
+        return [sequence for sequence, high in pairs if begin <= high < end]
+
+    def _may_have(self, file_id: int) -> bool:
+        """Told without unpacking it, if it was packed."""
+        if not self.file_first:
+            living = [high for high in self.locations[1::2] if high]
+            self.file_first = min(living) >> _HIGH_FILE_SHIFT
+            self.file_last = max(living) >> _HIGH_FILE_SHIFT
+        return self.file_first <= file_id <= self.file_last
 
     def shrink(self) -> None:
         """Leave the removed entries out. Whoever iterates over the old arrays keeps them."""
@@ -344,6 +364,19 @@ class PendingList:
         for chunk in chunks:
             if chunk.live:
                 yield chunk.pieces_in(file_id)
+
+    def files(self) -> set[int]:
+        """The data files that its messages are in, and perhaps others."""
+        found = {place >> FILE_SHIFT for place in self.fresh.values()}
+        return found.union(*[chunk.files() for chunk in self._chunks if chunk.live])
+
+    def sequences_in(self, file_id: int) -> list[int]:
+        """Those of the entries whose message is in the data file, in order."""
+        found: list[int] = []
+        for chunk in self._chunks:
+            found += chunk.sequences_in(file_id)
+        found += [key for key, place in self.fresh.items() if place >> FILE_SHIFT == file_id]
+        return found
 
     def _find(self, sequence: int) -> tuple[int, int] | None:
         """Chunk number and index of a live sealed entry."""

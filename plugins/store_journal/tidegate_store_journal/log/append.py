@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -68,6 +69,26 @@ class Room(Protocol):
         ...
 
 
+class SmallStateRoom(Protocol):
+    """Where the small state goes in the end."""
+
+    def fits(self, more: int) -> bool:
+        """There is room for *more* bytes of it."""
+        ...
+
+    def grow(self, more: int) -> None:
+        """Make that room. Blocks; any thread. Raises: OSError."""
+        ...
+
+
+class _NoSmallStateRoomError(Exception):
+    """There is no room prepared to carry the small state in the batch."""
+
+    def __init__(self, more: int) -> None:
+        super().__init__()
+        self.more = more
+
+
 class _NoFileReadyError(Exception):
     """A data file must be made ready before the batch can begin it."""
 
@@ -110,13 +131,23 @@ class Appender:
     """
 
     def __init__(
-        self, index: Index, files: DataFiles, writer: BatchWriter, room: Room, tail: Tail
+        self,
+        index: Index,
+        files: DataFiles,
+        writer: BatchWriter,
+        room: Room,
+        tail: Tail,
+        small: SmallStateRoom | None,
+        executor: Executor,
     ) -> None:
+        """*small*: None in memory."""
         self._loop = asyncio.get_running_loop()
         self._index = index
         self._files = files
         self._writer = writer
         self._room = room
+        self._small = small
+        self._executor = executor
         self.tail = tail
         self.failure: BaseException | None = None
         self._next_batch = index.batch + 1
@@ -142,6 +173,8 @@ class Appender:
                 break
             except _HeldError:
                 await self._files.reclaimer.until_reclaimed()
+            except _NoSmallStateRoomError as error:
+                await self._make_small_state_room(error.more)
             except _NoFileReadyError as error:
                 await self._files.make_ready(grows=error.grows, waits=waits)
         await future
@@ -156,6 +189,10 @@ class Appender:
             encoded = encode(file.file_id if file else 0, offset + BATCH_HEADER_BYTES)
             if self._room.is_short and encoded.grows:
                 await self._room.require()
+            if encoded.effects.small_bytes and self._small is not None:
+                more = self._index.changed_bytes + encoded.effects.small_bytes
+                if not self._small.fits(more):
+                    raise _NoSmallStateRoomError(more)
             size = BATCH_HEADER_BYTES + len(encoded.payload)
             is_new_file = file is None or offset + size > file.length
             if (
@@ -184,6 +221,20 @@ class Appender:
         except BaseException:
             self._set_free()
             raise
+
+    async def _make_small_state_room(self, more: int) -> None:
+        """Raises: StoreFullError, StoreIOError."""
+        assert self._small is not None
+        try:
+            await self._loop.run_in_executor(self._executor, self._small.grow, more)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise StoreIOError(f"cannot make a file of the bindings: {error}") from error
+            self._files.on_full()
+            raise StoreFullError(
+                "no room for more subscriptions, sessions, retained messages or packet ids: "
+                f"{error}"
+            ) from error
 
     def _submit(
         self, encoded: EncodedBatch, file: DataFile, offset: int, *, synced: bool, is_new_file: bool

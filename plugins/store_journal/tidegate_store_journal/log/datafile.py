@@ -61,10 +61,11 @@ class DataFile:
         home: Folder,
         folder: str = "",
         reused: bool = False,
+        series: str = _format.JOURNAL,
         store_id: str = "",
     ) -> None:
         self.file_id = file_id
-        self.name = _format.file_name(file_id)
+        self.name = _format.file_name(file_id, series)
         self.length = length
         self.seed = seed
         self.store_id = store_id
@@ -108,6 +109,7 @@ def read_data_file(storage: Folder, name: str) -> DataFile:
         header.seed,
         home=storage,
         reused=header.reused,
+        series=header.series,
         store_id=header.store_id,
     )
     file.mended_page = mended_page
@@ -126,20 +128,24 @@ def prepare(
     """
     file = storage.open(_temporary(file_id), create=True)
     try:
-        file.preallocate(length)
         if pad:
-            zeros = bytes(_PAD_BYTES)
-            for offset in range(0, length, _PAD_BYTES):
-                file.pwritev([zeros[: min(_PAD_BYTES, length - offset)]], offset)
-                if offset % (4 * _PAD_BYTES) == 0:
-                    file.datasync()
-        return _finish(storage, store_id, file_id, length, file, reused=False)
+            _fill(file, length)
+        else:
+            file.preallocate(length)
+        return _finish(storage, store_id, file_id, length, file)
     except OSError:
-        _abandon(storage, file_id, file)
+        _abandon(storage, _temporary(file_id), file)
         raise
 
 
-def reuse(storage: Folder, store_id: str, file_id: int, length: int, free: str) -> DataFile:
+def reuse(
+    storage: Folder,
+    store_id: str,
+    file_id: int,
+    length: int,
+    free: str,
+    series: str = _format.JOURNAL,
+) -> DataFile:
     """Make a data file of the dead one called *free*, which has the same length, without padding.
 
     Its new header gives it a new seed, so no batch of its earlier life is valid any more; and the
@@ -149,42 +155,77 @@ def reuse(storage: Folder, store_id: str, file_id: int, length: int, free: str) 
     Crash story: as :func:`prepare`. Until the last rename is durable the file is called *free* or
     ``.tmp``, and nobody looks at the bytes of such files.
     """
-    storage.rename(free, _temporary(file_id))
+    temporary = _temporary(file_id, series)
+    storage.rename(free, temporary)
     file: File | None = None
     try:
-        file = storage.open(_temporary(file_id))
+        file = storage.open(temporary)
         file.pwritev([END_MARK], DATA_OFFSET)
-        return _finish(storage, store_id, file_id, length, file, reused=True)
+        return _finish(storage, store_id, file_id, length, file, reused=True, series=series)
     except OSError:
-        _abandon(storage, file_id, file)
+        _abandon(storage, temporary, file)
         raise
 
 
-def _temporary(file_id: int) -> str:
-    return _format.file_name(file_id) + ".tmp"
+def make_padded(storage: Folder, name: str, length: int) -> None:
+    """Make the file *name* of *length* zeros that have their room on the device. Blocks.
+
+    Raises: OSError; then it is not there.
+    """
+    temporary = name + ".tmp"
+    file = storage.open(temporary, create=True)
+    try:
+        _fill(file, length)
+        file.datasync()
+    except OSError:
+        _abandon(storage, temporary, file)
+        raise
+    file.close()
+    storage.rename(temporary, name)
+    storage.sync_directory()
+
+
+def _fill(file: File, length: int) -> None:
+    zeros = bytes(_PAD_BYTES)
+    file.preallocate(length)
+    for offset in range(0, length, _PAD_BYTES):
+        file.pwritev([zeros[: min(_PAD_BYTES, length - offset)]], offset)
+        if offset % (4 * _PAD_BYTES) == 0:
+            file.datasync()
+
+
+def _temporary(file_id: int, series: str = _format.JOURNAL) -> str:
+    return _format.file_name(file_id, series) + ".tmp"
 
 
 def _finish(
-    storage: Folder, store_id: str, file_id: int, length: int, file: File, *, reused: bool
+    storage: Folder,
+    store_id: str,
+    file_id: int,
+    length: int,
+    file: File,
+    *,
+    reused: bool = False,
+    series: str = _format.JOURNAL,
 ) -> DataFile:
     """Header, sync, name, sync: in this order."""
     header = _format.encode_file_header(
-        store_id, file_id, secrets.randbits(64), length, reused=reused
+        store_id, file_id, secrets.randbits(64), length, reused=reused, series=series
     )
     file.pwritev([_format.header_page(header)], 0)
     file.datasync()
-    storage.rename(_temporary(file_id), _format.file_name(file_id))
+    storage.rename(_temporary(file_id, series), _format.file_name(file_id, series))
     storage.sync_directory()
     seed = _format.decode_file_header(header).seed
-    return DataFile(file_id, length, seed, file, home=storage, reused=reused)
+    return DataFile(file_id, length, seed, file, home=storage, reused=reused, series=series)
 
 
-def _abandon(storage: Folder, file_id: int, file: File | None) -> None:
+def _abandon(storage: Folder, temporary: str, file: File | None) -> None:
     """It could not be made: leave nothing that takes room."""
     if file is not None:
         file.close()
     try:
-        storage.unlink(_temporary(file_id))
-        storage.unlink(_format.file_name(file_id))  # its name may not be durable
+        storage.unlink(temporary)
+        storage.unlink(temporary.removesuffix(".tmp"))  # its name may not be durable
     except OSError:
-        logger.info("could not remove an unfinished data file file_id=%d", file_id)
+        logger.info("could not remove an unfinished data file name=%s", temporary)

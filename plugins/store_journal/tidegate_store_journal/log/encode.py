@@ -70,6 +70,19 @@ _GROWING: Final = frozenset(
 )
 
 
+_ABOUT_MESSAGES: Final = frozenset({Discard, Move, RecordDelivery})
+#: Operations that put a piece of the small state; the others take one away.
+PUTTING: Final = frozenset(
+    {
+        AddDestination,
+        PutSubscription,
+        SetRetained,
+        PutSession,
+        PutInflight,
+        PutBranch,
+        AddDuplicateId,
+    }
+)
 #: Records that are not operations of the contract.
 _NO_OPERATION: Final = frozenset(
     {
@@ -276,7 +289,12 @@ class _Others:
             )
         effects.others.append(operation)
         self._note(operation)
-        return encoder(operation)
+        record = encoder(operation)
+        if type(operation) not in _ABOUT_MESSAGES:
+            effects.small_sizes.append(len(record))
+            if type(operation) in PUTTING:
+                effects.small_bytes += len(record)
+        return record
 
     def _note(self, operation: Operation) -> None:
         """Keep what a later operation of the same batch must know."""
@@ -456,6 +474,11 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 }
 
 
+def encode_operation(operation: Any) -> bytes:
+    """The record of one operation of the small state."""
+    return _ENCODERS[type(operation)](operation)
+
+
 def mark_shared(effects: Effects) -> None:
     """Set the shared bit of copied messages that have more than one reference or a large body."""
     rows = Counter(sequence for block in effects.copied_rows for sequence in block.sequences)
@@ -521,7 +544,10 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             effects.others.append(operation)
             effects.ack_firsts.append(first)
         elif kind not in _NO_OPERATION:
-            effects.others.append(_format.decode_operation(record, kind))
+            operation = _format.decode_operation(record, kind)
+            effects.others.append(operation)
+            if type(operation) not in _ABOUT_MESSAGES:
+                effects.small_sizes.append(RECORD_HEADER_BYTES + len(record.payload))
     if effects.copies:
         mark_shared(effects)
     effects.batch = header.batch

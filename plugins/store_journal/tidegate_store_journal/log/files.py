@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
-from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.log.storage import FULL_ERRNOS, File, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -31,8 +31,6 @@ OPEN_FILES_MAX: Final = 128
 _OPEN_FILES_MIN: Final = 4
 #: errno values that mean "no descriptor left", in this process or in the system.
 NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-#: errno values that mean "no room".
-FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def refusal(problem: str, error: OSError) -> StoreError:

@@ -45,10 +45,7 @@ from tidegate.spi import (
     Subscription,
 )
 
-#: Version 2 added reused data files and the records of compaction, version 3 those of branches and
-#: duplicate ids; 1 and 2 are still read.
-FORMAT_VERSION: Final = 3
-_OLDEST_VERSION: Final = 1
+FORMAT_VERSION: Final = 1
 FILE_MAGIC: Final = b"TGJOURNL"
 BATCH_MAGIC: Final = b"TGB1"
 #: The first batch begins on the page behind the header, so that padding keeps pages whole.
@@ -70,6 +67,8 @@ _MOVE_PREFIX: Final = struct.Struct("<QQ")
 FILE_HEADER_BYTES: Final = _FILE_HEADER.size + _CRC.size
 BATCH_HEADER_BYTES: Final = _BATCH_HEADER.size + _CRC.size
 RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
+#: Of the type in the header of a record.
+TYPE_OFFSET: Final = 32
 #: Lengths inside a batch are u32.
 BATCH_BYTES_MAX: Final = 0xFFFF_FFFF
 
@@ -105,6 +104,8 @@ PUT_BRANCH: Final = 20
 REMOVE_BRANCH: Final = 21
 ADD_DUPLICATE_ID: Final = 22
 FORGET_DUPLICATE_IDS: Final = 23
+#: In the bindings journal only: everything in front of it is the small state as of a batch.
+MARK: Final = 25
 #: In place of batches that were damaged; its sequence is the offset where the next one begins.
 VOID: Final = 250
 
@@ -162,10 +163,17 @@ class FormatError(Exception):
 # ------------------------------------------------------------------------------------- data files
 
 
+#: The journals of one store, by their number in the header of their files.
+JOURNAL: Final = "journal"
+BINDINGS: Final = "bindings"
+SERIES: Final = (JOURNAL, BINDINGS)
+
+
 class FileHeader(NamedTuple):
     """Header of a data file; *seed* is its CRC, which goes into the CRC of every batch.
 
-    *reused*: the file had an earlier life, so bytes of that lie behind its last batch.
+    *reused*: the file had an earlier life, so bytes of that lie behind its last batch. *series*: which
+    journal it is a part of.
     """
 
     store_id: str
@@ -174,25 +182,28 @@ class FileHeader(NamedTuple):
     length: int
     seed: int
     reused: bool = False
+    series: str = JOURNAL
 
 
 #: Names of data files.
 DATA_NAME: Final = re.compile(r"journal-(\d{10})\.data")
+#: Names of files of the bindings journal, also of those that wait to be used.
+BINDINGS_NAME: Final = re.compile(r"bindings-(\d{10})\.(data|free)")
 
 
 def file_id_of(name: str) -> int:
     """The id in the name of a data file, or of what was made of one."""
-    return int(name[8:18])
+    return int(name.partition("-")[2][:10])
 
 
-def file_name(file_id: int) -> str:
+def file_name(file_id: int, series: str = JOURNAL) -> str:
     """Name of the data file with *file_id*."""
-    return f"journal-{file_id:010d}.data"
+    return f"{series}-{file_id:010d}.data"
 
 
-def free_name(file_id: int) -> str:
+def free_name(file_id: int, series: str = JOURNAL) -> str:
     """Name of that data file when it is dead and waits to be used again."""
-    return f"journal-{file_id:010d}.free"
+    return f"{series}-{file_id:010d}.free"
 
 
 def live_name(file_id: int) -> str:
@@ -201,7 +212,13 @@ def live_name(file_id: int) -> str:
 
 
 def encode_file_header(
-    store_id: str, file_id: int, salt: int, length: int, *, reused: bool = False
+    store_id: str,
+    file_id: int,
+    salt: int,
+    length: int,
+    *,
+    reused: bool = False,
+    series: str = JOURNAL,
 ) -> bytes:
     """The 64 bytes at the beginning of a data file. *store_id*: 32 hexadecimal digits."""
     body = _FILE_HEADER.pack(
@@ -213,7 +230,7 @@ def encode_file_header(
         file_id,
         salt,
         length,
-        0,
+        SERIES.index(series),
     )
     return body + _CRC.pack(crc32c(0, body))
 
@@ -241,7 +258,6 @@ def decode_header_page(page: bytes) -> tuple[FileHeader, bytes]:
             first = first or error
             continue
         copies = {page[other : other + FILE_HEADER_BYTES] for other in _HEADER_OFFSETS}
-        copies.discard(bytes(FILE_HEADER_BYTES))  # of version 3, which had one
         return header, header_page(data) if copies != {data} else b""
     assert first is not None
     raise first
@@ -251,23 +267,20 @@ def decode_file_header(data: bytes) -> FileHeader:
     """Read and verify a file header. Raises: FormatError."""
     if len(data) < FILE_HEADER_BYTES or data[:8] != FILE_MAGIC:
         raise FormatError("it does not begin with the header of a data file")
-    magic, version, flags, offset, store_id, file_id, salt, length, _ = _FILE_HEADER.unpack_from(
-        data
+    magic, version, flags, offset, store_id, file_id, salt, length, series = (
+        _FILE_HEADER.unpack_from(data)
     )
     seed = crc32c(0, data[: _FILE_HEADER.size])
     if (seed,) != _CRC.unpack_from(data, _FILE_HEADER.size):
         raise FormatError("the CRC of its file header does not match")
-    if (
-        not _OLDEST_VERSION <= version <= FORMAT_VERSION
-        or offset != DATA_OFFSET
-        or magic != FILE_MAGIC
-    ):
+    if version != FORMAT_VERSION or offset != DATA_OFFSET or magic != FILE_MAGIC:
         raise FormatError(
-            f"it has format version {version}; this program reads {_OLDEST_VERSION} to "
-            f"{FORMAT_VERSION}"
+            f"it has format version {version}; this program reads version {FORMAT_VERSION}"
         )
-    reused = version > 1 and bool(flags & _REUSED_FLAG)
-    return FileHeader(store_id.hex(), file_id, salt, length, seed, reused)
+    if series >= len(SERIES):
+        raise FormatError(f"it is of the unknown series {series}; a newer version wrote it")
+    reused = bool(flags & _REUSED_FLAG)
+    return FileHeader(store_id.hex(), file_id, salt, length, seed, reused, SERIES[series])
 
 
 # ---------------------------------------------------------------------------------------- batches
@@ -570,12 +583,10 @@ def location_parts(value: int) -> tuple[int, int, int, int]:
 
 _SIDE_HEADER: Final = struct.Struct("<8sII")
 LIVE_MAGIC: Final = b"TGLIVE01"
-BINDINGS_MAGIC: Final = b"TGBIND01"
-DUPLICATES_MAGIC: Final = b"TGDUPL01"
 
 
 def encode_side_file(magic: bytes, value: bytes) -> bytes:
-    """A whole ``.live`` or bindings file around *value*."""
+    """A whole ``.live`` file around *value*."""
     return _SIDE_HEADER.pack(magic, len(value), crc32c(0, value)) + value
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tidegate_store_journal.log.format import DATA_NAME, JOURNAL, SERIES
 from tidegate_store_journal.log.storage import DirectoryStorage
 
-_OURS: Final = re.compile(r"journal-(\d{10})\.(data|free|live)(.*)")
-_BINDINGS: Final = "bindings.snapshot"
+_OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free|live)(.*)")
 _MARKER: Final = "index-store-state"
 
 
@@ -32,7 +32,8 @@ class Naming:
         folder: directory of the data files, "" for the store's own.
         prefix, suffix: a data file is called *prefix*, its id, *suffix*.
         digits: the id has at least this many.
-        bindings: the bindings snapshot. metadata: directory of the metadata store.
+        bindings: folder, prefix and suffix of the files of the bindings journal.
+        metadata: directory of the metadata store.
         marker: the file that says that the metadata store may be trusted.
     """
 
@@ -40,7 +41,7 @@ class Naming:
     prefix: str = "journal-"
     suffix: str = ".data"
     digits: int = 10
-    bindings: str = _BINDINGS
+    bindings: tuple[str, str, str] = ("", "bindings-", ".data")
     metadata: str = "metadata"
     marker: str = _MARKER
 
@@ -48,10 +49,7 @@ class Naming:
         """Where the file that the engine calls *name* lies."""
         match = _OURS.fullmatch(name)
         if match is not None:
-            file_name = self._file_name(int(match[1]), match[2], match[3])
-            return f"{self.folder}/{file_name}" if self.folder else file_name
-        if name.startswith(_BINDINGS):
-            return self.bindings + name[len(_BINDINGS) :]
+            return self._path_of(match[1], int(match[2]), match[3], match[4])
         if name.startswith(_MARKER):
             return self.marker + name[len(_MARKER) :]
         return name
@@ -60,39 +58,40 @@ class Naming:
         """The last part of :meth:`path_of`."""
         return self.path_of(name).rpartition("/")[2]
 
-    def _file_name(self, file_id: int, kind: str, rest: str) -> str:
+    def _place_of(self, series: str) -> tuple[str, str, str]:
+        """Folder, prefix and suffix of a series of data files."""
+        return (self.folder, self.prefix, self.suffix) if series == JOURNAL else self.bindings
+
+    def _path_of(self, series: str, file_id: int, kind: str, rest: str) -> str:
+        folder, prefix, suffix = self._place_of(series)
         number = f"{file_id:0{self.digits}d}"
-        if self.suffix == ".data":
-            return f"{self.prefix}{number}.{kind}{rest}"
-        kept = "" if kind == "data" else f".{kind}"
-        return f"{self.prefix}{number}{self.suffix}{kept}{rest}"
+        if suffix == ".data":
+            name = f"{prefix}{number}.{kind}{rest}"
+        else:
+            kept = "" if kind == "data" else f".{kind}"
+            name = f"{prefix}{number}{suffix}{kept}{rest}"
+        return f"{folder}/{name}" if folder else name
 
     def name_of(self, path: str) -> str | None:
         """The engine's name of the file at *path*; None when the path is not of this naming."""
-        if path.startswith(self.bindings):
-            return _BINDINGS + path[len(self.bindings) :]
         if path.startswith(self.marker):
             return _MARKER + path[len(self.marker) :]
-        folder, _, file_name = path.rpartition("/")
-        if folder != self.folder or not file_name.startswith(self.prefix):
-            return None
-        match = self._pattern().fullmatch(file_name)
-        if match is None or file_name != self._file_name(
-            int(match[1]), match[2] or "data", match[3]
-        ):
-            return None
-        return f"journal-{int(match[1]):010d}.{match[2] or 'data'}{match[3]}"
-
-    def _pattern(self) -> re.Pattern[str]:
-        if self.suffix == ".data":
-            return re.compile(re.escape(self.prefix) + r"(\d+)\.(data|free|live)(.*)")
-        ending = re.escape(self.suffix) + r"(?:\.(free|live))?((?:\..*)?)"
-        return re.compile(re.escape(self.prefix) + r"(\d+)" + ending)
+        for series in SERIES:
+            folder, prefix, suffix = self._place_of(series)
+            ending = re.escape(suffix) + r"(?:\.(free|live))?((?:\..*)?)"
+            if suffix == ".data":
+                ending = r"\.(data|free|live)(.*)"
+            start = f"{folder}/{prefix}" if folder else prefix
+            match = re.fullmatch(re.escape(start) + r"(\d+)" + ending, path)
+            if match is not None:
+                file_id, kind, rest = int(match[1]), match[2] or "data", match[3]
+                if path == self._path_of(series, file_id, kind, rest):
+                    return f"{series}-{file_id:010d}.{kind}{rest}"
+        return None
 
     def folders(self) -> set[str]:
         """Directories of data files and bindings, without the store's own."""
-        files = (self.bindings, self.marker)
-        return {self.folder, *(path.rpartition("/")[0] for path in files)} - {""}
+        return {self.folder, self.bindings[0], self.marker.rpartition("/")[0]} - {""}
 
 
 #: The journal's own names first: they are used when nothing else is asked for.
@@ -104,7 +103,7 @@ NAMINGS: Final = {
         prefix="data-",
         suffix="",
         digits=1,
-        bindings="kr-store/state/bindings.snapshot",
+        bindings=("kr-store/state", "bindings-", ""),
         metadata="kr-store/data",
         marker="kr-store/state/index-store-state",
     ),
@@ -113,7 +112,7 @@ NAMINGS: Final = {
         prefix="activemq-data-",
         suffix=".amq",
         digits=1,
-        bindings="bindings/activemq-bindings-1.bindings",
+        bindings=("bindings", "activemq-bindings-", ".bindings"),
     ),
     "flatfile": Naming(),
 }
@@ -230,7 +229,7 @@ def preset_of(storage: NamedStorage) -> str:
     counts = dict.fromkeys(NAMINGS, 0)
     for name in storage.list():
         match = _OURS.fullmatch(name)
-        if match is not None and match[2] == "data":
+        if match is not None and (match[1], match[3]) == (JOURNAL, "data"):
             path = storage.path_of(name)
             counts[next(key for key, item in NAMINGS.items() if item.name_of(path))] += 1
     return max(counts, key=lambda key: counts[key])
@@ -241,7 +240,7 @@ def holds_journal(directory: Path) -> bool:
     if not directory.is_dir():
         return False
     names = NamedStorage(directory).list()
-    return any(name.endswith(".data") and _OURS.fullmatch(name) for name in names)
+    return any(DATA_NAME.fullmatch(name) for name in names)
 
 
 def _sync_directory(path: Path) -> None:

@@ -25,6 +25,8 @@ from typing import Final, Protocol, TypeVar
 from tidegate.spi import StoreLockedError
 
 LOCK_NAME: Final = "lock"
+#: errno values that mean "no room".
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: Linux takes at most 1024 buffers in one call (IOV_MAX in <limits.h>).
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
 #: Of ``stat.st_blocks``, whatever the file system's own blocks are.

@@ -1,4 +1,4 @@
-"""The store without its metadata: everything from the data files, bindings and live lists.
+"""The store without its metadata: everything from the data files and live lists.
 
 docs/journal-format.md sections 5 and 6. Everything here blocks.
 """
@@ -10,21 +10,17 @@ from typing import Final
 
 from tidegate.spi import (
     Acknowledge,
-    AddDuplicateId,
     Discard,
-    ForgetDuplicateIds,
     Move,
+    Operation,
     RecordDelivery,
+    RemoveBranch,
+    RemoveDestination,
+    RemoveSubscription,
 )
-from tidegate_store_journal.checkpoint.sidefiles import (
-    BINDINGS_NAME,
-    Bindings,
-    LiveList,
-    read_bindings,
-    read_live_list,
-)
+from tidegate_store_journal.checkpoint.bindings import Mark
+from tidegate_store_journal.checkpoint.live import LiveList, read_live_list
 from tidegate_store_journal.index.acklog import AckBlock
-from tidegate_store_journal.index.branches import DUPLICATES_NAME, read_duplicates
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
@@ -32,38 +28,20 @@ from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.log.walk import walk
 from tidegate_store_journal.start.replay import Replay
 
-#: Operations that concern messages, and duplicate ids, which do not mind being added twice; the
-#: others are in the bindings snapshot already.
-_MESSAGE_OPERATIONS: Final = (
-    Acknowledge,
-    Discard,
-    Move,
-    RecordDelivery,
-    AddDuplicateId,
-    ForgetDuplicateIds,
-)
+_MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, Move, RecordDelivery)
 
 
-def rebuild(replay: Replay, store_id: str) -> int:
-    """Without metadata: everything from the data files, bindings and live lists."""
+def rebuild(replay: Replay, mark: Mark) -> int:
+    """Without metadata: everything from the data files and live lists.
+
+    The small state is in the index as the bindings journal has it, as of *mark*.
+    """
     index = replay.index
-    bindings = _read_bindings(replay, store_id)
-    known_batch = ack_last = released = 0
-    _restore_duplicates(replay, store_id)
-    if bindings is not None:
-        index.restore_branches(bindings.branches, ())
-        index.restore_small_state(
-            dict(bindings.destinations),
-            bindings.subscriptions,
-            bindings.sessions,
-            bindings.inflight,
-            bindings.retained,
-        )
-        known_batch = index.batch = bindings.batch
-        index.last_sequence = bindings.last_sequence
-        index.last_list = bindings.last_list
-        ack_last, released = bindings.ack_last, bindings.ack_released
-    are_known_lists_applied = has_copied_rows = False
+    known_batch = index.batch = mark.batch
+    index.last_sequence = mark.last_sequence
+    index.last_list = mark.last_list
+    ack_last, released = mark.ack_last, mark.ack_released
+    has_copied_rows = False
     blocks: list[AckBlock] = []
     index.loose_blocks = blocks
     replayed = 0
@@ -87,10 +65,7 @@ def rebuild(replay: Replay, store_id: str) -> int:
                 _keep_living(effects, living)
             elsewhere.leave_out(effects)
             if header.batch <= known_batch:
-                _keep_message_operations(effects)
-            elif bindings is not None and not are_known_lists_applied:
-                _drop_lists_not_in(replay, bindings)
-                are_known_lists_applied = True
+                _leave_out_small_state(effects)
             index.apply(effects)
             replay.unsynced += effects.unsynced
             replayed += header.record_count
@@ -102,8 +77,6 @@ def rebuild(replay: Replay, store_id: str) -> int:
     replay.known_batch = known_batch
     if replay.expected <= known_batch and not replay.may_skip:
         _refuse_early_end(replay, known_batch)
-    if bindings is not None and not are_known_lists_applied:
-        _drop_lists_not_in(replay, bindings)
     index.settle()
     if has_copied_rows:
         blocks = latest_rows(blocks)
@@ -133,39 +106,6 @@ def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
     return result
 
 
-def _drop_lists_not_in(replay: Replay, bindings: Bindings) -> None:
-    """Lists that were removed before the snapshot; their removal may be in a deleted file."""
-    lists = replay.index.lists
-    for list_id in lists.keys() - set(bindings.lists):
-        del lists[list_id]
-    replay.index.forget_loose(bindings.lists)
-
-
-def _read_bindings(replay: Replay, store_id: str) -> Bindings | None:
-    try:
-        bindings = read_bindings(replay.storage)
-    except FormatError as error:
-        replay.notes.append(f"bindings.snapshot is damaged and was not used: {error}.")
-        return None
-    if bindings is not None and bindings.store_id != store_id:
-        replay.notes.append("bindings.snapshot belongs to another store and was not used.")
-        return None
-    return bindings
-
-
-def _restore_duplicates(replay: Replay, store_id: str) -> None:
-    try:
-        duplicates = read_duplicates(replay.storage)
-    except FormatError as error:
-        replay.notes.append(
-            f"{DUPLICATES_NAME} is damaged and was not used: messages that were sent long ago and "
-            f"are sent again now may not be found to be duplicates: {error}."
-        )
-        return
-    if duplicates is not None and duplicates.store_id == store_id:
-        replay.index.restore_branches((), duplicates.values())
-
-
 def _read_live_list(replay: Replay, file_id: int) -> LiveList | None:
     name = _format.live_name(file_id)
     try:
@@ -192,11 +132,11 @@ def _require_end(replay: Replay, file: DataFile) -> None:
 
 
 def _refuse_early_end(replay: Replay, known_batch: int) -> None:
-    """The bindings snapshot was written after batch *known_batch* was synced."""
+    """The last carry was written after batch *known_batch* was synced."""
     if replay.tail is not None:
         raise replay.damaged(replay.tail, replay.tail_offset)
     raise replay.corrupt(
-        BINDINGS_NAME,
+        "journal-*.data",
         0,
         f"the data files are missing that hold everything up to batch {known_batch}. Restore "
         "them; or set ignore_missing_journalfiles = true in [store] to start without them",
@@ -228,6 +168,18 @@ def _keep_living(effects: Effects, living: Mapping[int, Container[int]]) -> None
     ]
     # Their rows that are not released are in the live list itself.
     effects.copied_rows = []
+
+
+def _leave_out_small_state(effects: Effects) -> None:
+    """The bindings journal is newer than this batch: only lists that were dropped are dropped."""
+    others: list[Operation] = []
+    for item in effects.others:
+        if isinstance(item, _MESSAGE_OPERATIONS):
+            others.append(item)
+        elif isinstance(item, RemoveDestination | RemoveSubscription | RemoveBranch):
+            others.append(RemoveDestination("", item.pending_list))
+    effects.others = others
+    effects.small_sizes = []
 
 
 class _Elsewhere:
@@ -283,8 +235,3 @@ class _Elsewhere:
         if live is not None:
             return batch <= live.batch
         return file_id not in self._there and batch <= self._known_batch
-
-
-def _keep_message_operations(effects: Effects) -> None:
-    """The bindings snapshot is newer than this batch: leave out what it says already."""
-    effects.others = [item for item in effects.others if isinstance(item, _MESSAGE_OPERATIONS)]

@@ -16,15 +16,16 @@ from typing import Final
 
 from tidegate.spi import CorruptRecordError
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME, Found, find_files, folders_of
-from tidegate_store_journal.checkpoint.marker import MARKER_NAME, forget_floor, take_marker
+from tidegate_store_journal.checkpoint.bindings import BindingsFound
+from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError, NoMetadata
-from tidegate_store_journal.checkpoint.sidefiles import Bindings, read_bindings
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.losses import Lost, find_lost, missing_files
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.start.bindings import keep_damaged, read_bindings
 from tidegate_store_journal.start.lossreport import LossReport
 from tidegate_store_journal.start.quarantine import Quarantine
 from tidegate_store_journal.start.rebuild import rebuild
@@ -33,7 +34,7 @@ from tidegate_store_journal.start.replay import Progress, Replay
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 _LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
 _TEMPORARY_NAME: Final = re.compile(
-    r"(journal-\d{10}\.(data|live)(\.\d+\.damaged)?|(bindings|duplicates)\.snapshot|index-store-state"
+    r"((journal|bindings)-\d{10}\.(data|free|live)(\.\d+\.damaged)?|index-store-state"
     r"|damage-\d+\.report)\.tmp"
 )
 #: Progress is told at most so often; a batch takes microseconds.
@@ -58,6 +59,7 @@ class Recovered:
     """What :func:`recover` found.
 
     Attributes:
+        bindings: the bindings journal, whose contents are in *index*.
         files: with batches, in the journal's order; spares: without; pool: names of dead files.
         tail_file, tail_offset: where the next batch goes; None for an empty journal.
         clean: the store had been closed properly (or did not exist).
@@ -70,6 +72,7 @@ class Recovered:
 
     store_id: str
     index: Index
+    bindings: BindingsFound
     files: list[DataFile]
     spares: list[DataFile]
     pool: list[str]
@@ -157,10 +160,8 @@ def _remove_leftovers(storage: Storage, elsewhere: Found) -> None:
 
 def _known_batch(storage: Storage, metadata: Metadata) -> int:
     """The highest batch that is known to have been synced; 0 when nothing says so."""
-    known = 0
-    with contextlib.suppress(FormatError):
-        bindings = read_bindings(storage)
-        known = bindings.batch if bindings is not None else 0
+    index = Index(keep_acknowledged=False)
+    known = read_bindings(storage, storage.list(), index, mends=True).mark.batch
     with contextlib.suppress(MetadataError):
         loaded = metadata.load(lambda _what, _done, _total: None)
         known = max(known, loaded.state.batch if loaded is not None else 0)
@@ -176,25 +177,36 @@ def _recover(
 ) -> Recovered:
     names = replay.storage.list()
     store_id = open_files(replay, names)
-    loaded = _load_metadata(replay, metadata, store_id, policy)
+    bindings = read_bindings(replay.storage, names, replay.index, mends=policy.quarantines)
+    loaded = _load_metadata(replay, metadata, store_id, bindings, policy)
+    store_id = store_id or bindings.store_id or (loaded.state.store_id if loaded else "")
     lost = Lost()
     if loaded is not None:
-        store_id = store_id or loaded.state.store_id
         missing = _missing_files(replay, loaded, policy, quarantine.gone)
         restore(replay, loaded)
         replayed = replay.replay()
         replay.index.settle()
-        _release_what_was_released(replay, store_id)
+        # Rows that sinks gave back before a checkpoint later than the one that was loaded, which was
+        # cut off behind its carry or is lost: large bodies and records of them may be gone already.
+        replay.index.release(bindings.mark.ack_released)
         lost = find_lost(replay.index, missing, quarantine.damages)
         clean = loaded.state.clean and replayed == 0 and not lost
     else:
         clean = not replay.files and not replay.spares
-        replayed = rebuild(replay, store_id)
+        replayed = rebuild(replay, bindings.mark)
         missing = _missing_elsewhere(replay, policy)
         lost = find_lost(replay.index, missing, ())
     repaired = replay.end(trusted=clean)
-    _mend_headers(replay)
+    # Now, because what is wrong with data files has been said.
+    check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
+    keep_damaged(replay.storage, bindings, report)
+    _mend_headers(replay, bindings)
+    for _, place in replay.unsynced:
+        file_id, offset, size, _ = _format.location_parts(place)
+        if (file := replay.elsewhere.files.get(file_id)) is not None:
+            replay.unproven.add_record(file, offset, offset + size)
     replay.unproven.rewrite()
+    bindings.unproven.rewrite()
     replay.go_on_behind_the_missing()
     if replay.tail is not None:
         replay.tail.handle = replay.storage.open(replay.tail.name)
@@ -205,6 +217,7 @@ def _recover(
     return Recovered(
         store_id=store_id or uuid.uuid4().hex,
         index=replay.index,
+        bindings=bindings,
         files=replay.files,
         spares=replay.spares,
         pool=pool,
@@ -221,6 +234,47 @@ def _recover(
         unsynced=replay.unsynced,
         lost=lost,
     )
+
+
+def _goes_on(policy: RecoveryPolicy) -> bool:
+    """A part of the bindings journal may be missing."""
+    return policy.ignores_missing or policy.quarantines
+
+
+def check_bindings(
+    replay: Replay, bindings: BindingsFound, store_id: str, loaded: Loaded | None, *, goes_on: bool
+) -> None:
+    """The bindings journal is of this store and goes as far as it must.
+
+    Raises: CorruptRecordError; with *goes_on* there is a note instead when it ends too early.
+    """
+    if bindings.store_id not in ("", store_id):
+        name = bindings.files[0].file.name if bindings.files else "the bindings journal"
+        raise replay.corrupt(name, 0, f"it is of store {bindings.store_id}; move it away")
+    if loaded is not None:
+        is_whole = loaded.state.bindings <= bindings.batch
+    else:
+        # Data files were put away only after a carry that said everything that was in them.
+        first = min((file.first_batch for file in replay.files), default=1)
+        is_whole = first <= bindings.mark.batch + 1
+    if is_whole:
+        return
+    problem = (
+        f"the bindings journal ends with batch {bindings.mark.batch} of the journal, and there was "
+        "more, or older data files are missing: destinations, subscriptions, sessions or retained "
+        "messages are lost"
+    )
+    if not goes_on:
+        name = bindings.files[-1].file.name if bindings.files else "bindings-*.data"
+        raise replay.corrupt(
+            name,
+            0,
+            f"{problem}. Restore its files from a copy; or set damaged_journal_policy = 'quarantine' "
+            "in [store] to go on without",
+        )
+    replay.notes.append(f"{problem}.")
+    bindings.is_damaged = True
+    replay.index.mark_small_state_changed()
 
 
 #: What an operator can do about damage, for every error that names some.
@@ -251,9 +305,9 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
     return store_id
 
 
-def _mend_headers(replay: Replay) -> None:
+def _mend_headers(replay: Replay, bindings: BindingsFound) -> None:
     """Each file header is there twice; where one copy is damaged the other is written over it."""
-    for file in (*replay.files, *replay.spares):
+    for file in (*replay.files, *replay.spares, *(item.file for item in bindings.files)):
         if file.mended_page:
             replay.notes.append(
                 f"One of the two file headers of {replay.storage.describe(file.name)} was damaged; "
@@ -265,30 +319,31 @@ def _mend_headers(replay: Replay) -> None:
 
 
 def _load_metadata(
-    replay: Replay, metadata: Metadata, store_id: str, policy: RecoveryPolicy
+    replay: Replay,
+    metadata: Metadata,
+    store_id: str,
+    bindings: BindingsFound,
+    policy: RecoveryPolicy,
 ) -> Loaded | None:
     storage = replay.storage
     directory = storage.metadata_directory
     is_told = False
-    floor = None
     try:
-        if directory is not None:
-            floor = take_marker(storage, directory)
-            is_told = floor is None
-            if is_told:
-                replay.notes.append(
-                    f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from "
-                    "the data files."
-                )
-                metadata.reset()
+        if directory is not None and not take_marker(storage, directory):
+            is_told = True
+            replay.notes.append(
+                f"{storage.describe(MARKER_NAME)} was removed, so everything was rebuilt from "
+                "the data files."
+            )
+            metadata.reset()
         loaded = metadata.load(replay.progress)
         if loaded is not None:
             _check_owner(loaded, store_id)
-            if floor is not None and floor.is_above(loaded.state):
+            state, mark = loaded.state, bindings.mark
+            if state.batch < mark.floor_batch or state.ack_released < mark.floor_released:
                 raise MetadataError(
                     "it is older than the last clean-up, which put away data files that it names"
                 )
-            _check_small_state(storage, loaded)
             return loaded
     except MetadataError as error:
         replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
@@ -304,52 +359,12 @@ def _load_metadata(
         if replay.files and directory is not None and is_kept and not is_told:
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
-    if directory is not None:
-        forget_floor(storage)
     return None
 
 
 def _check_owner(loaded: Loaded, store_id: str) -> None:
     if store_id and loaded.state.store_id != store_id:
         raise MetadataError(f"it belongs to another store ({loaded.state.store_id})")
-
-
-def _check_small_state(storage: Storage, loaded: Loaded) -> None:
-    """The checkpoint and the bindings snapshot, which has a CRC, say the same twice.
-
-    LMDB would not notice a wrong bit in a value. A snapshot that is newer than the checkpoint (a
-    crash came between the two) cannot be compared; a damaged one neither.
-    """
-    try:
-        bindings = read_bindings(storage)
-    except FormatError:
-        return
-    if bindings is None or bindings.batch > loaded.state.batch:
-        return
-
-    def by_key(state: Loaded | Bindings) -> tuple[object, ...]:
-        return (
-            dict(state.destinations),
-            {item.pending_list: item for item in state.subscriptions},
-            {item.client_id: item for item in state.sessions},
-            {(item.client_id, item.direction, item.packet_id): item for item in state.inflight},
-            {item.destination: item for item in state.retained},
-        )
-
-    if by_key(loaded) != by_key(bindings):
-        raise MetadataError("it does not agree with bindings.snapshot")
-
-
-def _release_what_was_released(replay: Replay, store_id: str) -> None:
-    """Rows that sinks gave back before a checkpoint later than the one that was loaded.
-
-    That one was cut off behind its bindings snapshot, or it was complete and is lost. Then large
-    bodies and records of these rows may be gone already.
-    """
-    with contextlib.suppress(FormatError):
-        bindings = read_bindings(replay.storage)
-        if bindings is not None and bindings.store_id == store_id:
-            replay.index.release(bindings.ack_released)
 
 
 def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
@@ -369,7 +384,8 @@ def _missing_files(
     Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
     """
     there = {file.file_id for file in (*replay.files, *replay.spares)}
-    missing = missing_files(loaded, there | replay.elsewhere.files.keys())
+    known = there | replay.elsewhere.files.keys()
+    missing = missing_files(loaded, known, replay.index.destinations)
     refused = sorted(missing.keys() - gone)
     if refused and not policy.ignores_missing:
         held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
@@ -412,14 +428,6 @@ def restore(replay: Replay, loaded: Loaded) -> None:
             pending.restore_piece(piece)
     for (list_id, sequence), count in loaded.deliveries.items():
         index.list_of(list_id).deliveries[sequence] = count
-    index.restore_small_state(
-        loaded.destinations,
-        loaded.subscriptions,
-        loaded.sessions,
-        loaded.inflight,
-        loaded.retained,
-    )
-    index.restore_branches(loaded.branches, loaded.duplicate_ids)
     index.large.restore(loaded.large)
     for file_id, spoken in loaded.speaks_of.items():
         use = index.file_use(file_id)

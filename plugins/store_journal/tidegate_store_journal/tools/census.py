@@ -6,18 +6,22 @@ be written or put away by a gateway at the same time: the caller decides what a 
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import groupby
+from typing import Final, NamedTuple
 
 from tidegate_store_journal.index.acklog import decode_block
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.datafile import DataFile, using
 from tidegate_store_journal.log.format import (
     DATA_OFFSET,
     MASK_32,
     RECORD_HEADER_BYTES,
     FormatError,
     Record,
+    location_parts,
 )
 from tidegate_store_journal.log.walk import Gap, walk
 
@@ -55,6 +59,14 @@ RECORD_NAMES: Final = {
 }
 
 
+class Held(NamedTuple):
+    """A reference to a message. Attributes: pending_list: of whom; 0: the acknowledged log."""
+
+    location: int
+    sequence: int
+    pending_list: int
+
+
 @dataclass(slots=True)
 class Census:
     """What one data file holds.
@@ -79,12 +91,14 @@ class Census:
     problems: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
 
 
-def take_census(file: DataFile, *, checks: bool = False) -> Census:
+def take_census(file: DataFile, *, checks: bool = False, held: Iterable[Held] = ()) -> Census:
     """Count what is in *file*. With *checks* every record's own checksum and value are read too.
 
+    Args: held: what must be there, sorted by location.
     Raises: OSError.
     """
     census = Census()
+    wanted, missed = deque(held), list[Held]()
     types: dict[int, int] = {}
     for item in walk(file):
         if isinstance(item, Gap):
@@ -104,10 +118,40 @@ def take_census(file: DataFile, *, checks: bool = False) -> Census:
                 problem = _problem(item.payload, record) if checks else ""
                 if problem:
                     census.problems.append((item.at + record.offset, problem))
+                if wanted:
+                    missed += _meet(wanted, item.at + record.offset, record)
         except FormatError as error:
             census.problems.append((item.at, str(error)))
+    missed += _meet(wanted, file.length, None)
+    census.problems += _unreadable(file, missed)
     census.types = {_name_of(number): count for number, count in sorted(types.items())}
     return census
+
+
+def _meet(wanted: deque[Held], offset: int, record: Record | None) -> Iterator[Held]:
+    """Take what must be at *offset* or before it from *wanted*. Returns: what is not there."""
+    while wanted and (place := location_parts(wanted[0].location))[1] <= offset:
+        one = wanted.popleft()
+        if (
+            record is None
+            or place[1] != offset
+            or record.sequence != one.sequence
+            or place[2] != RECORD_HEADER_BYTES + len(record.payload)
+        ):
+            yield one
+
+
+def _unreadable(file: DataFile, missed: list[Held]) -> Iterator[tuple[int, str]]:
+    """Of what is in no whole batch: a message counts when its own record is whole."""
+    with using(file) as handle:
+        for sequence, group in groupby(missed, key=lambda item: item.sequence):
+            one = next(group)
+            _, offset, size, _ = location_parts(one.location)
+            try:
+                _format.read_message(handle.pread(size, offset), sequence)
+            except FormatError as error:
+                who = f"list {one.pending_list}" if one.pending_list else "the acknowledged log"
+                yield offset, f"message {sequence}, which {who} holds: {error}"
 
 
 def _name_of(number: int) -> str:

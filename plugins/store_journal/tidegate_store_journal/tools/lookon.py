@@ -20,8 +20,15 @@ from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataErr
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryFile, open_regular
+from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.start.rebuild import rebuild
-from tidegate_store_journal.start.recovery import FREE_NAME, check, open_files, restore
+from tidegate_store_journal.start.recovery import (
+    FREE_NAME,
+    check,
+    check_bindings,
+    open_files,
+    restore,
+)
 from tidegate_store_journal.start.replay import Replay
 
 #: How often a journal that changes under our eyes is read again.
@@ -116,6 +123,7 @@ def _read(
     store_id = open_files(replay, names)
     if not store_id:
         raise StoreIOError(f"there is no journal in {directory}")
+    bindings = read_bindings(replay.storage, names, replay.index, mends=False)
     metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
@@ -124,9 +132,11 @@ def _read(
     finally:
         metadata.close()
     if loaded is None:
-        rebuild(replay, store_id)
+        check_bindings(replay, bindings, store_id, None, goes_on=False)
+        rebuild(replay, bindings.mark)
     else:
         check(replay, loaded, store_id)
+        check_bindings(replay, bindings, store_id, loaded, goes_on=False)
         restore(replay, loaded)
         replay.replay()
         replay.index.settle()

@@ -1,0 +1,449 @@
+"""The bindings journal: the one home of the small state. docs/journal-format.md section 6.
+
+Every batch goes into the main journal first. A checkpoint *carries* what changed of the small state
+since the last one to the end of the bindings journal: the latest state of each key, then a *mark*. It
+is a log like the main one, so what a carry writes follows what changed, however much is there. Files
+come and go at the ends: what still counts in the oldest one is copied to the end, and it is free. So
+a record that takes a key away is not needed any more when it is in the oldest file: what it takes away
+was in an older one.
+
+Room is found before it is needed. A batch that puts small state is accepted only while there are
+files for twice everything that lives here or has still to be carried: once for the records, and once
+for those that will take the keys away, which are smaller. So no carry ever asks the disk for room.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from tidegate.spi import AddDuplicateId, ForgetDuplicateIds, Operation
+from tidegate_store_journal.index.smallstate import SmallKey
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.datafile import DataFile, make_padded, reuse
+from tidegate_store_journal.log.encode import PUTTING, encode_operation
+from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, BINDINGS, DATA_OFFSET, END_MARK
+from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
+from tidegate_store_journal.log.walk import Unproven
+
+logger = logging.getLogger("tidegate.store.journal")
+
+#: Bytes of a file while little lives here; a carry is usually some hundred.
+FILE_BYTES: Final = 256 << 10
+#: So that there are never many files, they grow with what lives in them.
+_FILES_WANTED: Final = 64
+_FILE_BYTES_MAX: Final = 32 << 20
+#: Files besides what lives here twice: the end of the one that the last start left, the one that
+#: is written, those that the oldest file is copied to, and the headers of all.
+_FILES_EXTRA: Final = 6
+#: Used files may be so many more than what lives in them twice before the oldest is copied.
+_FILES_USED_EXTRA: Final = 3
+#: Not worth a batch at the end of a file.
+_REST_MIN: Final = BATCH_HEADER_BYTES + 128
+_SIZE_BITS: Final = 32
+_SIZE_MASK: Final = (1 << _SIZE_BITS) - 1
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """Value of a mark: what is in front of it is the small state as of main batch *batch*.
+
+    *floor_batch*, *floor_released*: the checkpoint that was on disk when data files were put away
+    last. A checkpoint older than that names files that are gone. *oldest*: first batch of the oldest
+    file that is needed.
+    """
+
+    batch: int = 0
+    last_sequence: int = 0
+    last_list: int = 0
+    ack_last: int = 0
+    ack_released: int = 0
+    floor_batch: int = 0
+    floor_released: int = 0
+    oldest: int = 1
+
+
+@dataclass(slots=True)
+class BindingsFile:
+    """A used file. Attributes: batches: stream position, offset and length of each payload."""
+
+    file: DataFile
+    batches: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+
+    @property
+    def position(self) -> int:
+        """Of its first byte in the stream."""
+        return self.batches[0][0]
+
+
+@dataclass(slots=True)
+class BindingsFound:
+    """What a start found, see ``start/bindings.py``.
+
+    Attributes:
+        store_id: "" when there is no file. files: with what counts, in order. places: of each live
+        record, position and size in one number, in the order of positions. free: names and lengths of
+        files that wait to be used. leftovers: names of those in which nothing counts. batch, position:
+        where the journal ends. mark: the last one. is_damaged: everything
+        must be written anew. problems: file, offset and what is wrong there.
+        unproven: what may not be on stable storage.
+    """
+
+    store_id: str = ""
+    files: list[BindingsFile] = field(default_factory=list[BindingsFile])
+    places: dict[SmallKey, int] = field(default_factory=dict[SmallKey, int])
+    free: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    leftovers: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    next_file_id: int = 1
+    batch: int = 0
+    position: int = 0
+    mark: Mark = field(default_factory=Mark)
+    is_damaged: bool = False
+    unproven: Unproven = field(default_factory=Unproven)
+    problems: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
+
+
+class Bindings:
+    """See the module. Everything but the attributes blocks; any thread.
+
+    Attributes:
+        live_bytes: of records that count. pending_bytes: of what a checkpoint has taken from the index and
+            not carried yet. capacity: bytes of all files. mark, batch: of the last carry. must_carry: even when
+        nothing changed.
+    """
+
+    def __init__(
+        self, storage: Storage, store_id: str, file_length: int, found: BindingsFound
+    ) -> None:
+        self._storage = storage
+        self._store_id = store_id
+        self._base = max(4 * DATA_OFFSET, min(FILE_BYTES, file_length))
+        self._lock = threading.Lock()
+        self._files = found.files
+        self._old = len(found.files) if found.is_damaged else 0  # to be rid of
+        self._places = {} if found.is_damaged else found.places
+        self._spares = found.free
+        self._leftovers = found.leftovers
+        self._renamed: list[tuple[str, int]] = []  # leftovers on their way to the spares
+        self._next_id = found.next_file_id
+        self._tail: BindingsFile | None = None  # a start never goes on in a file, see section 6
+        self._offset = 0
+        self._number = self.batch = found.batch
+        self._position = self._marked_position = found.position
+        self.mark = found.mark
+        sizes = [place & _SIZE_MASK for place in self._places.values()]
+        self.live_bytes = sum(sizes)
+        self._largest = max(sizes, default=0)
+        self.pending_bytes = 0
+        self.must_carry = found.is_damaged
+        self.capacity = 0
+        self._count_capacity()
+
+    # ------------------------------------------------------------------------------- room
+
+    def fits(self, more: int) -> bool:
+        """There is room for *more* bytes of records that are to be carried. Any thread."""
+        return self._needed(more) <= self.capacity
+
+    def _needed(self, more: int) -> int:
+        carried = 2 * (self.live_bytes + self.pending_bytes + more)
+        return carried + max(self._largest, more) + _FILES_EXTRA * self._length()
+
+    def _length(self) -> int:
+        """Of the next file: a multiple of the smallest."""
+        wanted = self.live_bytes // _FILES_WANTED
+        return min(_FILE_BYTES_MAX, self._base * (1 + wanted // self._base))
+
+    def grow(self, more: int) -> None:
+        """Make files until *more* bytes fit. Raises: OSError."""
+        with self._lock:
+            while not self.fits(more):
+                self._make_spare()
+
+    def prepare(self) -> None:
+        """Before the first carry. Raises: OSError when there is no room for the usual files."""
+        with self._lock:
+            self._put_leftovers_away()
+        self.grow(self._ahead())
+
+    def _ahead(self) -> int:
+        """Room to have in advance: writers need not wait for a file between two checkpoints."""
+        return self._length() // 4
+
+    def _make_spare(self) -> None:
+        name, length = _format.free_name(self._take_id(), BINDINGS), self._length()
+        make_padded(self._storage, name, length)
+        self._spares.append((name, length))
+        self._count_capacity()
+
+    def _take_id(self) -> int:
+        file_id = self._next_id
+        self._next_id += 1
+        return file_id
+
+    def _count_capacity(self) -> None:
+        others = itertools.chain(self._spares, self._leftovers, self._renamed)
+        self.capacity = sum(length for _, length in others) + self._used_bytes()
+
+    def _used_bytes(self) -> int:
+        return sum(item.file.length for item in self._files)
+
+    def _room(self) -> int:
+        """Bytes of records that go into the files there are."""
+        overhead = DATA_OFFSET + BATCH_HEADER_BYTES + _REST_MIN
+        room = sum(max(0, length - overhead) for _, length in self._spares)
+        if self._tail is not None:
+            room += max(0, self._tail.file.length - self._offset - _REST_MIN)
+        return room
+
+    # ------------------------------------------------------------------------------ carries
+
+    def carry(self, operations: Mapping[SmallKey, Operation], mark: Mark) -> None:
+        """Write the latest state of the keys in *operations*, as of *mark*, and sync it.
+
+        Raises: OSError; nothing of it counts then, and it can be tried again.
+        """
+        with self._lock:
+            try:
+                self._put_leftovers_away()
+                records = list(self._records(operations))
+                needed = sum(len(record) for _, record in records) + 2 * _REST_MIN
+                while self._room() < needed and self._compact_oldest():
+                    pass
+                self._write(records, mark)
+                self.must_carry = False
+                self._tidy()
+            except OSError:
+                self._abandon()
+                raise
+
+    def _records(
+        self, operations: Mapping[SmallKey, Operation]
+    ) -> Iterable[tuple[SmallKey, bytes]]:
+        """Removals first: that of a session takes its packet ids with it."""
+        forgotten: dict[str, tuple[int, SmallKey]] = {}
+        for key, operation in operations.items():
+            if type(operation) in PUTTING or key not in self._places:
+                continue  # one that came and went between two carries was never here
+            if key[0] is AddDuplicateId:
+                forgotten[key[1]] = max(forgotten.get(key[1], (0, key)), (key[2], key))
+            yield key, b"" if key[0] is AddDuplicateId else encode_operation(operation)
+        for destination, (through, key) in forgotten.items():
+            yield key, encode_operation(ForgetDuplicateIds(destination, through))
+        for key, operation in operations.items():
+            if type(operation) in PUTTING:
+                yield key, encode_operation(operation)
+
+    def _write(
+        self, records: Sequence[tuple[SmallKey, bytes]], mark: Mark, *, oldest: int = 0
+    ) -> None:
+        """One segment: *records* and *mark*, synced. Raises: OSError."""
+        if not oldest:
+            oldest = self._files[0].file.first_batch if self._files else self._number + 1
+        mark = msgspec.structs.replace(mark, oldest=oldest)
+        begins: list[int] = []
+        position = self._position
+        for _, record in records:
+            begins.append(position)
+            position += len(record)
+        begins.append(position)
+        end = _format.encode_record(_format.MARK, _format.encode(mark))
+        self._append(b"".join([*(record for _, record in records), end]), begins)
+        assert self._tail is not None
+        assert self._tail.file.handle is not None
+        self._tail.file.handle.datasync()
+        for (key, record), begin in zip(records, begins, strict=False):
+            self.live_bytes -= self._places.pop(key, 0) & _SIZE_MASK
+            if record and record[_format.TYPE_OFFSET] in _PUTTING_TYPES:
+                self._places[key] = begin << _SIZE_BITS | len(record)
+                self.live_bytes += len(record)
+                self._largest = max(self._largest, len(record))
+        self.mark, self.batch = mark, self._number
+        self._marked_position = self._position
+
+    def _append(self, stream: bytes, begins: Sequence[int]) -> None:
+        at = 0
+        while at < len(stream):
+            tail = self._tail
+            if tail is None or tail.file.length - self._offset < _REST_MIN:
+                tail = self._next_file()
+            file = tail.file
+            assert file.handle is not None
+            payload = stream[at : at + file.length - self._offset - BATCH_HEADER_BYTES]
+            first = bisect.bisect_left(begins, self._position)
+            last = bisect.bisect_left(begins, self._position + len(payload))
+            continued = begins[first] - self._position if first < last else len(payload)
+            header = _format.encode_batch_header(
+                file.seed,
+                payload,
+                self._number + 1,
+                self.batch,
+                self._position,
+                continued,
+                0,
+                0,
+            )
+            end = self._offset + BATCH_HEADER_BYTES + len(payload)
+            file.handle.pwritev([header, payload, END_MARK[: file.length - end]], self._offset)
+            tail.batches.append((self._position, self._offset + BATCH_HEADER_BYTES, len(payload)))
+            self._number += 1
+            self._position += len(payload)
+            self._offset = end
+            at += len(payload)
+
+    def _next_file(self) -> BindingsFile:
+        """Begin a file; all before it is synced. Raises: OSError."""
+        self._close_tail(sync=True)
+        if not self._spares:
+            self._make_spare()
+        name, length = self._spares.pop(0)
+        try:
+            file = reuse(self._storage, self._store_id, self._take_id(), length, name, BINDINGS)
+        except OSError:
+            self._count_capacity()
+            raise
+        file.first_batch = self._number + 1
+        self._tail = BindingsFile(file)
+        self._files.append(self._tail)
+        self._offset = DATA_OFFSET
+        return self._tail
+
+    def _close_tail(self, *, sync: bool) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None and tail.file.handle is not None:
+            handle, tail.file.handle = tail.file.handle, None
+            try:
+                if sync:
+                    handle.datasync()
+            finally:
+                handle.close()
+
+    def _abandon(self) -> None:
+        """A carry failed: nobody knows what of it is on disk.
+
+        Crash story: the next carry has the same batch numbers, so it begins in another file, after
+        those that this one began are gone; what this one left in the last file is behind the first
+        number of that file, and is not looked at.
+        """
+        self._close_tail(sync=False)
+        self._number, self._position = self.batch, self._marked_position
+        while self._files and self._files[-1].file.first_batch > self.batch:
+            gone = self._files.pop().file
+            self._leftovers.append((gone.name, gone.length))
+        if self._files:
+            batches = self._files[-1].batches
+            while batches and batches[-1][0] >= self._position:
+                batches.pop()
+
+    # ---------------------------------------------------------------------------- tidying up
+
+    def _tidy(self) -> None:
+        """Few files for what lives in them. Raises: OSError."""
+        for _ in range(len(self._files)):
+            wanted = 2 * self.live_bytes + _FILES_USED_EXTRA * self._length()
+            if not self._old and self._used_bytes() <= wanted:
+                break
+            if not self._compact_oldest():
+                break
+        try:
+            while not self.fits(self._ahead()):
+                self._make_spare()
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+        needed = 2 * self._needed(self._ahead())
+        while self._spares and self.capacity - self._spares[-1][1] >= needed:
+            self._storage.unlink(self._spares.pop()[0])
+            self._count_capacity()
+
+    def _compact_oldest(self) -> bool:
+        """Copy what counts in the oldest file to the end, and free it. Raises: OSError.
+
+        Returns: False when it is the file that is written, or there is no room for the copies.
+        """
+        if len(self._files) < 2:
+            return False
+        oldest, end = self._files[0], self._files[1].position
+        until = end << _SIZE_BITS
+        living = list(itertools.takewhile(lambda item: item[1] < until, self._places.items()))
+        size = sum(place & _SIZE_MASK for _, place in living)
+        if size + 2 * _REST_MIN > self._room():
+            return False
+        copies = [(key, self._read(place)) for key, place in living]
+        self._write(copies, self.mark, oldest=self._files[1].file.first_batch)
+        self._files.remove(oldest)
+        self._old = max(0, self._old - 1)
+        self._close(oldest)
+        self._leftovers.append((oldest.file.name, oldest.file.length))
+        self._put_leftovers_away()
+        return True
+
+    def _put_leftovers_away(self) -> None:
+        """Files in which nothing counts wait to be used again, under another name. Raises: OSError.
+
+        The directory is synced before: a power cut must not bring a name back whose file has another
+        header by then.
+        """
+        while self._leftovers:
+            name, length = self._leftovers[-1]
+            free = _format.free_name(_format.file_id_of(name), BINDINGS)
+            self._storage.rename(name, free)
+            self._renamed.append((free, length))
+            self._leftovers.pop()
+        if self._renamed:
+            self._storage.sync_directory()
+            self._spares += self._renamed
+            self._renamed.clear()
+        self._count_capacity()
+
+    def _read(self, place: int) -> bytes:
+        """A record. Raises: OSError."""
+        position, size = place >> _SIZE_BITS, place & _SIZE_MASK
+        parts: list[bytes] = []
+        number = bisect.bisect_right(self._files, position, key=lambda item: item.position) - 1
+        while size:
+            item = self._files[number]
+            if item.file.handle is None:
+                item.file.handle = self._storage.open(item.file.name)
+            at = bisect.bisect_right(item.batches, position, key=lambda batch: batch[0]) - 1
+            for begin, offset, length in item.batches[at:]:
+                count = min(size, begin + length - position)
+                parts.append(item.file.handle.pread(count, offset + position - begin))
+                position += count
+                size -= count
+                if not size:
+                    break
+            number += 1
+        return b"".join(parts)
+
+    @staticmethod
+    def _close(item: BindingsFile) -> None:
+        if item.file.handle is not None:
+            item.file.handle.close()
+            item.file.handle = None
+
+    def close(self) -> None:
+        """Close all files. Idempotent."""
+        with self._lock:
+            for item in self._files:
+                self._close(item)
+            self._tail = None
+
+
+_PUTTING_TYPES: Final = frozenset(
+    {
+        _format.ADD_DESTINATION,
+        _format.PUT_SUBSCRIPTION,
+        _format.SET_RETAINED,
+        _format.PUT_SESSION,
+        _format.PUT_INFLIGHT,
+        _format.PUT_BRANCH,
+        _format.ADD_DUPLICATE_ID,
+    }
+)
