@@ -133,7 +133,7 @@ async def fill_and_recover(gateway: SmallDiskGateway, clients: list[StompClient]
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
     policy = '[[destinations]]\nmatch = ">"\nprefetch_count = 1\n'
     small = (
         '\n[store]\nplugin = "journal"\njournal_max_file_length = "4mb"\ndisk_free_limit = "1mb"\n'
@@ -142,6 +142,6 @@ def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
         pytest.skip("this user may not make a mount namespace")  # .ci/run takes a skip as failure
     gateway = SmallDiskGateway(tmp_path, extra=policy + small)
     with gateway:
-        asyncio.run(scenario(gateway))
+        await scenario(gateway)
         assert gateway.stop() == 0, gateway.tail()
     assert "Traceback" not in gateway.log.read_text(), gateway.tail()

@@ -318,8 +318,8 @@ async def session_exists(port: int, name: str, topic: str, qos: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_nothing_confirmed_is_lost_over_twenty_kills(tmp_path: Path) -> None:
-    oracle = asyncio.run(run_kills(tmp_path, seed=20, kills=20, load_s=(0.15, 0.9)))
+async def test_nothing_confirmed_is_lost_over_twenty_kills(tmp_path: Path) -> None:
+    oracle = await run_kills(tmp_path, seed=20, kills=20, load_s=(0.15, 0.9))
     check(oracle, "seed 20")
     assert len(oracle.confirmed) > 2_000, "the load was too small to prove anything"
     print(
@@ -346,11 +346,11 @@ LOOPS = amount(
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("journal", "seed", "kills"), LOOPS)
-def test_nothing_confirmed_is_lost_over_many_kills(
+async def test_nothing_confirmed_is_lost_over_many_kills(
     tmp_path: Path, journal: str, seed: int, kills: int
 ) -> None:
     extra = JOURNALS[journal]
-    oracle = asyncio.run(run_kills(tmp_path, seed, kills, load_s=(0.02, 1.2), extra=extra))
+    oracle = await run_kills(tmp_path, seed, kills, load_s=(0.02, 1.2), extra=extra)
     check(oracle, f"{journal}, seed {seed}")
     assert len(oracle.confirmed) > 2_000, "the load was too small to prove anything"
 
@@ -370,10 +370,10 @@ cleanup_interval = "150ms"
 
 @pytest.mark.crash
 @pytest.mark.timeout(600)
-def test_nothing_confirmed_is_lost_over_kills_of_a_journal_that_compacts(tmp_path: Path) -> None:
-    oracle = asyncio.run(
-        run_kills(tmp_path, seed=77, kills=15, load_s=(0.05, 1.0), extra=BUSY_JOURNAL)
-    )
+async def test_nothing_confirmed_is_lost_over_kills_of_a_journal_that_compacts(
+    tmp_path: Path,
+) -> None:
+    oracle = await run_kills(tmp_path, seed=77, kills=15, load_s=(0.05, 1.0), extra=BUSY_JOURNAL)
     check(oracle, "seed 77")
     assert len(oracle.confirmed) > 2_000, "the load was too small to prove anything"
     journal = tmp_path / "data" / "journal"

@@ -71,7 +71,7 @@ async def consume_all(port: int) -> list[int]:
     return found[:-1]
 
 
-def counts_after_kills(directory: Path, store: str, broker: str = "") -> Counter[int]:
+async def counts_after_kills(directory: Path, store: str, broker: str = "") -> Counter[int]:
     """How often each message is there in the end."""
 
     async def scenario() -> Counter[int]:
@@ -98,25 +98,25 @@ def counts_after_kills(directory: Path, store: str, broker: str = "") -> Counter
                     gateway.start()
             return Counter(await consume_all(gateway.stomp_port))
 
-    return asyncio.run(scenario())
+    return await scenario()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", ["journal", "jdbc"])
-def test_what_is_repeated_after_a_kill_is_there_once(tmp_path: Path, store: str) -> None:
-    assert counts_after_kills(tmp_path, store) == Counter(range(COUNT))
+async def test_what_is_repeated_after_a_kill_is_there_once(tmp_path: Path, store: str) -> None:
+    assert await counts_after_kills(tmp_path, store) == Counter(range(COUNT))
 
 
 @pytest.mark.long
-def test_without_the_cache_the_same_load_leaves_duplicates(tmp_path: Path) -> None:
+async def test_without_the_cache_the_same_load_leaves_duplicates(tmp_path: Path) -> None:
     """The negative control: the test above can fail."""
-    counts = counts_after_kills(tmp_path, "journal", "id_cache_size = 0")
+    counts = await counts_after_kills(tmp_path, "journal", "id_cache_size = 0")
     assert set(counts) == set(range(COUNT))
     assert max(counts.values()) > 1
 
 
 @pytest.mark.long
-def test_both_protocols_know_the_id_after_a_kill(tmp_path: Path) -> None:
+async def test_both_protocols_know_the_id_after_a_kill(tmp_path: Path) -> None:
     async def send(port: int, body: bytes) -> None:
         stomp = await StompClient.connect(port)
         stomp.writer.write(
@@ -131,7 +131,7 @@ def test_both_protocols_know_the_id_after_a_kill(tmp_path: Path) -> None:
         reader.connect("reader", **kept)
         reader.subscribe("a", 2)
         reader.drop()
-        asyncio.run(send(gateway.stomp_port, b"first"))
+        await send(gateway.stomp_port, b"first")
         gateway.kill()
         gateway.start()
         client = Client(gateway.mqtt_port, V5)

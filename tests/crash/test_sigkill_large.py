@@ -64,7 +64,7 @@ async def send(client: LargeClient, seed: int) -> None:
 
 
 @pytest.mark.long
-def test_sigkill_in_every_moment_of_a_large_message(tmp_path: Path) -> None:
+async def test_sigkill_in_every_moment_of_a_large_message(tmp_path: Path) -> None:
     gateway = GatewayProcess(tmp_path, extra=STORE).start()
     data = tmp_path / "data"
 
@@ -106,22 +106,19 @@ def test_sigkill_in_every_moment_of_a_large_message(tmp_path: Path) -> None:
             consume(client)
             await expect(client, 3)
 
-    async def main() -> None:
+    try:
         async with asyncio.timeout(90):
             for step in (upload_and_die, deliver_and_die, acknowledge_and_die, look):
                 await step()
                 if step is not look:
                     await asyncio.to_thread(gateway.start)
-
-    try:
-        asyncio.run(main())
     finally:
         gateway.stop()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("level", [4, 5])
-def test_sigkill_in_the_middle_of_a_large_publish_leaves_no_file(
+async def test_sigkill_in_the_middle_of_a_large_publish_leaves_no_file(
     tmp_path: Path, level: int
 ) -> None:
     gateway = GatewayProcess(tmp_path, extra=STORE).start()
@@ -161,15 +158,12 @@ def test_sigkill_in_the_middle_of_a_large_publish_leaves_no_file(
             await client.receipt("all")
         await until(lambda: body_files(data) == [])
 
-    async def main() -> None:
+    try:
         async with asyncio.timeout(90):
             for step in (publish_and_die, publish_again, look):
                 await step()
                 if step is not look:
                     await asyncio.to_thread(gateway.start)
-
-    try:
-        asyncio.run(main())
     finally:
         gateway.stop()
 
@@ -229,14 +223,14 @@ async def consume_all(oracle: Oracle, port: int) -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killed_again_and_again_no_confirmed_large_message_is_lost(
+async def test_killed_again_and_again_no_confirmed_large_message_is_lost(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     gateway = GatewayProcess(tmp_path, extra=STORE).start()
     oracle = Oracle()
 
-    async def main() -> None:
+    try:
         port = gateway.stomp_port
         producers = [asyncio.create_task(produce(oracle, port)) for _ in range(3)]
         consumers = [asyncio.create_task(consume_all(oracle, port)) for _ in range(2)]
@@ -256,9 +250,6 @@ def test_killed_again_and_again_no_confirmed_large_message_is_lost(
             task.cancel()
         await asyncio.gather(*consumers, return_exceptions=True)
         assert not missing()
-
-    try:
-        asyncio.run(main())
     finally:
         gateway.stop()
     assert oracle.problems == []

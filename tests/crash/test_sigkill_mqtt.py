@@ -445,8 +445,8 @@ def check_order(bodies: list[str], context: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_sessions_of_both_versions_survive_five_kills(tmp_path: Path) -> None:
-    oracle = asyncio.run(run_kills(tmp_path, seed=5, kills=5, load_s=(0.3, 1.0)))
+async def test_sessions_of_both_versions_survive_five_kills(tmp_path: Path) -> None:
+    oracle = await run_kills(tmp_path, seed=5, kills=5, load_s=(0.3, 1.0))
     check(oracle, "seed 5")
     assert sum(map(len, oracle.confirmed.values())) > 500, "the load was too small"
     print(summary(oracle))
@@ -455,9 +455,9 @@ def test_sessions_of_both_versions_survive_five_kills(tmp_path: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(amount(2, 3)))
-def test_sessions_of_both_versions_survive_many_kills(tmp_path: Path, seed: int) -> None:
+async def test_sessions_of_both_versions_survive_many_kills(tmp_path: Path, seed: int) -> None:
     kills = amount(15, 25)
-    oracle = asyncio.run(run_kills(tmp_path, seed=seed, kills=kills, load_s=(0.02, 1.2)))
+    oracle = await run_kills(tmp_path, seed=seed, kills=kills, load_s=(0.02, 1.2))
     check(oracle, f"seed {seed}")
     assert min(oracle.resent["QoS 1"], oracle.resent["QoS 2"]) > 0, "nothing came again"
     print(summary(oracle))
@@ -471,7 +471,7 @@ def summary(oracle: Oracle) -> str:
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-def test_expiry_goes_on_while_the_gateway_is_dead(tmp_path: Path) -> None:
+async def test_expiry_goes_on_while_the_gateway_is_dead(tmp_path: Path) -> None:
     async def present(port: int, client_id: str, expiry: int) -> bool:
         client = await AsyncClient.connect(port, client_id, V5, session_expiry=expiry)
         client.send(raw.disconnect())
@@ -491,4 +491,4 @@ def test_expiry_goes_on_while_the_gateway_is_dead(tmp_path: Path) -> None:
             assert not await present(port, "short", 2)
             assert await present(port, "long", KEEP_S)
 
-    asyncio.run(run())
+    await run()

@@ -234,11 +234,22 @@ class SinkOptions:
             raise ValueError("'nonsense' is no table")
 
 
+class Sink:  # nobody starts it
+    async def start(self, reader):
+        pass
+
+    async def stop(self):
+        pass
+
+    def health(self):
+        pass
+
+
 class SinkFactory:
     options_type = SinkOptions
 
     def create(self, context, options):
-        return object()  # nobody starts it
+        return Sink()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ async def consume(port: int, count: int) -> list[bytes]:
     return bodies
 
 
-def test_what_was_confirmed_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_what_was_confirmed_is_there_after_a_restart(tmp_path: Path) -> None:
     async def scenario() -> list[bytes]:
         first = make(tmp_path)
         await first.start()
@@ -75,10 +75,10 @@ def test_what_was_confirmed_is_there_after_a_restart(tmp_path: Path) -> None:
         finally:
             await second.stop()
 
-    assert asyncio.run(scenario()) == [b"kept"]
+    assert await scenario() == [b"kept"]
 
 
-def test_without_persistence_nothing_is_written(tmp_path: Path) -> None:
+async def test_without_persistence_nothing_is_written(tmp_path: Path) -> None:
     async def scenario() -> list[bytes]:
         gateway = make(tmp_path / "data", persistent=False)
         await gateway.start()
@@ -88,38 +88,32 @@ def test_without_persistence_nothing_is_written(tmp_path: Path) -> None:
         finally:
             await gateway.stop()
 
-    assert asyncio.run(scenario()) == [b"fleeting"]
+    assert await scenario() == [b"fleeting"]
     assert not (tmp_path / "data").exists()
 
 
-def test_a_second_gateway_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        first, second = make(tmp_path), make(tmp_path)
-        await first.start()
-        with pytest.raises(StoreLockedError):
-            await second.start()
-        await send(port_of(first), b"still works")
-        await first.stop()
-
-    asyncio.run(scenario())
+async def test_a_second_gateway_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> None:
+    first, second = make(tmp_path), make(tmp_path)
+    await first.start()
+    with pytest.raises(StoreLockedError):
+        await second.start()
+    await send(port_of(first), b"still works")
+    await first.stop()
 
 
-def test_a_port_in_use_stops_what_was_started(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        first = make(tmp_path / "one")
-        await first.start()
-        second = make(tmp_path / "two", port=port_of(first))
-        with pytest.raises(OSError, match="in use"):
-            await second.start()
-        third = make(tmp_path / "two")  # the store was closed again: its lock is free
-        await third.start()
-        await third.stop()
-        await first.stop()
-
-    asyncio.run(scenario())
+async def test_a_port_in_use_stops_what_was_started(tmp_path: Path) -> None:
+    first = make(tmp_path / "one")
+    await first.start()
+    second = make(tmp_path / "two", port=port_of(first))
+    with pytest.raises(OSError, match="in use"):
+        await second.start()
+    third = make(tmp_path / "two")  # the store was closed again: its lock is free
+    await third.start()
+    await third.stop()
+    await first.stop()
 
 
-def test_stopping_tells_the_clients_after_confirming_their_work(tmp_path: Path) -> None:
+async def test_stopping_tells_the_clients_after_confirming_their_work(tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         gateway = make(tmp_path)
         await gateway.start()
@@ -136,41 +130,35 @@ def test_stopping_tells_the_clients_after_confirming_their_work(tmp_path: Path) 
         await gateway.wait()
         return commands
 
-    assert asyncio.run(scenario()) == ["ERROR"]
+    assert await scenario() == ["ERROR"]
 
 
-def test_sockets_are_counted_before_anybody_says_who_it_is(tmp_path: Path) -> None:
+async def test_sockets_are_counted_before_anybody_says_who_it_is(tmp_path: Path) -> None:
     """Else clients that never log in could take the descriptors that the store needs."""
 
-    async def scenario() -> None:
-        gateway = make(tmp_path, connections_max=2)
-        await gateway.start()
-        port = port_of(gateway)
-        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        while gateway.broker.sockets.count < 2:
-            await asyncio.sleep(0)
-        reader, refused = await asyncio.open_connection("127.0.0.1", port)
-        with contextlib.suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        refused.close()
-        strangers[0][1].close()
-        while gateway.broker.sockets.count == 2:
-            await asyncio.sleep(0)
-        await send(port, b"let in")
-        await gateway.stop()
-        assert gateway.broker.sockets.count == 0
-        strangers[1][1].close()
-
-    asyncio.run(scenario())
+    gateway = make(tmp_path, connections_max=2)
+    await gateway.start()
+    port = port_of(gateway)
+    strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    while gateway.broker.sockets.count < 2:
+        await asyncio.sleep(0)
+    reader, refused = await asyncio.open_connection("127.0.0.1", port)
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    refused.close()
+    strangers[0][1].close()
+    while gateway.broker.sockets.count == 2:
+        await asyncio.sleep(0)
+    await send(port, b"let in")
+    await gateway.stop()
+    assert gateway.broker.sockets.count == 0
+    strangers[1][1].close()
 
 
-def test_stop_is_idempotent_and_wait_returns(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        gateway = make(tmp_path)
-        await gateway.start()
-        await asyncio.gather(gateway.stop(), gateway.stop(), gateway.wait())
-
-    asyncio.run(scenario())
+async def test_stop_is_idempotent_and_wait_returns(tmp_path: Path) -> None:
+    gateway = make(tmp_path)
+    await gateway.start()
+    await asyncio.gather(gateway.stop(), gateway.stop(), gateway.wait())
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

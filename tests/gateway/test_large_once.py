@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,12 +45,10 @@ async def gateway(directory: Path, checkpoint: str = "20ms") -> AsyncIterator[Em
             yield running
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario()
-
+@pytest.fixture(autouse=True)
+def files_go_at_once() -> Iterator[None]:
     with no_collector():
-        asyncio.run(main())
+        yield
 
 
 async def until_files(running: EmbeddedGateway, names: Sequence[Path]) -> None:
@@ -86,52 +84,46 @@ async def send(client: LargeClient, seed: int, receipt: str, **headers: str) -> 
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_the_body_of_a_repeated_large_message_is_removed_while_the_gateway_runs(
+async def test_the_body_of_a_repeated_large_message_is_removed_while_the_gateway_runs(
     tmp_path: Path, restarts: bool
 ) -> None:
-    async def scenario() -> None:
-        async with gateway(tmp_path) as running:
-            async with connected(running.stomp_port) as client:
-                await send(client, 1, "first")
-            original = body_files(tmp_path)
-            assert len(original) == 1
-            if restarts:
-                await running.restart()
-            async with connected(running.stomp_port) as client:
-                for number in range(3):
-                    await send(client, 1, f"again-{number}")
-                # The connection stays open: the file does not wait for its end.
-                await until_files(running, original)
-            await consume(running, [1])
-            await until_files(running, [])
-
-    run(scenario)
+    async with gateway(tmp_path) as running:
+        async with connected(running.stomp_port) as client:
+            await send(client, 1, "first")
+        original = body_files(tmp_path)
+        assert len(original) == 1
+        if restarts:
+            await running.restart()
+        async with connected(running.stomp_port) as client:
+            for number in range(3):
+                await send(client, 1, f"again-{number}")
+            # The connection stays open: the file does not wait for its end.
+            await until_files(running, original)
+        await consume(running, [1])
+        await until_files(running, [])
 
 
-def test_a_repeated_large_message_in_a_transaction_takes_all_its_bodies_along(
+async def test_a_repeated_large_message_in_a_transaction_takes_all_its_bodies_along(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with gateway(tmp_path) as running:
-            async with connected(running.stomp_port) as client:
-                await send(client, 1, "first")
-                original = body_files(tmp_path)
-                client.frame("BEGIN", transaction="t")
-                await send(client, 2, "new", transaction="t", _AMQ_DUPL_ID="y")
-                await send(client, 1, "again", transaction="t")
-                assert len(body_files(tmp_path)) == 3
-                client.frame("COMMIT", transaction="t", receipt="commit")
-                refused = await client.receive()
-                assert (refused.command, "duplicate id" in refused.headers["message"]) == (
-                    "ERROR",
-                    True,
-                )
-            await until_files(running, original)
-            async with connected(running.stomp_port) as client:
-                await send(client, 2, "new", _AMQ_DUPL_ID="y")  # it was not sent before
-            await consume(running, [1, 2])
-
-    run(scenario)
+    async with gateway(tmp_path) as running:
+        async with connected(running.stomp_port) as client:
+            await send(client, 1, "first")
+            original = body_files(tmp_path)
+            client.frame("BEGIN", transaction="t")
+            await send(client, 2, "new", transaction="t", _AMQ_DUPL_ID="y")
+            await send(client, 1, "again", transaction="t")
+            assert len(body_files(tmp_path)) == 3
+            client.frame("COMMIT", transaction="t", receipt="commit")
+            refused = await client.receive()
+            assert (refused.command, "duplicate id" in refused.headers["message"]) == (
+                "ERROR",
+                True,
+            )
+        await until_files(running, original)
+        async with connected(running.stomp_port) as client:
+            await send(client, 2, "new", _AMQ_DUPL_ID="y")  # it was not sent before
+        await consume(running, [1, 2])
 
 
 # -------------------------------------------------------------------------------------- branches
@@ -228,33 +220,27 @@ RESTARTS = pytest.mark.parametrize("restart", ["no", "clean", "crash"])
 
 
 @RESTARTS
-def test_a_prepared_branch_keeps_its_large_messages_until_it_is_committed(
+async def test_a_prepared_branch_keeps_its_large_messages_until_it_is_committed(
     tmp_path: Path, restart: str
 ) -> None:
-    async def scenario() -> None:
-        async with with_branch(tmp_path, restart) as running:
-            kept = body_files(running.data_directory)
-            await asyncio.sleep(0.1)  # checkpoints, which remove what nobody needs
-            assert body_files(running.data_directory) == kept
-            await complete(running, commit=True)
-            if restart != "no":
-                await running.restart()
-            assert body_files(running.data_directory) == kept
-            await consume(running, [1, 2])
-            await until_files(running, [])
-
-    run(scenario)
+    async with with_branch(tmp_path, restart) as running:
+        kept = body_files(running.data_directory)
+        await asyncio.sleep(0.1)  # checkpoints, which remove what nobody needs
+        assert body_files(running.data_directory) == kept
+        await complete(running, commit=True)
+        if restart != "no":
+            await running.restart()
+        assert body_files(running.data_directory) == kept
+        await consume(running, [1, 2])
+        await until_files(running, [])
 
 
 @RESTARTS
-def test_rolling_a_branch_back_removes_the_bodies_of_its_large_messages(
+async def test_rolling_a_branch_back_removes_the_bodies_of_its_large_messages(
     tmp_path: Path, restart: str
 ) -> None:
-    async def scenario() -> None:
-        async with with_branch(tmp_path, restart) as running:
-            assert len(body_files(running.data_directory)) == 2
-            await complete(running, commit=False)
-            await until_files(running, [])
-            await consume(running, [])
-
-    run(scenario)
+    async with with_branch(tmp_path, restart) as running:
+        assert len(body_files(running.data_directory)) == 2
+        await complete(running, commit=False)
+        await until_files(running, [])
+        await consume(running, [])

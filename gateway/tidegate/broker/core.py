@@ -118,6 +118,17 @@ class BrokerCore:
             policies=policies,
             temporary_directory=temporary_directory,
         )
+        self._assemble(extensions, detours)
+        self._version = version
+        self._sequence_floor = sequence_floor
+        self._authentication = Authentication(extensions)
+        self._by_client: dict[tuple[str, str], Connection] = {}
+        self._closing = False
+        self._stopped = False
+
+    def _assemble(self, extensions: Sequence[object], detours: set[object]) -> None:
+        """Make the parts above the lists, each of those below it."""
+        config, store = self.config, self.store
         self.deliveries = RetainedDeliveries(
             self.flow, self.retained, self.acknowledged_log, detours
         )
@@ -162,12 +173,6 @@ class BrokerCore:
             self.wills,
             self.sessions,
         )
-        self._version = version
-        self._sequence_floor = sequence_floor
-        self._authentication = Authentication(extensions)
-        self._by_client: dict[tuple[str, str], Connection] = {}
-        self._closing = False
-        self._stopped = False
 
     def now(self) -> int:
         """Microseconds since the Unix epoch; may jump when the operator sets the clock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from broker_harness import Broker, connect_request, run
+from broker_harness import Broker, connect_request
 
 from tidegate.spi import AccessError, Credentials
 
@@ -44,57 +44,42 @@ class Sphinx:
         return Riddle(credentials)
 
 
-def test_a_finished_exchange_stands_for_the_credentials() -> None:
-    async def main() -> None:
-        async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
-            request = connect_request("mqtt", "c", anonymous_allowed=False, tls_subject="CN=c")
-            exchange = broker.core.begin_authentication("RIDDLE", request)
-            assert isinstance(exchange, Riddle)
-            assert exchange.credentials.client_id == "c"
-            assert exchange.credentials.tls_subject == "CN=c"
-            assert await exchange.step(b"") == b"what goes up?"
-            assert await exchange.step(b"smoke") == b"pass"
-            client = await broker.client("mqtt", "c", anonymous_allowed=False, exchange=exchange)
-            assert client.connection.principal == "sphinx-friend"
-
-    run(main())
+async def test_a_finished_exchange_stands_for_the_credentials() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        request = connect_request("mqtt", "c", anonymous_allowed=False, tls_subject="CN=c")
+        exchange = broker.core.begin_authentication("RIDDLE", request)
+        assert isinstance(exchange, Riddle)
+        assert exchange.credentials.client_id == "c"
+        assert exchange.credentials.tls_subject == "CN=c"
+        assert await exchange.step(b"") == b"what goes up?"
+        assert await exchange.step(b"smoke") == b"pass"
+        client = await broker.client("mqtt", "c", anonymous_allowed=False, exchange=exchange)
+        assert client.connection.principal == "sphinx-friend"
 
 
-def test_an_unfinished_exchange_does_not_even_let_anonymous_clients_in() -> None:
-    async def main() -> None:
-        async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
-            exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
-            with pytest.raises(AccessError, match="not completed"):
-                await broker.client("mqtt", "c", anonymous_allowed=True, exchange=exchange)
-
-    run(main())
+async def test_an_unfinished_exchange_does_not_even_let_anonymous_clients_in() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
+        with pytest.raises(AccessError, match="not completed"):
+            await broker.client("mqtt", "c", anonymous_allowed=True, exchange=exchange)
 
 
-def test_a_method_that_nobody_offers_has_no_exchange() -> None:
-    async def main() -> None:
-        async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
-            request = connect_request("mqtt", "c")
-            assert broker.core.begin_authentication("KERBEROS", request) is None
-
-    run(main())
+async def test_a_method_that_nobody_offers_has_no_exchange() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        request = connect_request("mqtt", "c")
+        assert broker.core.begin_authentication("KERBEROS", request) is None
 
 
-def test_the_first_extension_that_offers_a_method_has_it() -> None:
-    async def main() -> None:
-        extensions = [Sphinx("RIDDLE"), Sphinx("RIDDLE", "OTHER", fails=True)]
-        async with Broker(extensions=extensions) as broker:
-            request = connect_request("mqtt", "c")
-            assert broker.core.begin_authentication("RIDDLE", request) is not None
-
-    run(main())
+async def test_the_first_extension_that_offers_a_method_has_it() -> None:
+    extensions = [Sphinx("RIDDLE"), Sphinx("RIDDLE", "OTHER", fails=True)]
+    async with Broker(extensions=extensions) as broker:
+        request = connect_request("mqtt", "c")
+        assert broker.core.begin_authentication("RIDDLE", request) is not None
 
 
-def test_an_extension_that_cannot_begin_refuses(logged_errors: list[str]) -> None:
+async def test_an_extension_that_cannot_begin_refuses(logged_errors: list[str]) -> None:
     logged_errors.append("failed peer=")
 
-    async def main() -> None:
-        async with Broker(extensions=[Sphinx("RIDDLE", fails=True)]) as broker:
-            with pytest.raises(AccessError, match="authentication failed"):
-                broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
-
-    run(main())
+    async with Broker(extensions=[Sphinx("RIDDLE", fails=True)]) as broker:
+        with pytest.raises(AccessError, match="authentication failed"):
+            broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))

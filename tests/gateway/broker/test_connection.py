@@ -7,7 +7,7 @@ import gc
 import weakref
 
 import pytest
-from broker_harness import Broker, Client, message, run
+from broker_harness import Broker, Client, message
 
 from tidegate.spi import (
     AccessError,
@@ -31,414 +31,355 @@ DURABLE = {"clean_start": False, "session_expiry": 1000}
 @pytest.mark.parametrize(
     "destination", ["nonsense", "queue://", "queue://a.*", "topic://a.>", "topic://\0"]
 )
-def test_a_publish_to_a_bad_name_is_refused_at_once(destination: str) -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
+async def test_a_publish_to_a_bad_name_is_refused_at_once(destination: str) -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.connection.begin("t")
+        for transaction in (None, "t"):
+            with pytest.raises(RequestError):
+                client.send(destination, "m", transaction=transaction)
+        await broker.settle()
+        assert broker.store.batches == []
+
+
+async def test_a_closed_connection_takes_nothing_and_hears_nothing() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.subscribe("queue://q")
+        await broker.settle()
+        broker.store.hold()
+        client.send("queue://q", "accepted", "r1")
+        client.connection.disconnect(graceful=True)
+        client.connection.disconnect(graceful=True)  # once more changes nothing
+        with pytest.raises(RequestError):
+            client.send("queue://q", "refused", "r2")
+        with pytest.raises(RequestError):
+            client.subscribe("queue://q", "s2")
+        with pytest.raises(RequestError):
+            client.connection.acknowledge("s", [1])
+        with pytest.raises(RequestError):
             client.connection.begin("t")
-            for transaction in (None, "t"):
-                with pytest.raises(RequestError):
-                    client.send(destination, "m", transaction=transaction)
-            await broker.settle()
-            assert broker.store.batches == []
-
-    run(main())
-
-
-def test_a_closed_connection_takes_nothing_and_hears_nothing() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.subscribe("queue://q")
-            await broker.settle()
-            broker.store.hold()
-            client.send("queue://q", "accepted", "r1")
-            client.connection.disconnect(graceful=True)
-            client.connection.disconnect(graceful=True)  # once more changes nothing
-            with pytest.raises(RequestError):
-                client.send("queue://q", "refused", "r2")
-            with pytest.raises(RequestError):
-                client.subscribe("queue://q", "s2")
-            with pytest.raises(RequestError):
-                client.connection.acknowledge("s", [1])
-            with pytest.raises(RequestError):
-                client.connection.begin("t")
-            broker.store.release()
-            await broker.settle()
-            assert client.events == []
-            assert broker.store.pending("queue://q") == [b"accepted"]
-
-    run(main())
+        broker.store.release()
+        await broker.settle()
+        assert client.events == []
+        assert broker.store.pending("queue://q") == [b"accepted"]
 
 
 # --- subscribe ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("destination", ["nonsense", "queue://", "topic://a.b*", "topic://>.a"])
-def test_a_subscription_to_a_bad_name_is_refused(destination: str) -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
+async def test_a_subscription_to_a_bad_name_is_refused(destination: str) -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        with pytest.raises(RequestError):
+            client.subscribe(destination)
+
+
+async def test_a_subscription_id_that_is_in_use_is_refused_for_stomp() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.subscribe("queue://q")
+        for destination in ("queue://q", "queue://r"):
             with pytest.raises(RequestError):
                 client.subscribe(destination)
-
-    run(main())
-
-
-def test_a_subscription_id_that_is_in_use_is_refused_for_stomp() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.subscribe("queue://q")
-            for destination in ("queue://q", "queue://r"):
-                with pytest.raises(RequestError):
-                    client.subscribe(destination)
-            client.send("queue://q", "m")
-            await broker.settle()
-            assert client.bodies() == [b"m"]
-
-    run(main())
+        client.send("queue://q", "m")
+        await broker.settle()
+        assert client.bodies() == [b"m"]
 
 
 @pytest.mark.parametrize("is_durable", [True, False])
-def test_a_repeated_mqtt_subscription_keeps_what_is_pending_and_what_is_in_flight(
+async def test_a_repeated_mqtt_subscription_keeps_what_is_pending_and_what_is_in_flight(
     is_durable: bool,
 ) -> None:
     """[MQTT-3.8.4-3]: the flow of publications must not be interrupted."""
 
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c", **(DURABLE if is_durable else {}))
-            name = "t" if is_durable else ""
-            for number in range(3):
-                client.subscribe("topic://t", prefetch_count=2, qos=1, durable_name=name)
-                await broker.settle()
-                client.send("topic://t", f"{number}")
-                await broker.settle()
-            assert client.bodies() == [b"0", b"1"]
-            client.subscribe("topic://t", prefetch_count=3, qos=2, durable_name=name)
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c", **(DURABLE if is_durable else {}))
+        name = "t" if is_durable else ""
+        for number in range(3):
+            client.subscribe("topic://t", prefetch_count=2, qos=1, durable_name=name)
             await broker.settle()
-            assert client.bodies() == [b"0", b"1", b"2"]
-            client.ack_all()
+            client.send("topic://t", f"{number}")
             await broker.settle()
-            assert client.bodies() == [b"0", b"1", b"2"]
-            assert client.counts() == [0, 0, 0]
-            assert broker.store.operations(RemoveSubscription) == []
-            (acknowledged,) = broker.store.operations(Acknowledge)
-            assert acknowledged.sequences == (1, 2, 3)
-
-    run(main())
-
-
-def test_a_repeated_subscription_to_a_queue_filter_keeps_its_queues() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c")
-            for number in range(3):
-                client.subscribe("queue://q.*", prefetch_count=number + 1)
-                client.send(f"queue://q.{number}", f"{number}")
-                await broker.settle()
-            assert client.bodies() == [b"0", b"1", b"2"]
-            assert client.counts() == [0, 0, 0]
-
-    run(main())
+        assert client.bodies() == [b"0", b"1"]
+        client.subscribe("topic://t", prefetch_count=3, qos=2, durable_name=name)
+        await broker.settle()
+        assert client.bodies() == [b"0", b"1", b"2"]
+        client.ack_all()
+        await broker.settle()
+        assert client.bodies() == [b"0", b"1", b"2"]
+        assert client.counts() == [0, 0, 0]
+        assert broker.store.operations(RemoveSubscription) == []
+        (acknowledged,) = broker.store.operations(Acknowledge)
+        assert acknowledged.sequences == (1, 2, 3)
 
 
-def test_a_repeated_subscription_changes_its_qos() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c", **DURABLE)
-            for qos in (2, 0, 1):
-                client.subscribe("topic://t", qos=qos, durable_name="t")
-                client.send("topic://t", f"{qos}")
-                await broker.settle()
-            assert client.bodies() == [b"2", b"0", b"1"]
-            (subscription,) = broker.contents.subscriptions.values()
-            assert subscription.qos == 1
-            # What was granted at QoS 0 is not in flight.
-            assert len(client.connection.consumers["s"].in_flight) == 2
-
-    run(main())
-
-
-def test_a_clean_subscription_that_asks_for_more_qos_begins_to_be_stored() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c")
-            client.subscribe("topic://t", qos=0)
-            client.send("topic://t", "0")
+async def test_a_repeated_subscription_to_a_queue_filter_keeps_its_queues() -> None:
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c")
+        for number in range(3):
+            client.subscribe("queue://q.*", prefetch_count=number + 1)
+            client.send(f"queue://q.{number}", f"{number}")
             await broker.settle()
-            client.subscribe("topic://t", qos=1)
-            client.send("topic://t", "1")
+        assert client.bodies() == [b"0", b"1", b"2"]
+        assert client.counts() == [0, 0, 0]
+
+
+async def test_a_repeated_subscription_changes_its_qos() -> None:
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c", **DURABLE)
+        for qos in (2, 0, 1):
+            client.subscribe("topic://t", qos=qos, durable_name="t")
+            client.send("topic://t", f"{qos}")
             await broker.settle()
-            assert client.bodies() == [b"0", b"1"]
-            (added,) = broker.store.operations(AddMessage)
-            assert added.message.body == b"1"
-
-    run(main())
-
-
-def test_unsubscribing_what_is_not_there_is_confirmed_all_the_same() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            assert client.connection.unsubscribe("s", "r") is False
-            client.subscribe("queue://q")
-            assert client.connection.unsubscribe("s", "r2") is True
-            await broker.settle()
-            assert client.confirmations == ["r", "r2"]
-
-    run(main())
+        assert client.bodies() == [b"2", b"0", b"1"]
+        (subscription,) = broker.contents.subscriptions.values()
+        assert subscription.qos == 1
+        # What was granted at QoS 0 is not in flight.
+        assert len(client.connection.consumers["s"].in_flight) == 2
 
 
-def test_a_subscription_that_is_not_durable_ends_with_its_connection() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("stomp", "c")
-            client.subscribe("topic://t")
-            client.subscribe("topic://u", "u")
-            await broker.settle()
-            assert len(broker.contents.subscriptions) == 2
-            client.connection.unsubscribe("u")
-            await broker.settle()
-            assert len(broker.contents.subscriptions) == 1
-            client.connection.disconnect(graceful=False)
-            await broker.settle()
-            assert broker.contents.subscriptions == {}
-            assert broker.contents.lists == {}
-
-    run(main())
+async def test_a_clean_subscription_that_asks_for_more_qos_begins_to_be_stored() -> None:
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c")
+        client.subscribe("topic://t", qos=0)
+        client.send("topic://t", "0")
+        await broker.settle()
+        client.subscribe("topic://t", qos=1)
+        client.send("topic://t", "1")
+        await broker.settle()
+        assert client.bodies() == [b"0", b"1"]
+        (added,) = broker.store.operations(AddMessage)
+        assert added.message.body == b"1"
 
 
-def test_a_subscription_that_is_not_durable_is_gone_after_a_crash() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.subscribe("topic://t")
-            client.send("topic://t", "m")
-            await broker.settle()
-            await broker.kill()
-            assert broker.recovered.subscriptions == []
-            assert broker.contents.lists == {}
-
-    run(main())
+async def test_unsubscribing_what_is_not_there_is_confirmed_all_the_same() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        assert client.connection.unsubscribe("s", "r") is False
+        client.subscribe("queue://q")
+        assert client.connection.unsubscribe("s", "r2") is True
+        await broker.settle()
+        assert client.confirmations == ["r", "r2"]
 
 
-def test_a_durable_subscription_collects_messages_while_its_client_is_away() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client, sender = await broker.client("stomp", "c"), await broker.client()
-            assert client.subscribe("topic://t", durable_name="d") is False
-            client.connection.disconnect(graceful=True)
-            sender.send("topic://t", "1")
-            await broker.settle()
-            await broker.kill()
-            sender = await broker.client()
-            sender.send("topic://t", "2")
-            await broker.settle()
-            client = await broker.client("stomp", "c")
-            assert client.subscribe("topic://t", "other-key", durable_name="d") is True
-            await broker.settle()
-            assert client.bodies() == [b"1", b"2"]
-            client.connection.unsubscribe("other-key", forget=True)
-            await broker.settle()
-            assert broker.contents.subscriptions == {}
-            assert client.subscribe("topic://t", durable_name="d") is False
-
-    run(main())
+async def test_a_subscription_that_is_not_durable_ends_with_its_connection() -> None:
+    async with Broker() as broker:
+        client = await broker.client("stomp", "c")
+        client.subscribe("topic://t")
+        client.subscribe("topic://u", "u")
+        await broker.settle()
+        assert len(broker.contents.subscriptions) == 2
+        client.connection.unsubscribe("u")
+        await broker.settle()
+        assert len(broker.contents.subscriptions) == 1
+        client.connection.disconnect(graceful=False)
+        await broker.settle()
+        assert broker.contents.subscriptions == {}
+        assert broker.contents.lists == {}
 
 
-def test_unsubscribing_without_forgetting_keeps_a_durable_subscription() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("stomp", "c")
+async def test_a_subscription_that_is_not_durable_is_gone_after_a_crash() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.subscribe("topic://t")
+        client.send("topic://t", "m")
+        await broker.settle()
+        await broker.kill()
+        assert broker.recovered.subscriptions == []
+        assert broker.contents.lists == {}
+
+
+async def test_a_durable_subscription_collects_messages_while_its_client_is_away() -> None:
+    async with Broker() as broker:
+        client, sender = await broker.client("stomp", "c"), await broker.client()
+        assert client.subscribe("topic://t", durable_name="d") is False
+        client.connection.disconnect(graceful=True)
+        sender.send("topic://t", "1")
+        await broker.settle()
+        await broker.kill()
+        sender = await broker.client()
+        sender.send("topic://t", "2")
+        await broker.settle()
+        client = await broker.client("stomp", "c")
+        assert client.subscribe("topic://t", "other-key", durable_name="d") is True
+        await broker.settle()
+        assert client.bodies() == [b"1", b"2"]
+        client.connection.unsubscribe("other-key", forget=True)
+        await broker.settle()
+        assert broker.contents.subscriptions == {}
+        assert client.subscribe("topic://t", durable_name="d") is False
+
+
+async def test_unsubscribing_without_forgetting_keeps_a_durable_subscription() -> None:
+    async with Broker() as broker:
+        client = await broker.client("stomp", "c")
+        client.subscribe("topic://t", durable_name="d")
+        client.connection.unsubscribe("s")
+        client.send("topic://t", "m")
+        await broker.settle()
+        assert client.subscribe("topic://t", durable_name="d") is True
+        await broker.settle()
+        assert client.bodies() == [b"m"]
+
+
+async def test_a_durable_subscription_in_use_is_refused_and_one_with_another_filter_starts_anew() -> (
+    None
+):
+    async with Broker() as broker:
+        client = await broker.client("stomp", "c")
+        client.subscribe("topic://t", durable_name="d")
+        with pytest.raises(RequestError):
+            client.subscribe("topic://t", "again", durable_name="d")
+        client.connection.unsubscribe("s")
+        client.send("topic://t", "old")
+        assert client.subscribe("topic://u", durable_name="d") is False
+        client.send("topic://u", "new")
+        await broker.settle()
+        assert client.bodies() == [b"new"]
+        assert len(broker.contents.subscriptions) == 1
+
+
+async def test_the_same_durable_name_of_another_client_is_another_subscription() -> None:
+    async with Broker() as broker:
+        one, two = await broker.client("stomp", "one"), await broker.client("stomp", "two")
+        for client in (one, two):
             client.subscribe("topic://t", durable_name="d")
-            client.connection.unsubscribe("s")
-            client.send("topic://t", "m")
+        one.send("topic://t", "m")
+        await broker.settle()
+        assert one.bodies() == two.bodies() == [b"m"]
+
+
+async def test_a_share_group_shares_one_list_also_when_its_members_differ_in_acknowledgement() -> (
+    None
+):
+    async with Broker() as broker:
+        first, second, sender = [await broker.client("mqtt", name) for name in "abc"]
+        first.subscribe("topic://t", share_group="g", qos=0, acknowledge=False)
+        second.subscribe("topic://t", share_group="g", qos=1)
+        for number in range(20):
+            sender.send("topic://t", f"{number}")
             await broker.settle()
-            assert client.subscribe("topic://t", durable_name="d") is True
-            await broker.settle()
-            assert client.bodies() == [b"m"]
-
-    run(main())
-
-
-def test_a_durable_subscription_in_use_is_refused_and_one_with_another_filter_starts_anew() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("stomp", "c")
-            client.subscribe("topic://t", durable_name="d")
-            with pytest.raises(RequestError):
-                client.subscribe("topic://t", "again", durable_name="d")
-            client.connection.unsubscribe("s")
-            client.send("topic://t", "old")
-            assert client.subscribe("topic://u", durable_name="d") is False
-            client.send("topic://u", "new")
-            await broker.settle()
-            assert client.bodies() == [b"new"]
-            assert len(broker.contents.subscriptions) == 1
-
-    run(main())
-
-
-def test_the_same_durable_name_of_another_client_is_another_subscription() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            one, two = await broker.client("stomp", "one"), await broker.client("stomp", "two")
-            for client in (one, two):
-                client.subscribe("topic://t", durable_name="d")
-            one.send("topic://t", "m")
-            await broker.settle()
-            assert one.bodies() == two.bodies() == [b"m"]
-
-    run(main())
-
-
-def test_a_share_group_shares_one_list_also_when_its_members_differ_in_acknowledgement() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first, second, sender = [await broker.client("mqtt", name) for name in "abc"]
-            first.subscribe("topic://t", share_group="g", qos=0, acknowledge=False)
-            second.subscribe("topic://t", share_group="g", qos=1)
-            for number in range(20):
-                sender.send("topic://t", f"{number}")
-                await broker.settle()
-            assert sorted(first.sequences() + second.sequences()) == list(range(1, 21))
-            assert len(first.bodies()) == len(second.bodies()) == 10
-            second.ack_all(token="r")
-            await broker.settle()
-            assert second.confirmations == ["r"]
-            acknowledged = broker.store.operations(Acknowledge)
-            assert sorted(s for o in acknowledged for s in o.sequences) == list(range(1, 21))
-            first.connection.disconnect(graceful=True)
-            second.connection.disconnect(graceful=True)
-            await broker.settle()
-            assert broker.core.destinations.shared == {}
-
-    run(main())
+        assert sorted(first.sequences() + second.sequences()) == list(range(1, 21))
+        assert len(first.bodies()) == len(second.bodies()) == 10
+        second.ack_all(token="r")
+        await broker.settle()
+        assert second.confirmations == ["r"]
+        acknowledged = broker.store.operations(Acknowledge)
+        assert sorted(s for o in acknowledged for s in o.sequences) == list(range(1, 21))
+        first.connection.disconnect(graceful=True)
+        second.connection.disconnect(graceful=True)
+        await broker.settle()
+        assert broker.core.destinations.shared == {}
 
 
 # --- acknowledge and reject -----------------------------------------------------------------------
 
 
-def test_acknowledging_what_is_not_in_flight_names_it_and_does_nothing() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.subscribe("queue://q")
-            for body in ("1", "2", "3"):
-                client.send("queue://q", body)
-            await broker.settle()
-            for call in (client.connection.acknowledge, client.connection.reject):
-                with pytest.raises(RequestError, match="message 99 "):
-                    call("s", [1, 2, 99])
-                with pytest.raises(RequestError, match="message 1 "):
-                    call("s", [1, 1])
-                with pytest.raises(RequestError):
-                    call("unknown", [1])
-            consumer = client.connection.consumers["s"]
-            assert sorted(consumer.in_flight) == [1, 2, 3]
-            assert consumer.in_flight_bytes == 3
-            client.ack_all("s", "r")
-            await broker.settle()
-            assert client.confirmations == ["r"]
-            assert broker.store.pending("queue://q") == []
-
-    run(main())
-
-
-def test_what_was_in_flight_on_another_connection_cannot_be_acknowledged() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            one, two = await broker.client(), await broker.client()
-            one.subscribe("queue://q")
-            one.send("queue://q", "m")
-            await broker.settle()
-            two.subscribe("queue://q")
+async def test_acknowledging_what_is_not_in_flight_names_it_and_does_nothing() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.subscribe("queue://q")
+        for body in ("1", "2", "3"):
+            client.send("queue://q", body)
+        await broker.settle()
+        for call in (client.connection.acknowledge, client.connection.reject):
+            with pytest.raises(RequestError, match="message 99 "):
+                call("s", [1, 2, 99])
+            with pytest.raises(RequestError, match="message 1 "):
+                call("s", [1, 1])
             with pytest.raises(RequestError):
-                two.connection.acknowledge("s", [1])
-
-    run(main())
-
-
-def test_acknowledging_from_within_deliver_is_allowed() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.subscribe("queue://q", prefetch_count=1)
-            client.acknowledge_at_once()
-            for number in range(10):
-                client.send("queue://q", f"{number}")
-            await broker.settle()
-            assert client.bodies() == [b"%d" % number for number in range(10)]
-            assert broker.store.pending("queue://q") == []
-
-    run(main())
+                call("unknown", [1])
+        consumer = client.connection.consumers["s"]
+        assert sorted(consumer.in_flight) == [1, 2, 3]
+        assert consumer.in_flight_bytes == 3
+        client.ack_all("s", "r")
+        await broker.settle()
+        assert client.confirmations == ["r"]
+        assert broker.store.pending("queue://q") == []
 
 
-def test_unsubscribing_and_publishing_from_within_deliver_is_allowed() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client, other = await broker.client(), await broker.client()
+async def test_what_was_in_flight_on_another_connection_cannot_be_acknowledged() -> None:
+    async with Broker() as broker:
+        one, two = await broker.client(), await broker.client()
+        one.subscribe("queue://q")
+        one.send("queue://q", "m")
+        await broker.settle()
+        two.subscribe("queue://q")
+        with pytest.raises(RequestError):
+            two.connection.acknowledge("s", [1])
 
-            def once(_key: str, _messages: object) -> None:
-                client.connection.unsubscribe("s")
-                client.send("queue://answers", "answer")
 
-            client.on_deliver = once
-            client.subscribe("queue://q", prefetch_count=1)
-            client.send("queue://q", "1")
-            client.send("queue://q", "2")
-            await broker.settle()
-            assert client.bodies() == [b"1"]
-            other.subscribe("queue://q")
-            await broker.settle()
-            assert other.bodies() == [b"1", b"2"]
-            assert other.counts() == [1, 0]
-            assert broker.store.pending("queue://answers") == [b"answer"]
+async def test_acknowledging_from_within_deliver_is_allowed() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.subscribe("queue://q", prefetch_count=1)
+        client.acknowledge_at_once()
+        for number in range(10):
+            client.send("queue://q", f"{number}")
+        await broker.settle()
+        assert client.bodies() == [b"%d" % number for number in range(10)]
+        assert broker.store.pending("queue://q") == []
 
-    run(main())
+
+async def test_unsubscribing_and_publishing_from_within_deliver_is_allowed() -> None:
+    async with Broker() as broker:
+        client, other = await broker.client(), await broker.client()
+
+        def once(_key: str, _messages: object) -> None:
+            client.connection.unsubscribe("s")
+            client.send("queue://answers", "answer")
+
+        client.on_deliver = once
+        client.subscribe("queue://q", prefetch_count=1)
+        client.send("queue://q", "1")
+        client.send("queue://q", "2")
+        await broker.settle()
+        assert client.bodies() == [b"1"]
+        other.subscribe("queue://q")
+        await broker.settle()
+        assert other.bodies() == [b"1", b"2"]
+        assert other.counts() == [1, 0]
+        assert broker.store.pending("queue://answers") == [b"answer"]
 
 
 # --- front-ends that break the contract -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["deliver", "confirmed", "failed"])
-def test_a_front_end_that_raises_loses_its_connection_and_nobody_else_does(
+async def test_a_front_end_that_raises_loses_its_connection_and_nobody_else_does(
     what: str, logged_errors: list[str]
 ) -> None:
     logged_errors.append("front-end failed to")
 
-    async def main() -> None:
-        async with Broker() as broker:
-            bad, good = await broker.client(), await broker.client()
+    async with Broker() as broker:
+        bad, good = await broker.client(), await broker.client()
 
-            def broken(*_args: object) -> None:
-                raise RuntimeError("a bug in a front-end")
+        def broken(*_args: object) -> None:
+            raise RuntimeError("a bug in a front-end")
 
-            setattr(bad, what, broken)
-            bad.subscribe("queue://bad", token="b0")
-            good.subscribe("queue://good", token="g0")
-            await broker.settle()
-            if what == "failed":
-                broker.store.refuse(1)
-            for client, name in ((bad, "bad"), (good, "good")):
-                if not client.connection.is_closed:
-                    client.send(f"queue://{name}", name, f"{name} 1")
-            await broker.settle()
-            assert isinstance(bad.ended, ConnectionEndedError)
-            assert bad.ended.reason == "internal-error"
-            assert good.ended is None
-            assert len(broker.core.connections) == 1
-            if what == "failed":
-                assert [token for token, _ in good.failures] == ["good 1"]
-            else:
-                assert good.confirmations == ["g0", "good 1"]
-                assert good.bodies() == [b"good"]
-            if what == "deliver":
-                assert broker.store.pending("queue://bad") == [b"bad"]
-
-    run(main())
+        setattr(bad, what, broken)
+        bad.subscribe("queue://bad", token="b0")
+        good.subscribe("queue://good", token="g0")
+        await broker.settle()
+        if what == "failed":
+            broker.store.refuse(1)
+        for client, name in ((bad, "bad"), (good, "good")):
+            if not client.connection.is_closed:
+                client.send(f"queue://{name}", name, f"{name} 1")
+        await broker.settle()
+        assert isinstance(bad.ended, ConnectionEndedError)
+        assert bad.ended.reason == "internal-error"
+        assert good.ended is None
+        assert len(broker.core.connections) == 1
+        if what == "failed":
+            assert [token for token, _ in good.failures] == ["good 1"]
+        else:
+            assert good.confirmations == ["g0", "good 1"]
+            assert good.bodies() == [b"good"]
+        if what == "deliver":
+            assert broker.store.pending("queue://bad") == [b"bad"]
 
 
 # --- the will -------------------------------------------------------------------------------------
@@ -456,175 +397,152 @@ WILL = message("topic://wills", "gone", qos=1)
         (lambda c: c.connection.end(ConnectionEndedError("test", "the broker ends it")), True),
     ],
 )
-def test_the_will_is_published_unless_the_client_said_goodbye(end, is_published: bool) -> None:  # type: ignore[no-untyped-def]
-    async def main() -> None:
-        async with Broker() as broker:
-            watcher = await broker.client("mqtt", "w")
-            watcher.subscribe("topic://wills", qos=1)
-            client = await broker.client("mqtt", "c", will=WILL)
-            await broker.settle()
-            end(client)
-            client.connection.disconnect(graceful=False)  # too late to matter
-            await broker.settle()
-            assert watcher.bodies() == ([b"gone"] if is_published else [])
-            if is_published:
-                assert watcher.deliveries[0][1].message.received_at > 0
-
-    run(main())
-
-
-def test_a_retained_will_is_retained() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c", will=message("topic://w", "x", retain=True))
-            client.connection.disconnect(graceful=False)
-            late = await broker.client("mqtt", "late")
-            late.subscribe("topic://w", retain_handling=RetainHandling.SEND)
-            await broker.settle()
-            assert late.bodies() == [b"x"]
-            assert [m.body for m in broker.contents.retained.values()] == [b"x"]
-
-    run(main())
+async def test_the_will_is_published_unless_the_client_said_goodbye(
+    end, is_published: bool
+) -> None:  # type: ignore[no-untyped-def]
+    async with Broker() as broker:
+        watcher = await broker.client("mqtt", "w")
+        watcher.subscribe("topic://wills", qos=1)
+        client = await broker.client("mqtt", "c", will=WILL)
+        await broker.settle()
+        end(client)
+        client.connection.disconnect(graceful=False)  # too late to matter
+        await broker.settle()
+        assert watcher.bodies() == ([b"gone"] if is_published else [])
+        if is_published:
+            assert watcher.deliveries[0][1].message.received_at > 0
 
 
-def test_a_will_that_cannot_be_published_is_lost_and_the_connection_ends_all_the_same(
+async def test_a_retained_will_is_retained() -> None:
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c", will=message("topic://w", "x", retain=True))
+        client.connection.disconnect(graceful=False)
+        late = await broker.client("mqtt", "late")
+        late.subscribe("topic://w", retain_handling=RetainHandling.SEND)
+        await broker.settle()
+        assert late.bodies() == [b"x"]
+        assert [m.body for m in broker.contents.retained.values()] == [b"x"]
+
+
+async def test_a_will_that_cannot_be_published_is_lost_and_the_connection_ends_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c", will=message("topic://a.*", "bad name"))
-            client.connection.disconnect(graceful=False)
-            assert broker.core.connections == set()
-
-    run(main())
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c", will=message("topic://a.*", "bad name"))
+        client.connection.disconnect(graceful=False)
+        assert broker.core.connections == set()
     assert "will=lost" in caplog.text
 
 
 # --- the broker ends a connection -----------------------------------------------------------------
 
 
-def test_a_client_id_is_taken_over_by_the_newer_connection_of_the_same_protocol() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            old = await broker.client("mqtt", "c")
-            other = await broker.client("stomp", "c")
-            nameless = [await broker.client("mqtt", ""), await broker.client("mqtt", "")]
-            old.subscribe("queue://q")
-            old.send("queue://q", "m")
-            await broker.settle()
-            new = await broker.client("mqtt", "c")
-            assert isinstance(old.ended, ConnectionEndedError)
-            assert old.ended.reason == "taken-over"
-            assert [client.ended for client in (other, new, *nameless)] == [None] * 4
-            new.subscribe("queue://q")
-            await broker.settle()
-            assert (new.bodies(), new.counts()) == ([b"m"], [1])
-            old.connection.disconnect(graceful=False)  # the front-end notices late
-            newest = await broker.client("mqtt", "c")
-            assert new.ended is not None
-            assert newest.ended is None
-
-    run(main())
+async def test_a_client_id_is_taken_over_by_the_newer_connection_of_the_same_protocol() -> None:
+    async with Broker() as broker:
+        old = await broker.client("mqtt", "c")
+        other = await broker.client("stomp", "c")
+        nameless = [await broker.client("mqtt", ""), await broker.client("mqtt", "")]
+        old.subscribe("queue://q")
+        old.send("queue://q", "m")
+        await broker.settle()
+        new = await broker.client("mqtt", "c")
+        assert isinstance(old.ended, ConnectionEndedError)
+        assert old.ended.reason == "taken-over"
+        assert [client.ended for client in (other, new, *nameless)] == [None] * 4
+        new.subscribe("queue://q")
+        await broker.settle()
+        assert (new.bodies(), new.counts()) == ([b"m"], [1])
+        old.connection.disconnect(graceful=False)  # the front-end notices late
+        newest = await broker.client("mqtt", "c")
+        assert new.ended is not None
+        assert newest.ended is None
 
 
-def test_a_front_end_can_still_say_what_was_acknowledged_when_its_connection_is_ended() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            old = await broker.client("mqtt", "c")
-            old.subscribe("queue://q")
-            old.send("queue://q", "done")
-            old.send("queue://q", "in flight")
-            await broker.settle()
+async def test_a_front_end_can_still_say_what_was_acknowledged_when_its_connection_is_ended() -> (
+    None
+):
+    async with Broker() as broker:
+        old = await broker.client("mqtt", "c")
+        old.subscribe("queue://q")
+        old.send("queue://q", "done")
+        old.send("queue://q", "in flight")
+        await broker.settle()
 
-            def last_words() -> None:
-                old.connection.acknowledge("s", [1])
-                old.connection.disconnect(graceful=False)
+        def last_words() -> None:
+            old.connection.acknowledge("s", [1])
+            old.connection.disconnect(graceful=False)
 
-            old.on_closed = last_words
-            await broker.client("mqtt", "c")
-            await broker.settle()
-            assert broker.store.pending("queue://q") == [b"in flight"]
-
-    run(main())
+        old.on_closed = last_words
+        await broker.client("mqtt", "c")
+        await broker.settle()
+        assert broker.store.pending("queue://q") == [b"in flight"]
 
 
-def test_nothing_keeps_a_connection_alive_that_has_ended() -> None:
+async def test_nothing_keeps_a_connection_alive_that_has_ended() -> None:
     """Per-connection state must not pile up: of every client that came and went nothing is left."""
 
-    async def main() -> None:
-        async with Broker(pending_write_limit=10) as broker:
+    async with Broker(pending_write_limit=10) as broker:
 
-            async def visit() -> weakref.ref[object]:
-                client = await broker.client("mqtt", "c", will=WILL, **DURABLE)
-                client.subscribe("queue://q")
-                client.subscribe("queue://q.*", "wild")
-                client.subscribe("topic://t", "t", durable_name="t")
-                client.subscribe("topic://u", "u", qos=0)
-                client.subscribe("topic://v", "v", share_group="g")
-                client.connection.begin("tx")
-                client.send("queue://q", "in a transaction", transaction="tx")
-                client.send("queue://q", "larger than the limit", "receipt")
-                await broker.settle()
-                client.connection.disconnect(graceful=False)
-                await broker.settle()
-                return weakref.ref(client.connection)
-
-            gone = [await visit() for _ in range(3)]
-            await asyncio.sleep(5)
-            gc.collect()
-            assert [reference() for reference in gone] == [None] * 3
-            core = broker.core
-            assert core.destinations._queue_watchers == []
-            assert core._by_client == {}
-            assert core.flow._throttled == set()
-            assert core.destinations.shared == {}
-            assert len(core.destinations.durable) == 1
-            assert len(broker.contents.subscriptions) == 1
-
-    run(main())
-
-
-def test_the_error_of_a_failed_operation_is_a_gateway_error() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client: Client = await broker.client()
-            broker.store.refuse(1)
-            client.send("queue://q", "m", "r")
+        async def visit() -> weakref.ref[object]:
+            client = await broker.client("mqtt", "c", will=WILL, **DURABLE)
+            client.subscribe("queue://q")
+            client.subscribe("queue://q.*", "wild")
+            client.subscribe("topic://t", "t", durable_name="t")
+            client.subscribe("topic://u", "u", qos=0)
+            client.subscribe("topic://v", "v", share_group="g")
+            client.connection.begin("tx")
+            client.send("queue://q", "in a transaction", transaction="tx")
+            client.send("queue://q", "larger than the limit", "receipt")
             await broker.settle()
-            assert all(isinstance(error, GatewayError) for _, error in client.failures)
-            assert len(client.failures) == 1
-
-    run(main())
-
-
-def test_a_subscription_is_confirmed_when_it_is_durable() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("stomp", "c")
-            broker.store.hold()
-            client.subscribe("topic://t", durable_name="d", token="r")
+            client.connection.disconnect(graceful=False)
             await broker.settle()
-            assert client.confirmations == []
-            broker.store.release()
-            await broker.settle()
-            assert client.confirmations == ["r"]
-            (put,) = broker.store.operations(PutSubscription)
-            assert put.subscription.name == "d"
-            assert put.subscription.client_id == "c"
+            return weakref.ref(client.connection)
 
-    run(main())
+        gone = [await visit() for _ in range(3)]
+        await asyncio.sleep(5)
+        gc.collect()
+        assert [reference() for reference in gone] == [None] * 3
+        core = broker.core
+        assert core.destinations._queue_watchers == []
+        assert core._by_client == {}
+        assert core.flow._throttled == set()
+        assert core.destinations.shared == {}
+        assert len(core.destinations.durable) == 1
+        assert len(broker.contents.subscriptions) == 1
 
 
-def test_a_connection_cannot_be_used_to_subscribe_where_it_may_not() -> None:
+async def test_the_error_of_a_failed_operation_is_a_gateway_error() -> None:
+    async with Broker() as broker:
+        client: Client = await broker.client()
+        broker.store.refuse(1)
+        client.send("queue://q", "m", "r")
+        await broker.settle()
+        assert all(isinstance(error, GatewayError) for _, error in client.failures)
+        assert len(client.failures) == 1
+
+
+async def test_a_subscription_is_confirmed_when_it_is_durable() -> None:
+    async with Broker() as broker:
+        client = await broker.client("stomp", "c")
+        broker.store.hold()
+        client.subscribe("topic://t", durable_name="d", token="r")
+        await broker.settle()
+        assert client.confirmations == []
+        broker.store.release()
+        await broker.settle()
+        assert client.confirmations == ["r"]
+        (put,) = broker.store.operations(PutSubscription)
+        assert put.subscription.name == "d"
+        assert put.subscription.client_id == "c"
+
+
+async def test_a_connection_cannot_be_used_to_subscribe_where_it_may_not() -> None:
     class Nowhere:
         def authorize(self, principal: str, action: object, destination: str) -> bool:
             return False
 
-    async def main() -> None:
-        async with Broker(extensions=[Nowhere()]) as broker:
-            client = await broker.client()
-            with pytest.raises(AccessError):
-                client.connection.subscribe(SubscribeRequest(key="s", destination="queue://q"))
-            assert broker.core.destinations.queues == {}
-
-    run(main())
+    async with Broker(extensions=[Nowhere()]) as broker:
+        client = await broker.client()
+        with pytest.raises(AccessError):
+            client.connection.subscribe(SubscribeRequest(key="s", destination="queue://q"))
+        assert broker.core.destinations.queues == {}

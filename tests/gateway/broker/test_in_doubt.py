@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_harness import Broker, Client, run
+from broker_harness import Broker, Client
 
 from tidegate.spi import (
     Discard,
@@ -55,135 +55,114 @@ def unanswered(client: Client) -> dict[str, list[int]]:
     return {"s": client.sequences("s")}
 
 
-def test_it_waits_for_the_client_that_it_was_sent_to() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first = await member(broker, "first")
-            join(first)
-            await send(broker)
-            second = await member(broker, "second")
-            join(second)
-            first.connection.disconnect(graceful=False, unanswered=unanswered(first))
-            await broker.settle()
-            assert second.bodies() == []
-            again = await member(broker, "first")
-            assert [r.packet_id for r in again.result.inflight] == first.sequences("s")
-            assert again.bodies() == []
-            again.connection.resume()
-            assert (again.bodies("s"), again.counts("s")) == ([b"m"], [1])
-            again.ack_all("s")
-            await broker.settle()
-            (kept,) = broker.contents.lists.values()
-            assert not kept
-
-    run(main())
+async def test_it_waits_for_the_client_that_it_was_sent_to() -> None:
+    async with Broker() as broker:
+        first = await member(broker, "first")
+        join(first)
+        await send(broker)
+        second = await member(broker, "second")
+        join(second)
+        first.connection.disconnect(graceful=False, unanswered=unanswered(first))
+        await broker.settle()
+        assert second.bodies() == []
+        again = await member(broker, "first")
+        assert [r.packet_id for r in again.result.inflight] == first.sequences("s")
+        assert again.bodies() == []
+        again.connection.resume()
+        assert (again.bodies("s"), again.counts("s")) == ([b"m"], [1])
+        again.ack_all("s")
+        await broker.settle()
+        (kept,) = broker.contents.lists.values()
+        assert not kept
 
 
-def test_it_waits_also_when_the_gateway_was_killed() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first, second = await member(broker, "first"), await member(broker, "second")
-            join(first)
-            await send(broker)
-            join(second)
-            await broker.settle()
-            await broker.kill()
-            second = await member(broker, "second")
-            second.connection.resume()
-            await broker.settle()
-            assert second.bodies() == []
-            first = await member(broker, "first")
-            first.connection.resume()
-            assert first.bodies("s") == [b"m"]
-            first.ack_all("s")
-            await broker.settle()
-            await broker.kill()
-            assert not any(broker.contents.lists.values())
-
-    run(main())
+async def test_it_waits_also_when_the_gateway_was_killed() -> None:
+    async with Broker() as broker:
+        first, second = await member(broker, "first"), await member(broker, "second")
+        join(first)
+        await send(broker)
+        join(second)
+        await broker.settle()
+        await broker.kill()
+        second = await member(broker, "second")
+        second.connection.resume()
+        await broker.settle()
+        assert second.bodies() == []
+        first = await member(broker, "first")
+        first.connection.resume()
+        assert first.bodies("s") == [b"m"]
+        first.ack_all("s")
+        await broker.settle()
+        await broker.kill()
+        assert not any(broker.contents.lists.values())
 
 
-def test_the_end_of_the_session_discards_it() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first, second = await member(broker, "first", 10), await member(broker, "second", 1000)
-            join(first)
-            await send(broker)
-            join(second)
-            first.connection.disconnect(graceful=False, unanswered=unanswered(first))
-            await asyncio.sleep(20)
-            await broker.settle()
-            assert second.bodies() == []
-            assert len(broker.store.operations(Discard)) == 1
-            assert not any(broker.contents.lists.values())
-
-    run(main())
+async def test_the_end_of_the_session_discards_it() -> None:
+    async with Broker() as broker:
+        first, second = await member(broker, "first", 10), await member(broker, "second", 1000)
+        join(first)
+        await send(broker)
+        join(second)
+        first.connection.disconnect(graceful=False, unanswered=unanswered(first))
+        await asyncio.sleep(20)
+        await broker.settle()
+        assert second.bodies() == []
+        assert len(broker.store.operations(Discard)) == 1
+        assert not any(broker.contents.lists.values())
 
 
-def test_without_a_stored_session_it_is_discarded_at_once() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first, second = await member(broker, "first", 0), await member(broker, "second")
-            join(first)
-            await send(broker)
-            join(second)
-            first.connection.disconnect(graceful=False, unanswered=unanswered(first))
-            await broker.settle()
-            assert second.bodies() == []
-            assert len(broker.store.operations(Discard)) == 1
-
-    run(main())
+async def test_without_a_stored_session_it_is_discarded_at_once() -> None:
+    async with Broker() as broker:
+        first, second = await member(broker, "first", 0), await member(broker, "second")
+        join(first)
+        await send(broker)
+        join(second)
+        first.connection.disconnect(graceful=False, unanswered=unanswered(first))
+        await broker.settle()
+        assert second.bodies() == []
+        assert len(broker.store.operations(Discard)) == 1
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_not_sent_or_needs_no_handshake_goes_to_another_member(qos: int) -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first, second = await member(broker, "first"), await member(broker, "second")
-            join(first)
-            await send(broker, qos=qos)
-            join(second)
-            first.connection.disconnect(graceful=False)
-            await broker.settle()
-            assert second.bodies("s") == [b"m"]
-            # Its packet id is free, or to be completed: the client may have seen it.
-            again = await member(broker, "first")
-            states = [r.state for r in again.result.inflight]
-            assert states == ([InflightState.RELEASED] if qos == 2 else [])
-
-    run(main())
+async def test_what_was_not_sent_or_needs_no_handshake_goes_to_another_member(qos: int) -> None:
+    async with Broker() as broker:
+        first, second = await member(broker, "first"), await member(broker, "second")
+        join(first)
+        await send(broker, qos=qos)
+        join(second)
+        first.connection.disconnect(graceful=False)
+        await broker.settle()
+        assert second.bodies("s") == [b"m"]
+        # Its packet id is free, or to be completed: the client may have seen it.
+        again = await member(broker, "first")
+        states = [r.state for r in again.result.inflight]
+        assert states == ([InflightState.RELEASED] if qos == 2 else [])
 
 
-def test_a_queue_gives_it_to_anyone_and_the_packet_id_is_completed() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first = await member(broker, "first")
-            join(first, "queue://q", group="")
-            await send(broker, "queue://q")
-            first.connection.disconnect(graceful=False, unanswered=unanswered(first))
-            other = await broker.client()
-            other.subscribe("queue://q")
-            await broker.settle()
-            assert other.bodies() == [b"m"]
-            again = await member(broker, "first")
-            assert [r.state for r in again.result.inflight] == [InflightState.RELEASED]
-
-    run(main())
+async def test_a_queue_gives_it_to_anyone_and_the_packet_id_is_completed() -> None:
+    async with Broker() as broker:
+        first = await member(broker, "first")
+        join(first, "queue://q", group="")
+        await send(broker, "queue://q")
+        first.connection.disconnect(graceful=False, unanswered=unanswered(first))
+        other = await broker.client()
+        other.subscribe("queue://q")
+        await broker.settle()
+        assert other.bodies() == [b"m"]
+        again = await member(broker, "first")
+        assert [r.state for r in again.result.inflight] == [InflightState.RELEASED]
 
 
-def test_leaving_the_group_discards_it() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            first, second = await member(broker, "first"), await member(broker, "second")
-            join(first)
-            await send(broker)
-            join(second)
-            first.connection.disconnect(graceful=False, unanswered=unanswered(first))
-            again = await member(broker, "first")
-            again.connection.unsubscribe("s", forget=True)
-            again.connection.resume()
-            await broker.settle()
-            assert again.bodies() == second.bodies() == []
-            assert len(broker.store.operations(Discard)) == 1
-
-    run(main())
+async def test_leaving_the_group_discards_it() -> None:
+    async with Broker() as broker:
+        first, second = await member(broker, "first"), await member(broker, "second")
+        join(first)
+        await send(broker)
+        join(second)
+        first.connection.disconnect(graceful=False, unanswered=unanswered(first))
+        again = await member(broker, "first")
+        again.connection.unsubscribe("s", forget=True)
+        again.connection.resume()
+        await broker.settle()
+        assert again.bodies() == second.bodies() == []
+        assert len(broker.store.operations(Discard)) == 1

@@ -1,6 +1,5 @@
 """What the broker minds of large messages: retained ones, and bodies for sinks."""
 
-import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any, cast
@@ -48,63 +47,51 @@ def test_everything_else_passes(message):
     check_large(message)
 
 
-def test_a_sink_gets_the_body_in_memory():
-    async def scenario():
-        bodies = FakeBodies()
-        bodies.piece = 3
-        message = Message("queue://q", b"", (("a", "b"),), large=bodies.holding(b"0123456789"))
-        found = await whole(message, bodies, 10)
-        assert found == Message("queue://q", b"0123456789", (("a", "b"),))
-        assert bodies.readers[0].is_closed
-
-    asyncio.run(scenario())
+async def test_a_sink_gets_the_body_in_memory():
+    bodies = FakeBodies()
+    bodies.piece = 3
+    message = Message("queue://q", b"", (("a", "b"),), large=bodies.holding(b"0123456789"))
+    found = await whole(message, bodies, 10)
+    assert found == Message("queue://q", b"0123456789", (("a", "b"),))
+    assert bodies.readers[0].is_closed
 
 
-def test_a_page_of_the_log_has_its_bodies_one_after_the_other():
-    async def scenario():
-        bodies = FakeBodies()
-        config = BrokerConfig(acknowledged_body_max=10)
-        store = SimpleNamespace(capabilities=StoreCapabilities(True, large_bodies=bodies))
-        log = AcknowledgedLog(cast(Any, store), config)
-        messages = [
-            Message("queue://q", b"", large=bodies.holding(b"0123456789")),
-            Message("queue://q", b"small"),
-            Message("queue://q", b"", large=bodies.holding(b"01234567890")),
-        ]
-        rows = [
-            AcknowledgedMessage(number, number, message, 1, 0, 0, "", "", "")
-            for number, message in enumerate(messages, 1)
-        ]
-        page = await log.with_bodies(AcknowledgedPage(rows, 3))
-        assert [row.message.body for row in page.rows] == [b"0123456789", b"small", b""]
-        assert page.rows[2].message.headers == ((OMITTED, "11"),)
-        assert ([row.ack_sequence for row in page.rows], page.last) == ([1, 2, 3], 3)
-        ordinary = AcknowledgedPage(rows[1:2], 3)
-        assert await log.with_bodies(ordinary) is ordinary
-
-    asyncio.run(scenario())
+async def test_a_page_of_the_log_has_its_bodies_one_after_the_other():
+    bodies = FakeBodies()
+    config = BrokerConfig(acknowledged_body_max=10)
+    store = SimpleNamespace(capabilities=StoreCapabilities(True, large_bodies=bodies))
+    log = AcknowledgedLog(cast(Any, store), config)
+    messages = [
+        Message("queue://q", b"", large=bodies.holding(b"0123456789")),
+        Message("queue://q", b"small"),
+        Message("queue://q", b"", large=bodies.holding(b"01234567890")),
+    ]
+    rows = [
+        AcknowledgedMessage(number, number, message, 1, 0, 0, "", "", "")
+        for number, message in enumerate(messages, 1)
+    ]
+    page = await log.with_bodies(AcknowledgedPage(rows, 3))
+    assert [row.message.body for row in page.rows] == [b"0123456789", b"small", b""]
+    assert page.rows[2].message.headers == ((OMITTED, "11"),)
+    assert ([row.ack_sequence for row in page.rows], page.last) == ([1, 2, 3], 3)
+    ordinary = AcknowledgedPage(rows[1:2], 3)
+    assert await log.with_bodies(ordinary) is ordinary
 
 
-def test_a_body_above_the_limit_is_left_out_and_said_so(caplog):
-    async def scenario():
-        bodies = FakeBodies()
-        message = Message("queue://q", b"", (("a", "b"),), large=bodies.holding(b"0123456789"))
-        with caplog.at_level(logging.WARNING):
-            found = await whole(message, bodies, 9)
-        assert found == Message("queue://q", b"", (("a", "b"), (OMITTED, "10")))
-        assert bodies.readers == []
-
-    asyncio.run(scenario())
+async def test_a_body_above_the_limit_is_left_out_and_said_so(caplog):
+    bodies = FakeBodies()
+    message = Message("queue://q", b"", (("a", "b"),), large=bodies.holding(b"0123456789"))
+    with caplog.at_level(logging.WARNING):
+        found = await whole(message, bodies, 9)
+    assert found == Message("queue://q", b"", (("a", "b"), (OMITTED, "10")))
+    assert bodies.readers == []
     assert "acknowledged_body_max" in caplog.text
 
 
-def test_a_damaged_body_is_an_error_and_the_file_is_let_go():
-    async def scenario():
-        bodies = FakeBodies()
-        bodies.piece, bodies.fails_at = 3, 3
-        message = Message("queue://q", b"", large=bodies.holding(b"0123456789"))
-        with pytest.raises(CorruptRecordError):
-            await whole(message, bodies, 10)
-        assert bodies.readers[0].is_closed
-
-    asyncio.run(scenario())
+async def test_a_damaged_body_is_an_error_and_the_file_is_let_go():
+    bodies = FakeBodies()
+    bodies.piece, bodies.fails_at = 3, 3
+    message = Message("queue://q", b"", large=bodies.holding(b"0123456789"))
+    with pytest.raises(CorruptRecordError):
+        await whole(message, bodies, 10)
+    assert bodies.readers[0].is_closed

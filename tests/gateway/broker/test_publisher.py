@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_harness import Broker, message, run
+from broker_harness import Broker, message
 
 from tidegate.config import DestinationPolicy
 from tidegate.spi import FlowControlError, RequestError, RetainHandling
@@ -23,66 +23,51 @@ async def fill(broker: Broker, **more: Any) -> None:
     await broker.settle()
 
 
-def test_nobody_takes_a_detour_when_nothing_is_special() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c", session_expiry=1000)
-            client.subscribe("topic://t", retain_handling=RetainHandling.SEND, durable_name="s")
-            client.send("topic://t", "1", retain=True)
-            await broker.settle()
-            assert not broker.core.publisher.has_detours
-
-    run(main())
+async def test_nobody_takes_a_detour_when_nothing_is_special() -> None:
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c", session_expiry=1000)
+        client.subscribe("topic://t", retain_handling=RetainHandling.SEND, durable_name="s")
+        client.send("topic://t", "1", retain=True)
+        await broker.settle()
+        assert not broker.core.publisher.has_detours
 
 
-def test_a_route_that_nobody_limits_stays_what_it_is() -> None:
-    async def main() -> None:
-        async with Broker(LIMITED) as broker:
-            await fill(broker)
-            core = broker.core
-            route = core.publisher.resolve("topic://u")
-            assert core.publisher.route(message("topic://u", "x"), "") is route
-            with pytest.raises(FlowControlError):
-                core.publisher.route(message("topic://t", "x"), "")
-
-    run(main())
+async def test_a_route_that_nobody_limits_stays_what_it_is() -> None:
+    async with Broker(LIMITED) as broker:
+        await fill(broker)
+        core = broker.core
+        route = core.publisher.resolve("topic://u")
+        assert core.publisher.route(message("topic://u", "x"), "") is route
+        with pytest.raises(FlowControlError):
+            core.publisher.route(message("topic://t", "x"), "")
 
 
-def test_checking_counts_what_goes_to_the_same_subscription_together() -> None:
-    async def main() -> None:
-        async with Broker(DestinationPolicy(match=">", subscription_limit=4)) as broker:
-            await fill(broker)
-            core = broker.core
-            two = [message("topic://t", "x")] * 2
-            core.publisher.check_together("", two)
-            core.publisher.check_together("", two)  # nothing was counted
-            elsewhere = [message("topic://u", "x"), message("topic://t", "x", qos=0)]
-            core.publisher.check_together("", [*two, *elsewhere])
-            with pytest.raises(FlowControlError):
-                core.publisher.check_together("", [*two, message("topic://t", "x")])
-
-    run(main())
+async def test_checking_counts_what_goes_to_the_same_subscription_together() -> None:
+    async with Broker(DestinationPolicy(match=">", subscription_limit=4)) as broker:
+        await fill(broker)
+        core = broker.core
+        two = [message("topic://t", "x")] * 2
+        core.publisher.check_together("", two)
+        core.publisher.check_together("", two)  # nothing was counted
+        elsewhere = [message("topic://u", "x"), message("topic://t", "x", qos=0)]
+        core.publisher.check_together("", [*two, *elsewhere])
+        with pytest.raises(FlowControlError):
+            core.publisher.check_together("", [*two, message("topic://t", "x")])
 
 
-def test_a_client_is_not_limited_by_a_subscription_that_does_not_want_its_messages() -> None:
-    async def main() -> None:
-        async with Broker(LIMITED) as broker:
-            await fill(broker, no_local=True)
-            core = broker.core
-            core.publisher.check_together("away", [message("topic://t", "x")] * 9)
-            client = await broker.client("mqtt", "away", session_expiry=1000, clean_start=False)
-            client.connection.writable(False)
-            client.send("topic://t", "own")
-            with pytest.raises(FlowControlError):
-                core.publisher.check_together("other", [message("topic://t", "x")] * 9)
-
-    run(main())
+async def test_a_client_is_not_limited_by_a_subscription_that_does_not_want_its_messages() -> None:
+    async with Broker(LIMITED) as broker:
+        await fill(broker, no_local=True)
+        core = broker.core
+        core.publisher.check_together("away", [message("topic://t", "x")] * 9)
+        client = await broker.client("mqtt", "away", session_expiry=1000, clean_start=False)
+        client.connection.writable(False)
+        client.send("topic://t", "own")
+        with pytest.raises(FlowControlError):
+            core.publisher.check_together("other", [message("topic://t", "x")] * 9)
 
 
-def test_a_destination_that_is_gone_is_found_out() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            with pytest.raises(RequestError):
-                broker.core.publisher.check_together("", [message("queue://$temporary.gone", "x")])
-
-    run(main())
+async def test_a_destination_that_is_gone_is_found_out() -> None:
+    async with Broker() as broker:
+        with pytest.raises(RequestError):
+            broker.core.publisher.check_together("", [message("queue://$temporary.gone", "x")])

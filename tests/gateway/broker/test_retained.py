@@ -7,7 +7,7 @@ import gc
 from typing import Final
 
 import pytest
-from broker_harness import START_US, Broker, message, run
+from broker_harness import START_US, Broker, message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,85 +30,73 @@ def bodies(retained: RetainedMessages, filter_name: str = ">") -> list[bytes]:
     return [found.body for found in retained.matching(filter_name)]
 
 
-def test_the_last_message_of_a_topic_is_kept_and_an_empty_one_clears_it() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.send("topic://t", "1", retain=True)
-            client.send("topic://t", "2", retain=True)
-            client.send("topic://t", "not kept")
-            client.send("topic://u", "u", retain=True)
-            client.send("topic://u", b"", retain=True)
-            client.send("topic://never-set", b"", retain=True)
-            await broker.settle()
-            assert [m.body for m in broker.contents.retained.values()] == [b"2"]
-            assert len(broker.store.operations(ClearRetained)) == 1
-            await broker.kill()
-            assert bodies(broker.core.retained) == [b"2"]
-
-    run(main())
+async def test_the_last_message_of_a_topic_is_kept_and_an_empty_one_clears_it() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.send("topic://t", "1", retain=True)
+        client.send("topic://t", "2", retain=True)
+        client.send("topic://t", "not kept")
+        client.send("topic://u", "u", retain=True)
+        client.send("topic://u", b"", retain=True)
+        client.send("topic://never-set", b"", retain=True)
+        await broker.settle()
+        assert [m.body for m in broker.contents.retained.values()] == [b"2"]
+        assert len(broker.store.operations(ClearRetained)) == 1
+        await broker.kill()
+        assert bodies(broker.core.retained) == [b"2"]
 
 
-def test_a_queue_retains_nothing() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.send("queue://q", "m", retain=True)
-            await broker.settle()
-            assert broker.store.operations(SetRetained) == []
-            (added,) = broker.store.operations(AddMessage)
-            assert not added.message.retain
-
-    run(main())
+async def test_a_queue_retains_nothing() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.send("queue://q", "m", retain=True)
+        await broker.settle()
+        assert broker.store.operations(SetRetained) == []
+        (added,) = broker.store.operations(AddMessage)
+        assert not added.message.retain
 
 
-def test_a_new_subscription_is_given_what_its_filter_covers_marked_as_retained() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            sender, client = await broker.client(), await broker.client("mqtt", "c")
-            for name in ("a.b", "a.c", "b"):
-                sender.send(f"topic://{name}", name, retain=True)
-            sender.send("topic://a.d", "expired", retain=True, expires_at=START_US)
-            await broker.settle()
-            client.subscribe("topic://a.*", retain_handling=RetainHandling.SEND, token="suback")
-            await broker.settle()
-            sender.send("topic://a.b", "live", retain=True)
-            await broker.settle()
-            assert client.events[0] == "suback"
-            got = [(m.message.body, m.message.retained) for _, m in client.deliveries]
-            assert sorted(got) == [(b"a.b", True), (b"a.c", True), (b"live", False)]
-            assert all(m.message.retain for _, m in client.deliveries)  # as it was published
-            client.ack_all()
-
-    run(main())
+async def test_a_new_subscription_is_given_what_its_filter_covers_marked_as_retained() -> None:
+    async with Broker() as broker:
+        sender, client = await broker.client(), await broker.client("mqtt", "c")
+        for name in ("a.b", "a.c", "b"):
+            sender.send(f"topic://{name}", name, retain=True)
+        sender.send("topic://a.d", "expired", retain=True, expires_at=START_US)
+        await broker.settle()
+        client.subscribe("topic://a.*", retain_handling=RetainHandling.SEND, token="suback")
+        await broker.settle()
+        sender.send("topic://a.b", "live", retain=True)
+        await broker.settle()
+        assert client.events[0] == "suback"
+        got = [(m.message.body, m.message.retained) for _, m in client.deliveries]
+        assert sorted(got) == [(b"a.b", True), (b"a.c", True), (b"live", False)]
+        assert all(m.message.retain for _, m in client.deliveries)  # as it was published
+        client.ack_all()
 
 
-def test_a_retained_message_is_stored_only_for_what_outlives_its_connection() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            sender = await broker.client()
-            sender.send("topic://once", "0", retain=True, qos=0)
-            sender.send("topic://more", "1", retain=True, qos=1)
-            await broker.settle()
-            client = await broker.client("mqtt", "c", session_expiry=100)
-            for key, topic, qos in (("a", "once", 1), ("b", "more", 0), ("c", "more", 1)):
-                client.subscribe(
-                    f"topic://{topic}",
-                    key,
-                    qos=qos,
-                    retain_handling=RetainHandling.SEND,
-                    durable_name=key,
-                )
-            clean = await broker.client("mqtt", "d")
-            await broker.settle()
-            clean.subscribe("topic://more", "d", qos=1, retain_handling=RetainHandling.SEND)
-            await broker.settle()
-            assert len(client.deliveries) == 3
-            assert len(clean.deliveries) == 1
-            (added,) = broker.store.operations(AddMessage)
-            assert added.pending_lists == (client.connection.consumers["c"].lists[0].id,)
-
-    run(main())
+async def test_a_retained_message_is_stored_only_for_what_outlives_its_connection() -> None:
+    async with Broker() as broker:
+        sender = await broker.client()
+        sender.send("topic://once", "0", retain=True, qos=0)
+        sender.send("topic://more", "1", retain=True, qos=1)
+        await broker.settle()
+        client = await broker.client("mqtt", "c", session_expiry=100)
+        for key, topic, qos in (("a", "once", 1), ("b", "more", 0), ("c", "more", 1)):
+            client.subscribe(
+                f"topic://{topic}",
+                key,
+                qos=qos,
+                retain_handling=RetainHandling.SEND,
+                durable_name=key,
+            )
+        clean = await broker.client("mqtt", "d")
+        await broker.settle()
+        clean.subscribe("topic://more", "d", qos=1, retain_handling=RetainHandling.SEND)
+        await broker.settle()
+        assert len(client.deliveries) == 3
+        assert len(clean.deliveries) == 1
+        (added,) = broker.store.operations(AddMessage)
+        assert added.pending_lists == (client.connection.consumers["c"].lists[0].id,)
 
 
 @pytest.mark.parametrize(
@@ -119,47 +107,38 @@ def test_a_retained_message_is_stored_only_for_what_outlives_its_connection() ->
         (RetainHandling.DO_NOT_SEND, 0),
     ],
 )
-def test_retain_handling_decides_what_a_repeated_subscription_is_given(
+async def test_retain_handling_decides_what_a_repeated_subscription_is_given(
     handling: RetainHandling, times: int
 ) -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c")
-            client.send("topic://t", "m", retain=True)
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c")
+        client.send("topic://t", "m", retain=True)
+        await broker.settle()
+        for _ in range(2):
+            client.subscribe("topic://t", retain_handling=handling)
             await broker.settle()
-            for _ in range(2):
-                client.subscribe("topic://t", retain_handling=handling)
-                await broker.settle()
-            assert client.bodies() == [b"m"] * times
-
-    run(main())
+        assert client.bodies() == [b"m"] * times
 
 
-def test_a_client_that_retains_and_then_subscribes_in_one_turn_finds_its_message() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client("mqtt", "c")
-            client.send("topic://t", "m", retain=True)
-            client.subscribe("topic://t", retain_handling=RetainHandling.SEND)
-            await broker.settle()
-            assert client.bodies() == [b"m"]
-
-    run(main())
+async def test_a_client_that_retains_and_then_subscribes_in_one_turn_finds_its_message() -> None:
+    async with Broker() as broker:
+        client = await broker.client("mqtt", "c")
+        client.send("topic://t", "m", retain=True)
+        client.subscribe("topic://t", retain_handling=RetainHandling.SEND)
+        await broker.settle()
+        assert client.bodies() == [b"m"]
 
 
-def test_a_retained_message_of_a_transaction_appears_with_its_commit() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            client.connection.begin("t")
-            client.send("topic://t", "m", retain=True, transaction="t")
-            await broker.settle()
-            assert bodies(broker.core.retained) == []
-            client.connection.commit("t")
-            await broker.settle()
-            assert bodies(broker.core.retained) == [b"m"]
-
-    run(main())
+async def test_a_retained_message_of_a_transaction_appears_with_its_commit() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.connection.begin("t")
+        client.send("topic://t", "m", retain=True, transaction="t")
+        await broker.settle()
+        assert bodies(broker.core.retained) == []
+        client.connection.commit("t")
+        await broker.settle()
+        assert bodies(broker.core.retained) == [b"m"]
 
 
 # --- taking back ----------------------------------------------------------------------------------
@@ -201,24 +180,21 @@ def test_nothing_is_remembered_of_changes_that_are_durable() -> None:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_retained_messages_are_limited_in_memory() -> None:
-    async def main() -> None:
-        async with Broker(retained_limit=5000) as broker:
-            client = await broker.client()
-            client.send("topic://a", "x" * 3000, retain=True)
-            with pytest.raises(FlowControlError):
-                client.send("topic://b", "x" * 3000, retain=True)
-            client.send("topic://b", "x" * 3000)
-            client.connection.begin("t")
-            with pytest.raises(FlowControlError):
-                client.send("topic://b", "x" * 3000, retain=True, transaction="t")
-            client.send("topic://a", "y" * 3000, retain=True)  # instead of the one before
-            client.send("topic://a", b"", retain=True)
+async def test_retained_messages_are_limited_in_memory() -> None:
+    async with Broker(retained_limit=5000) as broker:
+        client = await broker.client()
+        client.send("topic://a", "x" * 3000, retain=True)
+        with pytest.raises(FlowControlError):
             client.send("topic://b", "x" * 3000, retain=True)
-            await broker.settle()
-            assert [m.destination for m in broker.contents.retained.values()] == ["topic://b"]
-
-    run(main())
+        client.send("topic://b", "x" * 3000)
+        client.connection.begin("t")
+        with pytest.raises(FlowControlError):
+            client.send("topic://b", "x" * 3000, retain=True, transaction="t")
+        client.send("topic://a", "y" * 3000, retain=True)  # instead of the one before
+        client.send("topic://a", b"", retain=True)
+        client.send("topic://b", "x" * 3000, retain=True)
+        await broker.settle()
+        assert [m.destination for m in broker.contents.retained.values()] == ["topic://b"]
 
 
 def test_names_count_against_the_limit_and_so_do_the_levels_that_they_share() -> None:
@@ -290,24 +266,21 @@ def test_retained_messages_are_the_last_of_each_topic(changes: list[tuple[str, b
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_expired_messages_are_cleared_also_in_the_store() -> None:
-    async def main() -> None:
-        async with Broker() as broker:
-            client = await broker.client()
-            soon = START_US + 5_000_000
-            client.send("topic://soon", "1", retain=True, expires_at=soon)
-            client.send("topic://changed", "1", retain=True, expires_at=soon)
-            client.send("topic://changed", "2", retain=True)
-            client.send("topic://later", "3", retain=True, expires_at=START_US + 10**12)
-            await broker.settle()
-            await asyncio.sleep(7)
-            await broker.settle()
-            assert sorted(bodies(broker.core.retained)) == [b"2", b"3"]
-            assert sorted(m.body for m in broker.contents.retained.values()) == [b"2", b"3"]
-            cleared = broker.store.operations(ClearRetained)
-            assert [operation.destination for operation in cleared] == ["topic://soon"]
-
-    run(main())
+async def test_expired_messages_are_cleared_also_in_the_store() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        soon = START_US + 5_000_000
+        client.send("topic://soon", "1", retain=True, expires_at=soon)
+        client.send("topic://changed", "1", retain=True, expires_at=soon)
+        client.send("topic://changed", "2", retain=True)
+        client.send("topic://later", "3", retain=True, expires_at=START_US + 10**12)
+        await broker.settle()
+        await asyncio.sleep(7)
+        await broker.settle()
+        assert sorted(bodies(broker.core.retained)) == [b"2", b"3"]
+        assert sorted(m.body for m in broker.contents.retained.values()) == [b"2", b"3"]
+        cleared = broker.store.operations(ClearRetained)
+        assert [operation.destination for operation in cleared] == ["topic://soon"]
 
 
 def test_recovered_messages_expire_too() -> None:

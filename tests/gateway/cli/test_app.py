@@ -129,7 +129,9 @@ def test_check_config_prints_what_would_run_with_every_option(tidegate, toys) ->
 
 def test_check_config_gives_machines_the_same(tidegate, toys, tmp_path: Path) -> None:
     path = toys(more='[[sinks]]\nplugin = "toy"\ntable = "t"\n[[extensions]]\nplugin = "door"\n')
-    shown = json.loads(tidegate("check-config", "--json", path).out)
+    done = tidegate("check-config", "--json", path)
+    assert done.code == 0, done.err
+    shown = json.loads(done.out)
     assert shown["config"] == str(path)
     assert shown["broker"]["acknowledged_age"] == "7d"
     assert shown["broker"]["data_directory"] == str(tmp_path / "data")
@@ -138,6 +140,28 @@ def test_check_config_gives_machines_the_same(tidegate, toys, tmp_path: Path) ->
     assert shown["listeners"][0]["allow_anonymous"] is False
     assert shown["sinks"] == [{"plugin": "toy", "name": "toy", "table": "t"}]
     assert shown["extensions"] == [{"plugin": "door"}]
+
+
+@pytest.mark.parametrize("command", [["check-config"], ["run", "--config"]])
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("def intercept(", "def intercepted(", "did you mean `intercept`?"),
+        ("def intercept(", "def listen(", "none of the methods that the gateway would call"),
+        ("async def page_in", "async def pages_in", "did you mean `page_in`?"),
+        ("async def write(", "def write(", "a `write` that must be async def (MessageStore)"),
+    ],
+)
+def test_a_plugin_whose_object_is_not_whole_is_named(
+    tidegate, toys, site, command, right: str, wrong: str, said: str
+) -> None:
+    module = site.path / "toys.py"
+    path = toys(more='[[extensions]]\nplugin = "open"\n')
+    module.write_text(module.read_text().replace(right, wrong))
+    done = tidegate(*command, path)
+    assert done.code == ExitCode.PLUGIN
+    assert "toys 0.9" in done.err
+    assert said in done.err
 
 
 @pytest.mark.parametrize(

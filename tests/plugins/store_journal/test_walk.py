@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import (
@@ -22,6 +23,7 @@ from journal_kit import (
     pending,
     run,
     write,
+    write_only,
 )
 
 from tidegate.spi import AddDestination, StoreError, StoreIOError
@@ -241,5 +243,37 @@ def test_a_temporary_file_made_meanwhile_as_a_symbolic_link_is_replaced(tmp_path
         assert await pending(store) == [*range(1, 12)]
         await store.close()
         assert other.read_bytes() == b"mine"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_in_directories_are_written_again_too(tmp_path: Path, seed: int) -> None:
+    """A reference that was replayed must not outlive its record, which was in memory only."""
+
+    async def scenario() -> None:
+        disk = FaultyDisk(seed)
+        changes: dict[str, Any] = {"per_destination": ("queue://>",)}
+        errors: dict[tuple[Call, int], int] = {}
+        storage = disk.start(Faults(errors=errors))
+        periodic = {"journal_disk_sync_strategy": "periodic", "journal_disk_sync_interval": 60.0}
+        store, _ = await opened(tmp_path, storage, **changes, **periodic)
+        await write(store, AddDestination("queue://q", 1), add(1))
+        first = storage.count_of(Call.SYNC) + 1
+        errors.update({(Call.SYNC, number): errno.EIO for number in range(first, first + 99)})
+        with contextlib.suppress(StoreError):
+            for sequence in range(2, 12):
+                await write_only(store, add(sequence))
+            await write(store, add(12))
+        await store.close()
+        store, _ = await opened(tmp_path, disk.start(), **changes)
+        found = await pending(store)
+        await write(store, add(100))
+        disk.cut_power()
+        with contextlib.suppress(StoreError, OSError):
+            await store.close()
+        store, _ = await opened(tmp_path, disk.start(), **changes)
+        assert await pending(store) == [*found, 100]
+        await store.close()
 
     run(scenario())

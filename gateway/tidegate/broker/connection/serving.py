@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from tidegate.broker.destinations import Subscriber, subscription_of
 from tidegate.broker.lists.browser import Browser, BrowsingClient
 from tidegate.broker.lists.pending_list import (
-    AUTOMATIC_TURN_COUNT,
     Consumer,
     InFlight,
     PendingList,
@@ -34,6 +33,10 @@ from tidegate.spi import (
     Token,
     names,
 )
+
+#: What an automatically acknowledged consumer is given in one turn at most when it states no
+#: prefetch: the socket's own flow control only acts between turns.
+AUTOMATIC_TURN_COUNT: Final = 1000
 
 
 class Served(BrowsingClient, Subscriber, Author, Connected, Waiting, Protocol):

@@ -18,7 +18,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from tidegate.broker.lists.pending_list import Limit, PendingList
+from tidegate.broker.lists.neighbours import Limit
+from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.flow import Flow
 from tidegate.broker.turn.writer import TurnWriter

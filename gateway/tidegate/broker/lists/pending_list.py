@@ -12,11 +12,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from tidegate.broker.lists.granted import as_granted
+from tidegate.broker.lists.neighbours import Limit, Stepping
 from tidegate.broker.lists.selector import Matcher
 from tidegate.spi import (
     Discard,
     DiscardReason,
-    FlowControlError,
     Operation,
     PendingCursor,
     StoredMessage,
@@ -31,10 +31,6 @@ SHARE_COUNT_MAX: Final = 64
 
 #: How long after a page could not be read it is tried again: consumers wait for it.
 PAGE_RETRY_S: Final = 5.0
-
-#: What an automatically acknowledged consumer is given in one turn at most when it states no
-#: prefetch: the socket's own flow control only acts between turns.
-AUTOMATIC_TURN_COUNT: Final = 1000
 
 #: (message, its list, microseconds since the epoch when it was handed out)
 InFlight: TypeAlias = "tuple[StoredMessage, PendingList, int]"
@@ -73,28 +69,6 @@ class Succeeding(Protocol):
     def is_over(self) -> bool: ...
     def old_dispatched(self) -> None: ...
     def end(self) -> None: ...
-
-
-class Limit(Protocol):
-    """How many messages may wait (:mod:`tidegate.broker.limits.subscription_limit`)."""
-
-    count_max: int
-    overflow: str
-    is_near: bool
-
-    def room(self) -> int: ...
-    def excludes(self) -> bool: ...
-    def accept(self) -> None: ...
-    def drop(self, count: int) -> None: ...
-    def update(self) -> None: ...
-    def end(self) -> None: ...
-    def refusal(self) -> FlowControlError: ...
-
-
-class Stepping(Protocol):
-    """Retained messages on their way (:mod:`tidegate.broker.publish.retained_delivery`)."""
-
-    def step(self) -> None: ...
 
 
 class Surroundings(Protocol):

@@ -22,14 +22,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from tidegate.broker.destinations import Destinations
-from tidegate.broker.lists.pending_list import InFlight, PendingList
+from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.tasks import Tasks
 from tidegate.broker.transactions.duplicates import DuplicateIds
-from tidegate.broker.transactions.transactions import Outcome, Published, Transaction
+from tidegate.broker.transactions.prepared import Prepared, decided_record, locked_by
+from tidegate.broker.transactions.transactions import Published, Transaction
 from tidegate.broker.turn.turn import Waiting
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
@@ -41,7 +40,6 @@ from tidegate.spi import (
     BranchState,
     FlowControlError,
     GatewayError,
-    LockedMessages,
     MessageStore,
     PutBranch,
     RecoveredState,
@@ -65,36 +63,6 @@ _DECIDED: Final = {BranchState.COMMITTED: "committed", BranchState.ROLLED_BACK: 
 Returned = list[tuple[PendingList, list[StoredMessage]]]
 
 
-class _Prepared:
-    """A branch, and what is known of it only while the gateway runs.
-
-    Attributes:
-        stored: what the store keeps.
-        lists: of ``stored.locked``, in its order; None for one that is gone.
-        unstored: messages that it acknowledged of lists that are not stored.
-        is_claimed: its locked messages were claimed from their cursors, not delivered.
-        is_durable: it is prepared.
-        is_busy: it is being prepared or completed just now.
-    """
-
-    __slots__ = ("is_busy", "is_claimed", "is_durable", "lists", "stored", "unstored")
-
-    def __init__(self, stored: Branch, lists: list[PendingList | None]) -> None:
-        self.stored = stored
-        self.lists = lists
-        self.unstored: list[InFlight] = []
-        self.is_claimed = False
-        self.is_durable = True
-        self.is_busy = False
-
-    def locked(self) -> list[tuple[PendingList, LockedMessages]]:
-        """Those whose lists are still there."""
-        pairs = zip(self.lists, self.stored.locked, strict=True)
-        return [
-            (found, item) for found, item in pairs if found is not None and not found.is_removed
-        ]
-
-
 class Branches:
     """All branches of the gateway."""
 
@@ -116,7 +84,7 @@ class Branches:
         self._publisher = publisher
         self._duplicates = duplicates
         self._prepared_max = prepared_max
-        self._by_id: dict[BranchId, _Prepared] = {}
+        self._by_id: dict[BranchId, Prepared] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -131,7 +99,7 @@ class Branches:
         by_id = {item.id: item for item in self._destinations.all_lists()}
         for stored in sorted(branches, key=lambda item: item.prepared_at):
             lists = [by_id.get(item.pending_list) for item in stored.locked]
-            branch = self._by_id[stored.branch_id] = _Prepared(stored, lists)
+            branch = self._by_id[stored.branch_id] = Prepared(stored, lists)
             branch.is_claimed = True
             for pending_list, item in branch.locked():
                 pending_list.cursor.claim(sorted(item.sequences))
@@ -203,7 +171,7 @@ class Branches:
             if step.duplicate_id:
                 ids.append((sequence, message.destination, step.duplicate_id))
                 self._duplicates.reserve(message.destination, step.duplicate_id, branch_id)
-        locked, lists, unstored = _locked(transaction, owner[2])
+        locked, lists, unstored = locked_by(transaction, owner[2])
         stored = Branch(
             branch_id,
             list_id,
@@ -214,7 +182,7 @@ class Branches:
             tuple(locked),
             tuple(ids),
         )
-        branch = self._by_id[branch_id] = _Prepared(stored, lists)
+        branch = self._by_id[branch_id] = Prepared(stored, lists)
         branch.unstored = unstored
         branch.is_durable = False
         branch.is_busy = True
@@ -234,7 +202,7 @@ class Branches:
         turn.commits = True
         writer.schedule()
 
-    def _forget(self, branch: _Prepared) -> None:
+    def _forget(self, branch: Prepared) -> None:
         self._by_id.pop(branch.stored.branch_id, None)
         for _, destination, duplicate_id in branch.stored.duplicate_ids:
             self._duplicates.release(destination, duplicate_id)
@@ -286,7 +254,7 @@ class Branches:
         turn.synced = True
         self._writer.schedule()
 
-    def _find(self, branch_id: BranchId, principal: str | None) -> _Prepared:
+    def _find(self, branch_id: BranchId, principal: str | None) -> Prepared:
         branch = self._by_id.get(branch_id)
         if branch is None:
             raise RequestError(f"there is no prepared branch {branch_id}")  # XAER_NOTA
@@ -299,7 +267,7 @@ class Branches:
         return branch
 
     async def _complete(
-        self, branch: _Prepared, who: Waiting, token: Token, *, commit: bool, heuristic: bool
+        self, branch: Prepared, who: Waiting, token: Token, *, commit: bool, heuristic: bool
     ) -> None:
         try:
             sent = await self._sent(branch) if commit else []
@@ -315,7 +283,7 @@ class Branches:
                 error = StoreIOError(f"the branch cannot be completed: {error}")
             who.failed(token, error)
 
-    async def _sent(self, branch: _Prepared) -> list[StoredMessage]:
+    async def _sent(self, branch: Prepared) -> list[StoredMessage]:
         """What the branch sends, in order."""
         found: list[StoredMessage] = []
         list_id = branch.stored.pending_list
@@ -344,7 +312,7 @@ class Branches:
 
     def _finish(
         self,
-        branch: _Prepared,
+        branch: Prepared,
         who: Waiting,
         token: Token,
         sent: list[StoredMessage],
@@ -391,7 +359,7 @@ class Branches:
         turn.operations.append(RemoveBranch(stored.branch_id, stored.pending_list))
         decided = None
         if heuristic:
-            decided = _decided(stored, commit=commit, now=writer.now())
+            decided = decided_record(stored, commit=commit, now=writer.now())
             turn.operations.append(PutBranch(decided))
         end_sequence = writer.next_sequence
         undo.append(lambda: turn.drop_added(first_sequence, end_sequence))
@@ -433,7 +401,7 @@ class Branches:
                 again.append((pending_list, kept))
         return again, moves
 
-    def _acknowledge(self, branch: _Prepared) -> None:
+    def _acknowledge(self, branch: Prepared) -> None:
         now = self._writer.now()
         for pending_list, item in branch.locked():
             if not item.rejected:
@@ -450,12 +418,12 @@ class Branches:
                 )
 
     def _completed(
-        self, branch: _Prepared, decided: Branch | None, again: Returned, *, is_commit: bool
+        self, branch: Prepared, decided: Branch | None, again: Returned, *, is_commit: bool
     ) -> None:
         """It is durable: the branch is over, and what it locked is free or gone."""
         self._forget(branch)
         if decided is not None:
-            self._by_id[decided.branch_id] = _Prepared(decided, [])
+            self._by_id[decided.branch_id] = Prepared(decided, [])
             _log.warning("branch=%s heuristically=%r", decided.branch_id, _DECIDED[decided.state])
         for pending_list, messages in again:
             pending_list.put_back(messages)
@@ -474,48 +442,6 @@ class Branches:
                     message.sequence, message.message, message.delivery_count + 1
                 )
                 pending_list.put_back([again_message])
-
-
-def _locked(
-    transaction: Transaction, protocol: str
-) -> tuple[list[LockedMessages], list[PendingList | None], list[InFlight]]:
-    """What a transaction acknowledged and rejected, list by list, and what is not stored."""
-    locked: list[LockedMessages] = []
-    lists: list[PendingList | None] = []
-    unstored: list[InFlight] = []
-    for step in transaction.settled():
-        by_list: dict[PendingList, list[InFlight]] = {}
-        for entry in step.entries:
-            by_list.setdefault(entry[1], []).append(entry)
-        for pending_list, entries in by_list.items():
-            if not pending_list.is_stored or pending_list.is_removed:
-                unstored += entries
-                continue
-            lists.append(pending_list)
-            locked.append(
-                LockedMessages(
-                    pending_list.id,
-                    tuple(message.sequence for message, _, _ in entries),
-                    tuple(delivered_at for _, _, delivered_at in entries),
-                    step.consumer.client.client_id,
-                    step.consumer.subscription_name,
-                    protocol,
-                    step.outcome is Outcome.REJECTED,
-                )
-            )
-    return locked, lists, unstored
-
-
-def _decided(stored: Branch, *, commit: bool, now: int) -> Branch:
-    """The record of what an operator decided."""
-    return msgspec.structs.replace(
-        stored,
-        pending_list=0,
-        state=BranchState.COMMITTED if commit else BranchState.ROLLED_BACK,
-        completed_at=now,
-        locked=(),
-        duplicate_ids=(),
-    )
 
 
 def _count(state: RecoveredState, pending_list: int) -> int:

@@ -144,10 +144,10 @@ class Tidy:
             await self._checkpointer.run(cleanup=True)
             await self._drop_pools()
             while self._excess() > 0 and not self._closing.is_set():
-                victim = self._sparsest()
-                if victim is None:
+                victims = self._sparsest()
+                if not victims:
                     return
-                await self._empty([victim])
+                await self._empty(victims)
                 await self._drop_pools()
 
     def _excess(self) -> int:
@@ -194,17 +194,26 @@ class Tidy:
             pool_bytes = sum(length for _, length in directory.pool)
             await self._series.drop_pool(directory, keeps_bytes=max(0, pool_bytes - excess))
 
-    def _sparsest(self) -> DataFile | None:
-        """Where most room is got back for what has to be copied."""
-        best, best_gain = None, 0.0
+    def _sparsest(self) -> list[DataFile]:
+        """The files where most room is got back for what has to be copied, one behind the other, as
+        many as are needed: each round costs a checkpoint. The copies have the room of a data file."""
+        uses = self._index.files
+        gains: list[tuple[float, int, int, DataFile]] = []
         for directory in self._series.directories.values():
-            for file in directory.files.values():
-                use = self._index.files.get(file.file_id)
-                live = use.live_bytes if use is not None else 0
-                gain = (file.length - DATA_OFFSET - live) / (live + _COPY_COST_BYTES)
-                if gain > best_gain and file.file_id not in self._stuck:
-                    best, best_gain = file, gain
-        return best
+            for key, file in directory.files.items():
+                live = uses[key].live_bytes if key in uses else 0
+                room = file.length - DATA_OFFSET - live
+                if room > 0 and key not in self._stuck:
+                    gains.append((room / (live + _COPY_COST_BYTES), room, live, file))
+        victims: list[DataFile] = []
+        excess, copied = self._excess(), 0
+        for _, room, live, file in sorted(gains, key=lambda item: -item[0]):
+            copied += live + DATA_OFFSET
+            if excess <= 0 or (victims and copied > self._file_length):
+                break
+            victims.append(file)
+            excess -= room
+        return victims
 
     async def _empty(self, files: Sequence[DataFile]) -> None:
         """Copy what lives in *files* to others of their directories, and put them away.

@@ -258,7 +258,6 @@ def decode_header_page(page: bytes) -> tuple[FileHeader, bytes]:
             first = first or error
             continue
         copies = {page[other : other + FILE_HEADER_BYTES] for other in _HEADER_OFFSETS}
-        copies.discard(bytes(FILE_HEADER_BYTES))  # of version 3, which had one
         return header, header_page(data) if copies != {data} else b""
     assert first is not None
     raise first

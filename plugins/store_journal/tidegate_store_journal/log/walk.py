@@ -146,6 +146,7 @@ class Unproven:
         """*proven*: everything up to this batch is known to be on stable storage."""
         self.proven = proven
         self._batches: deque[_Stretch] = deque()
+        self._records: list[_Stretch] = []
 
     def add(self, file: DataFile, batch: Batch) -> None:
         """*batch* of *file* was read; in the order of their numbers."""
@@ -154,17 +155,26 @@ class Unproven:
         while self._batches and self._batches[0].number <= self.proven:
             self._batches.popleft()
 
+    def add_record(self, file: DataFile, begin: int, end: int) -> None:
+        """One that is read alone: in the directory of a destination."""
+        self._records.append(_Stretch(0, file, begin, end))
+
     def rewrite(self) -> None:
         """Write them again and sync them: all that was added is proven then. Raises: OSError."""
-        files = {stretch.file.file_id: stretch.file for stretch in self._batches}
-        for file in files.values():
+        stretches: dict[DataFile, list[tuple[int, int]]] = {}
+        for stretch in (*self._batches, *self._records):
+            file = stretch.file
+            # Before the end of a batch of a reused file is on disk its mark may not be, either.
+            mark = len(END_MARK) if stretch.number and file.reused else 0
+            end = min(stretch.end + mark, file.length)
+            stretches.setdefault(file, []).append((stretch.begin, end))
+        for file, parts in stretches.items():
             with using(file) as handle:
-                for stretch in self._batches:
-                    if stretch.file is file:
-                        mark = len(END_MARK) if file.reused else 0
-                        _rewrite(handle, stretch.begin, min(stretch.end + mark, file.length))
+                for begin, end in parts:
+                    _rewrite(handle, begin, end)
                 handle.datasync()
         self._batches.clear()
+        self._records.clear()
 
 
 @dataclass(frozen=True, slots=True)

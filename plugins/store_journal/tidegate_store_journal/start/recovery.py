@@ -201,6 +201,10 @@ def _recover(
     check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
     keep_damaged(replay.storage, bindings, report)
     _mend_headers(replay, bindings)
+    for _, place in replay.unsynced:
+        file_id, offset, size, _ = _format.location_parts(place)
+        if (file := replay.elsewhere.files.get(file_id)) is not None:
+            replay.unproven.add_record(file, offset, offset + size)
     replay.unproven.rewrite()
     bindings.unproven.rewrite()
     replay.go_on_behind_the_missing()

@@ -1,0 +1,156 @@
+"""Whether an object that a plugin made keeps its protocol: every member, as it was declared.
+
+What is asked is read from the Protocol classes of :mod:`tidegate.spi` themselves: a method is there,
+is ``async def`` where it is there, and takes the arguments that it is called with; a property can be
+read; and what a property offers besides (a dataclass with objects of other protocols) is looked at
+in the same way. So a misspelt method is found at start, not by the first client.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+#: How alike a method's name must be to one of the contract's to be taken for a misspelling.
+_NEAR: Final = 0.8
+
+
+def product_of(factory_protocol: type) -> tuple[type, ...]:
+    """The protocols of which ``create`` of a factory makes at least one."""
+    made = typing.get_type_hints(vars(factory_protocol)["create"])["return"]
+    return protocols_in(made)
+
+
+def problem_of(made: object, protocols: tuple[type, ...]) -> str:
+    """What keeps *made* from being one of *protocols*, "" when nothing does.
+
+    With several protocols it is held to each of which it has a member, and none is a problem.
+    """
+    names = {name for protocol in protocols for name, _ in _members(protocol)}
+    missing = [name for name in names if not _has(made, name)]
+    for name in sorted(_methods(made) - names):
+        near = difflib.get_close_matches(name, missing, n=1, cutoff=_NEAR)
+        if near:
+            return f"a method `{name}`: did you mean `{near[0]}`?"
+    meant = protocols
+    if len(protocols) > 1:
+        meant = tuple(
+            protocol
+            for protocol in protocols
+            if any(_has(made, name) for name, _ in _members(protocol))
+        )
+        if not meant:
+            known = ", ".join(f"`{name}`" for name in sorted(names))
+            return f"none of the methods that the gateway would call ({known})"
+    for protocol in meant:
+        for name, member in _members(protocol):
+            problem = _member_problem(made, name, member)
+            if problem:
+                return f"{problem} ({protocol.__name__})"
+    return ""
+
+
+@functools.cache
+def _members(protocol: type) -> tuple[tuple[str, object], ...]:
+    return tuple(
+        (name, member)
+        for kind in reversed(protocol.__mro__)
+        if getattr(kind, "_is_protocol", False) and kind is not typing.Protocol
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and (callable(member) or isinstance(member, property))
+    )
+
+
+def _has(made: object, name: str) -> bool:
+    try:
+        return hasattr(made, name)
+    except Exception:  # it is there and fails, which reading it will tell
+        return True
+
+
+def _methods(made: object) -> set[str]:
+    """Public methods that the object's own class defines."""
+    return {
+        name
+        for name in dir(type(made))
+        if not name.startswith("_") and callable(inspect.getattr_static(made, name, None))
+    }
+
+
+def _member_problem(made: object, name: str, member: object) -> str:
+    try:
+        value: Any = getattr(made, name)
+    except AttributeError:
+        return f"no `{name}`"
+    except Exception as error:
+        return f"a `{name}` that cannot be read: {type(error).__name__}: {error}"
+    if isinstance(member, property):
+        assert member.fget is not None
+        return _value_problem(name, value, typing.get_type_hints(member.fget).get("return"))
+    return _method_problem(name, value, cast("types.FunctionType", member))
+
+
+def _method_problem(name: str, method: Any, declared: types.FunctionType) -> str:
+    if not callable(method):
+        return f"a `{name}` that cannot be called: {method!r}"
+    is_async = inspect.iscoroutinefunction(declared)
+    if inspect.iscoroutinefunction(inspect.unwrap(method)) is not is_async:
+        return f"a `{name}` that must be {'async def' if is_async else 'def and not async'}"
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):
+        return ""  # of no Python function: nobody can tell
+    for positional, keywords in _calls(declared):
+        try:
+            signature.bind(*positional, **keywords)
+        except TypeError as error:
+            wanted = inspect.signature(declared).replace(return_annotation=inspect.Signature.empty)
+            names = ", ".join(str(item.name) for item in list(wanted.parameters.values())[1:])
+            return f"a `{name}` that cannot be called with ({names}): {error}"
+    return ""
+
+
+def _calls(declared: types.FunctionType) -> Iterator[tuple[list[object], dict[str, object]]]:
+    """Arguments that a method is called with: all of them, and only those that it must have."""
+    for only_required in (False, True):
+        positional: list[object] = []
+        keywords: dict[str, object] = {}
+        for item in list(inspect.signature(declared).parameters.values())[1:]:
+            if only_required and item.default is not item.empty:
+                continue
+            if item.kind is item.KEYWORD_ONLY:
+                keywords[item.name] = None
+            elif item.kind is item.VAR_POSITIONAL:
+                positional += [] if only_required else [None, None]
+            elif item.kind is not item.VAR_KEYWORD:
+                positional.append(None)
+        yield positional, keywords
+
+
+def _value_problem(name: str, value: object, annotation: object) -> str:
+    if dataclasses.is_dataclass(annotation):
+        kind = cast("type[object]", annotation)
+        if not isinstance(value, kind):
+            return f"a `{name}` that is {value!r} and no {kind.__name__}"
+        for field, hint in typing.get_type_hints(kind).items():
+            problem = _value_problem(f"{name}.{field}", getattr(value, field), hint)
+            if problem:
+                return problem
+        return ""
+    protocols = protocols_in(annotation)
+    if value is None or not protocols:
+        return ""
+    problem = problem_of(value, protocols)
+    return f"in its `{name}` {problem}" if problem else ""
+
+
+def protocols_in(annotation: object) -> tuple[type, ...]:
+    """The protocol classes in an annotation, which may be a union."""
+    parts = typing.get_args(annotation) or (annotation,)
+    return tuple(cast("type", part) for part in parts if getattr(part, "_is_protocol", False))
