@@ -48,6 +48,7 @@ from tidegate.spi import (
     StoreContext,
     StoreError,
     StoreFullError,
+    StoreUnavailableError,
     Subscription,
     WriteBatch,
 )
@@ -367,7 +368,7 @@ async def load(
         before_each(number)
         try:
             await store.write(WriteBatch(operations, durability))
-        except StoreFullError:
+        except (StoreFullError, StoreUnavailableError):
             # Refused, and nothing of it may ever be there; what comes next must work again.
             model.states.pop()
             model.go_back()

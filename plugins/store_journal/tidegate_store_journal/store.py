@@ -18,6 +18,7 @@ from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     Branch,
+    ClearRetained,
     CorruptRecordError,
     DuplicateId,
     Durability,
@@ -503,6 +504,10 @@ class JournalStore:
             tail.file = await files.take(DATA_OFFSET, grows=False)
             files.begun()
             tail.offset = DATA_OFFSET
+            if self._index.batch:
+                # It goes on behind files that are missing: without a batch in this one, the next
+                # start would look for the last batch in a file that says nothing of it.
+                await self._append([ClearRetained("")], synced=True)
         files.refill(half_used=False)
         # From here on the checkpoint must not say *clean* any more (format document, section 7).
         await self._checkpointer.run(force=True)

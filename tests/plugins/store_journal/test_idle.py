@@ -98,7 +98,7 @@ def test_a_configuration_starts_with_persistent_switched_off(tmp_path: Path) -> 
     create(tmp_path, {"memory_limit": "1gb"}, persistent=False)
 
 
-@pytest.mark.parametrize("key", [*ASKED_FOR])
+@pytest.mark.parametrize("key", sorted(ASKED_FOR))
 def test_what_nobody_wrote_is_told_from_the_same_value_written(key: str) -> None:
     default: Any = getattr(JournalOptions(), key)
     assert not is_written(JournalOptions(), key)

@@ -12,8 +12,6 @@ from name_watch import new_directories
 
 from tidegate.spi import AddDestination
 
-NEVER_SYNCED = "fault 9: the parent directory of a new store is never synced"
-
 
 def test_a_new_directory_is_seen_until_the_one_above_it_is_synced(tmp_path: Path) -> None:
     """Otherwise the tests below would prove nothing."""
@@ -30,7 +28,6 @@ def test_a_new_directory_is_seen_until_the_one_above_it_is_synced(tmp_path: Path
         assert watch.unsynced() == set()
 
 
-@pytest.mark.xfail(strict=True, reason=NEVER_SYNCED)
 @pytest.mark.parametrize(
     "changes",
     [{}, {"preset": "flatfile", "per_destination": ("queue://>",)}, {"large_message_min_size": 10}],
@@ -54,7 +51,7 @@ def test_a_new_store_is_there_as_soon_as_it_confirmed(
 
 @pytest.mark.parametrize(
     "above",
-    ["", pytest.param("far", marks=pytest.mark.xfail(strict=True, reason=NEVER_SYNCED))],
+    ["", "far"],
     ids=["in the journal", "elsewhere"],
 )
 def test_the_archive_is_there_as_soon_as_a_file_was_moved_to_it(tmp_path: Path, above: str) -> None:

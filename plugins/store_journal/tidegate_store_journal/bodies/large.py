@@ -30,11 +30,12 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
     format_size,
+    store_error,
 )
 from tidegate_store_journal.bodies.free import FREE_BYTES_MAX, FreeFiles
 from tidegate_store_journal.bodies.recent import RECENT_BYTES_MAX, RecentBodies
 from tidegate_store_journal.bodies.references import LargeReferences
-from tidegate_store_journal.log.files import FULL_ERRNOS, NO_HANDLE_ERRNOS, refusal
+from tidegate_store_journal.log.files import FULL_ERRNOS, NO_HANDLE_ERRNOS
 from tidegate_store_journal.log.format import crc32c
 from tidegate_store_journal.log.storage import File, Storage, open_regular
 
@@ -612,6 +613,6 @@ def _translated(work: Callable[[], T], what: str) -> T:
         if error.errno in FULL_ERRNOS:
             raise StoreFullError(f"{what}: {error.strerror}; make room, or consume") from error
         if error.errno in NO_HANDLE_ERRNOS:
-            raise refusal(what, error) from error
+            raise store_error(what, error) from error
         code = errno.errorcode.get(error.errno or 0, "")
         raise StoreIOError(f"{what}: {error} {code}".rstrip()) from error

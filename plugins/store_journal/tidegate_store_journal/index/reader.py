@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from tidegate.spi import CorruptRecordError, Message, StoreError, StoreIOError
+from tidegate.spi import CorruptRecordError, Message, StoreError, StoreIOError, store_error
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles, refusal
+from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import (
     FILE_SHIFT,
     FormatError,
@@ -142,7 +142,7 @@ class Reader:
                 location=file.home.describe(file.name),
             ) from error
         except OSError as error:
-            raise refusal(file.home.describe(file.name), error) from error
+            raise store_error(file.home.describe(file.name), error) from error
 
     def _read_extents(
         self, extents: Sequence[_Extent], count: int, decode: Callable[[bytes, int], T]

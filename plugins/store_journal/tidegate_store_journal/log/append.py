@@ -21,11 +21,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
+from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.encode import EncodedBatch
-from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, refusal
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.format import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
@@ -223,13 +223,13 @@ class Appender:
             raise
 
     async def _make_small_state_room(self, more: int) -> None:
-        """Raises: StoreFullError, StoreIOError."""
+        """Raises: StoreFullError, StoreUnavailableError, StoreIOError."""
         assert self._small is not None
         try:
             await self._loop.run_in_executor(self._executor, self._small.grow, more)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
-                raise StoreIOError(f"cannot make a file of the bindings: {error}") from error
+                raise store_error("cannot make a file of the bindings", error) from error
             self._files.on_full()
             raise StoreFullError(
                 "no room for more subscriptions, sessions, retained messages or packet ids: "
@@ -358,8 +358,8 @@ class Appender:
 
     def _write_error(self, request: Request, error: Exception, flight: _Flight) -> StoreError:
         if isinstance(error, OSError) and not request.sync_failed:
-            answer = refusal("the journal cannot be written", error)
-            if isinstance(answer, StoreFullError):
+            answer = store_error("the journal cannot be written", error)
+            if answer.retryable:
                 # Nothing took effect, and the next batch goes to the same place.
                 if flight.is_new_file:
                     self._files.put_back(flight.file)

@@ -19,7 +19,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError
+from tidegate.spi import StoreClosedError, StoreError, store_error
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
 from tidegate_store_journal.log.storage import FULL_ERRNOS, File, Storage
@@ -31,12 +31,6 @@ OPEN_FILES_MAX: Final = 128
 _OPEN_FILES_MIN: Final = 4
 #: errno values that mean "no descriptor left", in this process or in the system.
 NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-
-
-def refusal(problem: str, error: OSError) -> StoreError:
-    """What a writer is told when nothing was written: it may try again when *error* can go away."""
-    is_retryable = error.errno in FULL_ERRNOS | NO_HANDLE_ERRNOS
-    return (StoreFullError if is_retryable else StoreIOError)(f"{problem}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +292,7 @@ class DataFiles:
                 try:
                     file.handle = self._open(file)
                 except OSError as error:
-                    raise refusal("cannot open a data file", error) from error
+                    raise store_error("cannot open a data file", error) from error
             self._taken = self._spares.popleft()
             return file
         return None
@@ -345,9 +339,9 @@ class DataFiles:
     def _unprepared(self, error: OSError) -> StoreError:
         """What a batch is told that cannot have a file."""
         if error.errno not in FULL_ERRNOS:
-            return refusal("cannot make a data file", error)
+            return store_error("cannot make a data file", error)
         self.on_full()
-        return refusal(f"no room for another data file of {self._policy.length} bytes", error)
+        return store_error(f"no room for another data file of {self._policy.length} bytes", error)
 
     def put_back(self, file: DataFile) -> None:
         """A taken file was not begun after all."""
@@ -482,7 +476,7 @@ class DataFiles:
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self.on_full()
-            raise refusal(f"no data file for a batch of {length} bytes", error) from error
+            raise store_error(f"no data file for a batch of {length} bytes", error) from error
 
     async def close(self) -> None:
         """Wait for a file that is being prepared, and close all. Idempotent."""

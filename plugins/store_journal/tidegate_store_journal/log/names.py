@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate_store_journal.log.format import DATA_NAME, JOURNAL, SERIES
-from tidegate_store_journal.log.storage import DirectoryStorage
+from tidegate_store_journal.log.storage import DirectoryStorage, make_directory
 
 _OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free|live)(.*)")
 _MARKER: Final = "index-store-state"
@@ -142,9 +142,7 @@ class NamedStorage(DirectoryStorage):
         """See :class:`Storage`."""
         super().lock(owner)
         for folder in sorted(self._naming.folders()):
-            (self._root / folder).mkdir(parents=True, exist_ok=True)
-            if "/" in folder:
-                _sync_directory(self._root / folder.partition("/")[0])
+            make_directory(self._root / folder)
 
     def list(self) -> Sequence[str]:
         """See :class:`Storage`.

@@ -358,7 +358,7 @@ class DirectoryStorage:
 
     def lock(self, owner: str) -> None:
         """See :class:`Storage`. The lock dies with the process, so it is never left behind."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         path = self._directory / LOCK_NAME
         fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
@@ -439,12 +439,24 @@ class DirectoryStorage:
         return str(self._directory / name)
 
 
+def make_directory(path: Path) -> None:
+    """Make *path*, with those above it that are missing, so that a power cut leaves it there.
+
+    The one above it is synced also when *path* is there: who made it may have been killed before.
+    Raises: OSError.
+    """
+    if not path.parent.is_dir():
+        make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync_path(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
 def _move_out(source: Path, target: Path) -> None:
     """Move a file into another directory, which may be on another file system.
 
     Crash story: the file's new name is durable before the old one can vanish, so it is never lost.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(target.parent)
     try:
         os.replace(source, target)
     except OSError as error:

@@ -83,6 +83,7 @@ class Maintenance:
         self._checkpointer = checkpointer
         self._executor = executor
         self._task: asyncio.Task[None] | None = None
+        self._reclaiming: asyncio.Task[None] | None = None
         self._is_closing = False
         self._is_wanted = False
 
@@ -109,6 +110,8 @@ class Maintenance:
             self._room.event.set()
             await self._task
             self._task = None
+            if self._reclaiming is not None:
+                await self._reclaiming
 
     async def _run(self) -> None:
         """Each at its interval."""
@@ -140,11 +143,18 @@ class Maintenance:
             elif self._is_wanted or now() >= checkpoint_at:
                 await self._checkpoint(cleanup=False)
                 checkpoint_at = now() + options.checkpoint_interval
-            if reclaim.is_wanted:
-                await self._guard(reclaim.run())
+            if reclaim.is_wanted and self._reclaiming is None:
+                # Beside the rest: a large file takes its time to be emptied.
+                self._reclaiming = asyncio.create_task(self._guard(reclaim.run()))
+                self._reclaiming.add_done_callback(self._reclaimed)
             if is_urgent:
                 # Refused batches must not turn into a checkpoint each.
                 await asyncio.sleep(_URGENT_PAUSE_SECONDS)
+
+    def _reclaimed(self, _done: object) -> None:
+        self._reclaiming = None
+        if self._reclaim.is_wanted:
+            self._room.event.set()
 
     async def _checkpoint(self, *, cleanup: bool) -> None:
         self._is_wanted = False

@@ -429,7 +429,12 @@ def restore(replay: Replay, loaded: Loaded) -> None:
     for (list_id, sequence), count in loaded.deliveries.items():
         index.list_of(list_id).deliveries[sequence] = count
     index.large.restore(loaded.large)
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    there |= replay.elsewhere.files.keys()
     for file_id, spoken in loaded.speaks_of.items():
+        if file_id not in there:
+            index.files_gone.append(file_id)  # put away after that checkpoint
+            continue
         use = index.file_use(file_id)
         use.speaks_of.update(spoken)
         use.speaks_of_stored = len(use.speaks_of)

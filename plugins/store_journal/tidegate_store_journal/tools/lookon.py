@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -142,9 +142,10 @@ def _read(
         replay.index.settle()
     free: list[tuple[str, int]] = []
     for name in sorted(filter(FREE_NAME.fullmatch, names)):
-        file = replay.storage.open(name)
-        free.append((name, file.length))
-        file.close()
+        with suppress(FileNotFoundError):  # it is in use again
+            file = replay.storage.open(name)
+            free.append((name, file.length))
+            file.close()
     return store_id, free
 
 
