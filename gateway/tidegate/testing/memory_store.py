@@ -55,6 +55,7 @@ from tidegate.spi import (
     StoreContext,
     StoredMessage,
     StoreError,
+    StoreFullError,
     StoreIOError,
     StoreLockedError,
     StoreStatistics,
@@ -76,6 +77,7 @@ class MemoryContents:
         log: rows of the acknowledged log that are not released.
         log_last, log_synced, log_released: ack sequences: written, readable, released.
         owner: the open store.
+        bytes_max: bodies of pending messages; a batch that adds more is refused.
     """
 
     store_id: str = field(default_factory=lambda: f"memory-{next(_store_numbers)}")
@@ -98,6 +100,15 @@ class MemoryContents:
     log_synced: int = 0
     log_released: int = 0
     owner: object | None = None
+    bytes_max: int | None = None
+
+    def pending_bytes(self) -> int:
+        """Bodies of pending messages, in each list that holds them."""
+        return sum(
+            len(stored.message.body)
+            for messages in self.lists.values()
+            for stored in messages.values()
+        )
 
 
 @final
@@ -177,7 +188,7 @@ class MemoryStore:
     async def write(self, batch: WriteBatch) -> None:
         """Apply the operations in order.
 
-        Raises: StoreClosedError; ``write_error``; StoreIOError once read-only.
+        Raises: StoreClosedError; StoreFullError; ``write_error``; StoreIOError once read-only.
         """
         self._check_open()
         if self._read_only is not None:
@@ -186,10 +197,19 @@ class MemoryStore:
             if isinstance(self.write_error, StoreIOError):
                 self._read_only = self.write_error
             raise self.write_error
+        self._check_room(batch)
         for operation in batch.operations:
             self._apply(operation)
         if batch.durability is Durability.SYNCED:
             self.contents.log_synced = self.contents.log_last
+
+    def _check_room(self, batch: WriteBatch) -> None:
+        added = [
+            len(known.message.body) for known in batch.operations if isinstance(known, AddMessage)
+        ]
+        limit = self.contents.bytes_max
+        if added and limit is not None and self.contents.pending_bytes() + sum(added) > limit:
+            raise StoreFullError(f"{limit} bytes of pending messages are the limit")
 
     def _apply(self, operation: Operation) -> None:
         match operation:

@@ -10,6 +10,9 @@ suite of your own, subclass and override one fixture::
         def store_factory(self):
             return MyStoreFactory()
 
+A store that can be made full in its tests subclasses ``StoreFullConformance`` besides, and overrides
+``store_factory`` and ``limit_room`` there.
+
 Every test opens the store in a directory of its own and restarts it where that matters. What the
 store declares in its capabilities is expected of it, and only that.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -72,6 +75,7 @@ from tidegate.spi import (
     StoreCapabilities,
     StoreClosedError,
     StoreContext,
+    StoreFullError,
     StoreLockedError,
     Subscription,
     WriteBatch,
@@ -84,6 +88,10 @@ from tidegate.testing.memory_store import MemoryStore
 
 #: A store that takes longer to close hangs; in seconds.
 CLOSE_TIMEOUT: Final = 13.0
+#: A store that refuses messages for longer, though it has room again, stays full; in seconds.
+ROOM_TIMEOUT: Final = 10.0
+#: What a store that is to become full has room for; in bytes.
+SMALL_ROOM: Final = 500_000
 #: A byte limit that no test reaches.
 ANY_SIZE: Final = 1 << 40
 
@@ -192,8 +200,8 @@ class StoreBox:
                 await self._made.pop().close()
 
 
-class StoreConformance:
-    """What every message store must do. Subclass it and override ``store_factory``."""
+class StoreFixtures:
+    """The store under test, for the classes below."""
 
     @pytest.fixture
     def store_factory(self, request: pytest.FixtureRequest) -> MessageStoreFactory:
@@ -224,6 +232,10 @@ class StoreConformance:
     def capabilities(self, box: StoreBox) -> StoreCapabilities:
         """What the store declares."""
         return box.make().capabilities
+
+
+class StoreConformance(StoreFixtures):
+    """What every message store must do. Subclass it and override ``store_factory``."""
 
     @pytest.fixture
     def machine_settings(self) -> hypothesis.settings:
@@ -1125,6 +1137,75 @@ class StoreConformance:
 
         run_state_machine_as_test(machine, settings=machine_settings)  # type: ignore[no-untyped-call]
         assert len(made) > 1
+
+
+class StoreFullConformance(StoreFixtures):
+    """What a store does when its room ends, and when there is room again.
+
+    Subclass it and override ``store_factory`` and ``limit_room``. Only what makes the room (a limit
+    in the options, a simulated disk …) can do this, so the kit does not run it for ``--store``.
+    """
+
+    @pytest.fixture
+    def limit_room(self, store_factory: MessageStoreFactory) -> Callable[[int | None], None]:
+        """Called with a number, leave the open store about so many bytes; with None, plenty."""
+        raise pytest.UsageError(f"{type(self).__name__} does not override limit_room")
+
+    @scenario
+    async def test_a_full_store_loses_nothing_and_goes_on_when_there_is_room(
+        self, box: StoreBox, limit_room: Callable[[int | None], None]
+    ) -> None:
+        limit_room(None)
+        await box.open(QUEUE)
+        held: list[int] = []
+        sequence = 1
+        for _ in range(2):
+            limit_room(SMALL_ROOM)
+            refused = await _fill(box, sequence, held)
+            assert await box.sequences() == held
+            try:
+                await box.write(Acknowledge(1, tuple(held[:1])))
+                del held[0]
+            except StoreFullError:  # what it needs for that may have ended too
+                pass
+            assert await box.sequences() == held
+            limit_room(None)
+            await _write_when_there_is_room(box, refused)
+            held += [refused, refused + 1]
+            await box.write(Acknowledge(1, tuple(held[:1])))
+            del held[0]
+            sequence = refused + 2
+            assert await box.sequences() == held
+            assert box.store.statistics().writable
+        if box.store.capabilities.durable:
+            await box.restart()
+            assert await box.sequences() == held
+        await box.close()
+
+
+def _two(sequence: int) -> list[Operation]:
+    return [add(number, body=bytes(10_000)) for number in (sequence, sequence + 1)]
+
+
+async def _fill(box: StoreBox, sequence: int, held: list[int]) -> int:
+    """Write from *sequence* on, two in a batch, into *held*. Returns the first of those refused."""
+    for first in range(sequence, sequence + 1000, 2):
+        try:
+            await box.write(*_two(first))
+        except StoreFullError:
+            return first
+        held += [first, first + 1]
+    raise AssertionError("limit_room() did not make the store full")
+
+
+async def _write_when_there_is_room(box: StoreBox, sequence: int) -> None:
+    """Repeat a batch that was refused, as the broker does. Raises: TimeoutError."""
+    async with asyncio.timeout(ROOM_TIMEOUT):
+        while True:
+            try:
+                return await box.write(*_two(sequence))
+            except StoreFullError:
+                await asyncio.sleep(0.01)
 
 
 class TestStore(StoreConformance):

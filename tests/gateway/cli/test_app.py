@@ -184,6 +184,23 @@ def test_check_config_and_run_refuse_the_same_with_the_same_words(
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [["check-config"], ["run", "--config"]])
+def test_a_sink_on_a_store_without_an_acknowledged_log_is_refused(
+    tidegate, toys, site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command
+) -> None:
+    monkeypatch.setattr("tidegate.cli._app.configure_logging", lambda level: None)
+    path = toys(more='[[sinks]]\nplugin = "toy"\ntable = "t"\n')
+    module = site.path / "toys.py"
+    text = module.read_text()
+    assert text.count(", acknowledged_log=self") == 1
+    module.write_text(text.replace(", acknowledged_log=self", ""))
+    done = tidegate(*command, path)
+    assert done.code == ExitCode.CONFIG
+    assert done.out == ""
+    assert done.err.startswith(f"tidegate: error: {path}: sinks: store 'toy' keeps no acknowledged")
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_missing_plugin_is_code_6_and_names_its_package(tidegate, tmp_path: Path) -> None:
     path = tmp_path / "gw.toml"
     path.write_text("")

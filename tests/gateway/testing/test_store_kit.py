@@ -13,7 +13,9 @@ from tidegate.spi import (
     Acknowledge,
     AcknowledgedPage,
     AddDuplicateId,
+    AddMessage,
     ForgetDuplicateIds,
+    MessageStore,
     MessageStoreFactory,
     Operation,
     PutBranch,
@@ -23,18 +25,47 @@ from tidegate.spi import (
     StoreCapabilities,
     StoreContext,
     StoredMessage,
+    StoreFullError,
+    StoreIOError,
     WriteBatch,
 )
 from tidegate.testing import store_kit
 from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS
-from tidegate.testing.memory_store import MemoryStore, MemoryStoreFactory
-from tidegate.testing.store_kit import StoreBox, StoreConformance
+from tidegate.testing.memory_store import MemoryContents, MemoryStore, MemoryStoreFactory
+from tidegate.testing.store_kit import StoreBox, StoreConformance, StoreFullConformance
 
 
 class TestReferenceStore(StoreConformance):
     @pytest.fixture
     def store_factory(self) -> MessageStoreFactory:
         return MemoryStoreFactory()
+
+
+class RoomFactory:
+    """Makes reference stores on contents whose room the kit decides, with *fault* when given."""
+
+    options_type: type = MemoryStoreFactory().options_type
+
+    def __init__(self, fault: Callable[[MemoryStore], object] = lambda store: store) -> None:
+        self.contents = MemoryContents()
+        self._fault = fault
+
+    def create(self, context: StoreContext, options: object) -> MessageStore:
+        return self._fault(MemoryStore(context, self.contents))  # type: ignore[return-value]
+
+    def limit_room(self, room: int | None) -> None:
+        held = self.contents.pending_bytes()
+        self.contents.bytes_max = None if room is None else held + room
+
+
+class TestFullReferenceStore(StoreFullConformance):
+    @pytest.fixture
+    def store_factory(self) -> RoomFactory:
+        return RoomFactory()
+
+    @pytest.fixture
+    def limit_room(self, store_factory: RoomFactory) -> Callable[[int | None], None]:
+        return store_factory.limit_room
 
 
 class Broken:
@@ -158,6 +189,49 @@ class SharesItsContents(Broken):
         return await self._store.open()
 
 
+class StaysReadOnlyAfterFull(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        try:
+            await self._store.write(batch)
+        except StoreFullError:
+            self._store.write_error = StoreIOError("no room")
+            raise
+
+
+class StaysFull(Broken):
+    is_full = False
+
+    async def write(self, batch: WriteBatch) -> None:
+        adds = any(isinstance(known, AddMessage) for known in batch.operations)
+        try:
+            if self.is_full and adds:
+                raise StoreFullError("no room")
+            await self._store.write(batch)
+        except StoreFullError:
+            self.is_full = True
+            raise
+
+
+class KeepsPartOfWhatItRefuses(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        try:
+            await self._store.write(batch)
+        except StoreFullError:
+            self._store.contents.bytes_max = None
+            await self._store.write(WriteBatch(batch.operations[:1]))
+            raise
+
+
+class DropsTheOldestWhenFull(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        try:
+            await self._store.write(batch)
+        except StoreFullError:
+            (messages,) = self._store.contents.lists.values()
+            del messages[min(messages)]
+            raise
+
+
 class BrokenFactory(MemoryStoreFactory):
     def __init__(self, fault: type[Broken]) -> None:
         super().__init__()
@@ -210,6 +284,30 @@ def test_the_kit_catches_a_store_that_breaks_the_contract(
     arguments = {name: None for name in names if name in test.__annotations__}
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test(box, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (StaysReadOnlyAfterFull, StoreIOError),
+        (StaysFull, TimeoutError),
+        (KeepsPartOfWhatItRefuses, AssertionError),
+        (DropsTheOldestWhenFull, AssertionError),
+    ],
+)
+def test_the_kit_catches_a_store_that_does_not_get_over_being_full(
+    fault: type[Broken],
+    error: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_kit, "ROOM_TIMEOUT", 0.1)
+    factory = RoomFactory(fault)
+    box = StoreBox(factory, None, tmp_path)
+    with pytest.raises(error):
+        StoreFullConformance().test_a_full_store_loses_nothing_and_goes_on_when_there_is_room(
+            box, factory.limit_room
+        )
 
 
 def test_a_close_that_hangs_ends_its_test_soon(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from journal_kit import options
 
 from tidegate.spi import ConfigError, MessageStore, MessageStoreFactory, StoreContext
 from tidegate.spi.version import is_supported
-from tidegate.testing.store_kit import StoreConformance
-from tidegate_store_journal import JournalOptions, plugin
+from tidegate.testing.faulty_storage import FaultyDisk
+from tidegate.testing.store_kit import StoreConformance, StoreFullConformance
+from tidegate_store_journal import JournalOptions, JournalStore, plugin
 
 
 def factory() -> MessageStoreFactory:
@@ -72,6 +74,40 @@ class TestConformanceBuffered(TestConformance):
     @pytest.fixture
     def store_options(self) -> object:
         return options(journal_buffer_timeout=0.001, journal_buffer_size=4096)
+
+
+class OneDisk:
+    """Makes stores on a simulated disk."""
+
+    options_type: type = JournalOptions
+
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+
+    def create(self, context: StoreContext, options: object) -> MessageStore:
+        assert isinstance(options, JournalOptions)
+        return JournalStore(context, options, self.disk.start())
+
+
+class TestConformanceWhenFull(StoreFullConformance):
+    """Its disk has no room left."""
+
+    @pytest.fixture
+    def store_factory(self) -> OneDisk:
+        return OneDisk()
+
+    @pytest.fixture
+    def store_options(self) -> object:
+        return options()
+
+    @pytest.fixture
+    def limit_room(self, store_factory: OneDisk) -> Callable[[int | None], None]:
+        disk = store_factory.disk
+
+        def limit(room: int | None) -> None:
+            disk.capacity_bytes = 1 << 40 if room is None else disk.used_bytes() + room
+
+        return limit
 
 
 def test_the_entry_point_names_the_plugin() -> None:
