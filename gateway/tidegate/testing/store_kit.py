@@ -82,6 +82,8 @@ from tidegate.testing._portable_contents import contents, everything
 from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS, StoreMachine, by_key
 from tidegate.testing.memory_store import MemoryStore
 
+#: A store that takes longer to close hangs; in seconds.
+CLOSE_TIMEOUT: Final = 13.0
 #: A byte limit that no test reaches.
 ANY_SIZE: Final = 1 << 40
 
@@ -157,7 +159,7 @@ class StoreBox:
 
     async def restart(self, *, keep_acknowledged: bool = True) -> None:
         """Close the store and open the same contents again."""
-        await self.store.close()
+        await self.close()
         await self.open(keep_acknowledged=keep_acknowledged)
 
     async def write(
@@ -184,9 +186,10 @@ class StoreBox:
         return log
 
     async def close(self) -> None:
-        """Close whatever was made here."""
-        for store in self._made:
-            await store.close()
+        """Close whatever was made here. Raises: TimeoutError for a close that hangs."""
+        while self._made:
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._made.pop().close()
 
 
 class StoreConformance:
@@ -600,6 +603,18 @@ class StoreConformance:
         await box.close()
 
     @scenario
+    async def test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        record = InflightRecord("a", InflightDirection.IN, 1, InflightState.RECEIVED)
+        await box.open(PutSession(Session("a", 60)), PutInflight(record))
+        await box.write(RemoveSession("a"), PutSession(Session("a", 90)))
+        await box.restart()
+        assert list(box.state.inflight) == []
+        assert list(box.state.sessions) == [Session("a", 90)]
+        await box.close()
+
+    @scenario
     async def test_a_batch_that_was_only_written_survives_a_clean_restart(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -981,6 +996,29 @@ class StoreConformance:
 
         await asyncio.gather(write(), read())
         assert await box.sequences() == list(range(1, 501))
+        await box.close()
+
+    @scenario
+    async def test_a_batch_is_seen_whole_or_not_at_all(self, box: StoreBox) -> None:
+        """Whoever sees its first message must find its last one."""
+        await box.open(QUEUE, OTHER)
+        is_written = False
+
+        async def write() -> None:
+            nonlocal is_written
+            for first in range(1, 401, 4):
+                await box.write(
+                    *[add(number) for number in range(first, first + 3)], add(first + 3, 2)
+                )
+            is_written = True
+
+        async def read() -> None:
+            while not is_written:
+                seen = await box.sequences(1)
+                assert len(await box.sequences(2)) >= -(-len(seen) // 3)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(write(), read())
         await box.close()
 
     @scenario

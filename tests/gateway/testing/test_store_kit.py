@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from tidegate.spi import (
     PutBranch,
     RecordDelivery,
     RemoveBranch,
+    RemoveSession,
     StoreCapabilities,
     StoreContext,
     StoredMessage,
     WriteBatch,
 )
+from tidegate.testing import store_kit
 from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS
 from tidegate.testing.memory_store import MemoryStore, MemoryStoreFactory
 from tidegate.testing.store_kit import StoreBox, StoreConformance
@@ -115,6 +118,19 @@ class KeepsDuplicateIds(Without):
     kind = ForgetDuplicateIds
 
 
+class KeepsPacketIds(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        kept = dict(self._store.contents.inflight)
+        await self._store.write(batch)
+        if any(isinstance(known, RemoveSession) for known in batch.operations):
+            self._store.contents.inflight.update(kept)
+
+
+class HangsInClose(Broken):
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
 class NeverReleases(Broken):
     async def release_acknowledged(self, through: int) -> None:
         pass
@@ -159,6 +175,8 @@ kit = StoreConformance()
     [
         (ReversesPages, kit.test_messages_come_back_in_order_with_all_their_fields),
         (IgnoresByteLimit, kit.test_a_page_stops_before_its_bodies_exceed_the_byte_limit),
+        (WritesHalfOfABatch, kit.test_a_batch_is_seen_whole_or_not_at_all),
+        (KeepsPacketIds, kit.test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before),
         (WritesHalfOfABatch, kit.test_a_cancelled_write_leaves_all_of_its_batch_or_nothing),
         (ForgetsDeliveryCounts, kit.test_delivery_counts_belong_to_message_and_list),
         (
@@ -192,6 +210,18 @@ def test_the_kit_catches_a_store_that_breaks_the_contract(
     arguments = {name: None for name in names if name in test.__annotations__}
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test(box, **arguments)
+
+
+def test_a_close_that_hangs_ends_its_test_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store_kit.CLOSE_TIMEOUT < 15
+    monkeypatch.setattr(store_kit, "CLOSE_TIMEOUT", 0.1)
+    box = StoreBox(BrokenFactory(HangsInClose), None, tmp_path)  # type: ignore[arg-type]
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        kit.test_an_empty_batch_changes_nothing(box)
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(
