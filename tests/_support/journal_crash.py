@@ -88,7 +88,7 @@ class Profile(NamedTuple):
 
     Attributes: batches: how many at most; sizes: of bodies; staying: share of messages that nobody
         takes for long; small: share of batches with sessions, packet ids, retained messages;
-        unordered: share of batches in which a message is dropped or moved; streamed: share of
+        retained_bytes: of their bodies at least; unordered: share of batches in which a message is dropped or moved; streamed: share of
         messages whose body is streamed to a file of its own; checkpoints: share of
         batches behind which there is a cleanup; metadata: with a metadata store; prepare: makes the storage fit for the
         options (a ring for ASYNCIO, mappings for MAPPED).
@@ -99,6 +99,7 @@ class Profile(NamedTuple):
     sizes: tuple[int, ...] = (5, 800, 20_000)
     staying: float = 0.0
     small: float = 0.0
+    retained_bytes: int = 0
     unordered: float = 0.0
     streamed: float = 0.0
     checkpoints: float = 0.1
@@ -194,9 +195,9 @@ def large_bodies(store: JournalStore) -> LargeBodies:
     return bodies
 
 
-def retained(number: int, name: str) -> Message:
+def retained(number: int, name: str, size: int = 0) -> Message:
     """A retained message whose body says when it was set."""
-    return Message(f"topic://{name}", b"retained %d" % number)
+    return Message(f"topic://{name}", (b"retained %d" % number).ljust(size, b"."))
 
 
 def small_state(state: RecoveredState) -> Small:
@@ -324,8 +325,9 @@ class _Writer:
             del small["retained", f"topic://{client}"]
             operations.append(ClearRetained(f"topic://{client}"))
         else:
-            small["retained", f"topic://{client}"] = retained(number, client).body
-            operations.append(SetRetained(retained(number, client)))
+            message_kept = retained(number, client, self.profile.retained_bytes)
+            small["retained", f"topic://{client}"] = message_kept.body
+            operations.append(SetRetained(message_kept))
         if chance.random() < 0.1:
             for known in [key for key in small if key == ("session", client)]:
                 del small[known]

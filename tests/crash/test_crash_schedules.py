@@ -80,9 +80,18 @@ STREAMED = SPARSE._replace(
     unordered=0.3,
     streamed=0.3,
 )
+BULK = Profile(
+    "bulk: much small state, files of the bindings used again",
+    batches=90,
+    sizes=(5, 300),
+    small=0.9,
+    retained_bytes=9000,
+    checkpoints=0.3,
+)
 PROFILES = (
     Profile("steady: consumed in order", small=0.1),
     Profile("state: sessions, packet ids, retained", sizes=(5, 300), small=0.8, checkpoints=0.15),
+    BULK,
     Profile("unordered: dropped, moved, expired", unordered=0.8, staying=0.1),
     Profile("long: batches with data files of their own", sizes=(5, 90_000), batches=40),
     SPARSE,
@@ -219,6 +228,8 @@ CONTROLS = (
         "names",
         profile=FOLDERS,
     ),
+    Control("bulk-data", "small state without synced data", "sync", profile=BULK),
+    Control("bulk-names", "small state without synced names", "names", profile=BULK),
     Control("streamed-data", "large bodies without synced data", "sync", profile=STREAMED),
     Control("streamed-names", "large bodies without synced names", "names", profile=STREAMED),
 )

@@ -123,7 +123,7 @@ def _read(
     store_id = open_files(replay, names)
     if not store_id:
         raise StoreIOError(f"there is no journal in {directory}")
-    bindings = read_bindings(replay.storage, names, replay.index, mends=False)
+    # At once: the longer between the two, the more often the checkpoint names newer files.
     metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
@@ -131,11 +131,13 @@ def _read(
         loaded = None  # the data files say it all
     finally:
         metadata.close()
+    if loaded is not None:
+        check(replay, loaded, store_id)
+    bindings = read_bindings(replay.storage, names, replay.index, mends=False)
     if loaded is None:
         check_bindings(replay, bindings, store_id, None, goes_on=False)
         rebuild(replay, bindings.mark)
     else:
-        check(replay, loaded, store_id)
         check_bindings(replay, bindings, store_id, loaded, goes_on=False)
         restore(replay, loaded)
         replay.replay()
