@@ -7,12 +7,12 @@ the crash tests put faults under the engine.
 from __future__ import annotations
 
 from tidegate_store_journal.bodies.large import read_large
-from tidegate_store_journal.bodies.tidy import DestinationCompaction
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters, read_counters
 from tidegate_store_journal.log.storage import DirectoryStorage, File, MemoryStorage, Storage
 from tidegate_store_journal.options import JournalOptions
-from tidegate_store_journal.space.offline import compact_destination
+from tidegate_store_journal.space.tidy import DestinationCompaction
 from tidegate_store_journal.store import JournalStore
+from tidegate_store_journal.tools.offline import compact_destination
 from tidegate_store_journal.tools.why import FileReport, Holder, describe, inspect, why
 
 __all__ = [

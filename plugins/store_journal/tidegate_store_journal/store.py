@@ -48,7 +48,6 @@ from tidegate_store_journal.bodies.large import (
     LargeFiles,
 )
 from tidegate_store_journal.bodies.series import Series, SeriesPolicy
-from tidegate_store_journal.bodies.tidy import DestinationCompaction, Tidy
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.checkpoint.marker import seal_marker
@@ -61,18 +60,12 @@ from tidegate_store_journal.checkpoint.metadata import (
 from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES
 from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.losses import Losses, Lost, check_messages, lost_in_power_cut
 from tidegate_store_journal.index.reader import Reader
-from tidegate_store_journal.log.append import Appender, Tail
-from tidegate_store_journal.log.buffer import TimedBuffer
-from tidegate_store_journal.log.encode import encode_batch
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, FilePolicy
 from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
-from tidegate_store_journal.log.journaltypes import make_writer, open_directory
 from tidegate_store_journal.log.memory import LimitedMemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.log.writer import BatchWriter
 from tidegate_store_journal.options import (
     ALWAYS,
     NEVER,
@@ -86,12 +79,19 @@ from tidegate_store_journal.presets import (
     refuse_other_journal,
     require_directory,
 )
+from tidegate_store_journal.space.compact import compact_files
 from tidegate_store_journal.space.maintenance import Maintenance, RoomWatch
-from tidegate_store_journal.space.offline import compact_files
 from tidegate_store_journal.space.reclaim import Reclaim
+from tidegate_store_journal.space.tidy import DestinationCompaction, Tidy
 from tidegate_store_journal.start import recovery as _recovery
+from tidegate_store_journal.start.losses import Losses, Lost, check_messages, lost_in_power_cut
 from tidegate_store_journal.start.opening import recovered_state, usable_pool, usable_spares
 from tidegate_store_journal.start.recovery import ADVICE, Recovered
+from tidegate_store_journal.write.append import Appender, Tail
+from tidegate_store_journal.write.buffer import TimedBuffer
+from tidegate_store_journal.write.encode import encode_batch
+from tidegate_store_journal.write.journaltypes import make_writer, open_directory
+from tidegate_store_journal.write.writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
 

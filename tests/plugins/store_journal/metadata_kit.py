@@ -29,7 +29,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.checkpoint.metadata import METADATA_VERSION, Loaded, MetadataState
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.encode import encode_batch
+from tidegate_store_journal.write.encode import encode_batch
 
 STORE_ID = "0" * 32
 SUBSCRIPTION = Subscription(2, "c" * 600, "n", "topic://t", True)

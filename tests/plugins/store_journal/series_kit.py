@@ -9,7 +9,7 @@ from journal_kit import opened
 
 from tidegate.spi import AddMessage, Message
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal.bodies.tidy import Tidy
+from tidegate_store_journal.space.tidy import Tidy
 
 ALL = ("queue://>", "topic://>")
 

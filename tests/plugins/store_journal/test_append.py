@@ -20,8 +20,8 @@ from journal_kit import (
 )
 
 from tidegate.spi import StoreIOError
-from tidegate_store_journal.log import append as _append
-from tidegate_store_journal.log.encode import EncodedBatch, encode_batch
+from tidegate_store_journal.write import append as _append
+from tidegate_store_journal.write.encode import EncodedBatch, encode_batch
 
 
 def test_a_cancelled_write_keeps_its_place_and_the_next_one_follows_it(tmp_path: Path) -> None:

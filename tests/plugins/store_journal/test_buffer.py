@@ -8,7 +8,7 @@ import pytest
 from journal_kit import ack, add, message, run
 
 from tidegate.spi import Operation, SetRetained, StoreClosedError, StoreFullError
-from tidegate_store_journal.log.buffer import TimedBuffer, estimate
+from tidegate_store_journal.write.buffer import TimedBuffer, estimate
 
 LONG = 3600.0
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from journal_kit import run
 
-from tidegate_store_journal.log import caio as _caio
-from tidegate_store_journal.log.caio import CaioRing, open_ring
 from tidegate_store_journal.log.storage import DirectoryFile, DirectoryStorage
+from tidegate_store_journal.write import caio as _caio
+from tidegate_store_journal.write.caio import CaioRing, open_ring
 
 
 def made(tmp_path: Path) -> DirectoryFile:

@@ -19,7 +19,7 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.encode import encode_batch
+from tidegate_store_journal.write.encode import encode_batch
 
 RECORD = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
 

@@ -7,9 +7,9 @@ from journal_kit import ack, add, message
 from tidegate.spi import Operation
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.encode import EncodedBatch, decode_batch, encode_batch
 from tidegate_store_journal.log.format import BatchHeader, location_parts
 from tidegate_store_journal.space.copies import Found, encode_copies
+from tidegate_store_journal.write.encode import EncodedBatch, decode_batch, encode_batch
 
 
 class Source:

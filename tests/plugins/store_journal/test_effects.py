@@ -7,8 +7,8 @@ from journal_kit import ack, add, message
 from tidegate.spi import Discard, DiscardReason, Move, RecordDelivery
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.encode import decode_batch, encode_batch
 from tidegate_store_journal.log.format import BatchHeader
+from tidegate_store_journal.write.encode import decode_batch, encode_batch
 
 
 def contents(effects: Effects) -> dict[str, object]:

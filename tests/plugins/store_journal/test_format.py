@@ -47,13 +47,13 @@ from tidegate.spi import (
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.encode import decode_batch, encode_batch
 from tidegate_store_journal.log.format import (
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
     FILE_HEADER_BYTES,
     FormatError,
 )
+from tidegate_store_journal.write.encode import decode_batch, encode_batch
 
 GOLDEN = Path(__file__).parent / "golden"
 NAME = "version-1.hex"

@@ -19,8 +19,8 @@ from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.pending import SEAL_ENTRIES
 from tidegate_store_journal.index.pieces import Piece
-from tidegate_store_journal.log.encode import encode_batch
 from tidegate_store_journal.log.format import location
+from tidegate_store_journal.write.encode import encode_batch
 
 
 class Loaded:

@@ -29,12 +29,12 @@ from journal_kit import (
 
 from tidegate.spi import Durability, SyncedFor, WriteBatch
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal.log.journaltypes import make_writer, open_directory
 from tidegate_store_journal.log.mapped import MappedStorage
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.log.ringwriter import RingWriter
 from tidegate_store_journal.log.storage import MemoryStorage
-from tidegate_store_journal.log.writer import Writer
+from tidegate_store_journal.write.journaltypes import make_writer, open_directory
+from tidegate_store_journal.write.ringwriter import RingWriter
+from tidegate_store_journal.write.writer import Writer
 
 PLAIN, TRANSACTION = SyncedFor.SINGLE, SyncedFor.TRANSACTION
 

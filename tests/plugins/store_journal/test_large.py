@@ -42,9 +42,9 @@ from tidegate_store_journal.bodies.large import LARGE_THREADS, LargeFiles, file_
 from tidegate_store_journal.index.acklog import ROW_BYTES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.encode import encode_batch
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
+from tidegate_store_journal.write.encode import encode_batch
 
 SIZE = 300 * KB
 
@@ -1017,7 +1017,7 @@ def test_free_files_are_the_first_to_go_when_the_disk_is_short(tmp_path: Path) -
 def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_store_journal.bodies.references.LOOSE_BYTES_MAX", 2 * SIZE)
+    monkeypatch.setattr("tidegate_store_journal.index.largereferences.LOOSE_BYTES_MAX", 2 * SIZE)
 
     async def scenario() -> None:
         store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)
@@ -1038,7 +1038,7 @@ def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
 def test_bodies_that_nobody_takes_make_a_checkpoint_due_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_store_journal.bodies.references.LOOSE_BYTES_MAX", 2 * SIZE)
+    monkeypatch.setattr("tidegate_store_journal.index.largereferences.LOOSE_BYTES_MAX", 2 * SIZE)
 
     async def scenario() -> None:
         store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.spi import LargeBody
-from tidegate_store_journal.bodies.references import LargeReferences, body_bytes_of
+from tidegate_store_journal.index.largereferences import LargeReferences, body_bytes_of
 from tidegate_store_journal.log.format import MASK_32
 
 ONE, TWO = LargeBody("one", 10), LargeBody("two", 20)
@@ -28,7 +28,7 @@ def test_a_body_is_loose_when_the_last_message_is_gone() -> None:
 def test_bytes_of_loose_bodies_are_told_once_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate_store_journal.bodies.references.LOOSE_BYTES_MAX", 40)
+    monkeypatch.setattr("tidegate_store_journal.index.largereferences.LOOSE_BYTES_MAX", 40)
     told: list[int] = []
     references = LargeReferences()
     references.watch_loose(lambda: told.append(len(references.loose)))

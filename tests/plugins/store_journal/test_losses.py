@@ -16,8 +16,8 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal.index.losses import Lost, find_lost
 from tidegate_store_journal.start.damage import Damage
+from tidegate_store_journal.start.losses import Lost, find_lost
 
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
 

@@ -20,8 +20,8 @@ from tidegate.spi import (
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.plugin import JournalStoreFactory
-from tidegate_store_journal.space import offline as _offline
-from tidegate_store_journal.space.offline import compact, rebuild_index, space_of
+from tidegate_store_journal.tools import offline as _offline
+from tidegate_store_journal.tools.offline import compact, rebuild_index, space_of
 
 NEVER: dict[str, Any] = {"journal_compact_min_files": 0, "journal_max_file_length": 64 * KB}
 

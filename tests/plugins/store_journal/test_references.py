@@ -15,9 +15,9 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.references import FileUse
-from tidegate_store_journal.log.encode import encode_batch
 from tidegate_store_journal.log.format import FILE_SHIFT
 from tidegate_store_journal.space.copies import Found, encode_copies
+from tidegate_store_journal.write.encode import encode_batch
 
 
 class Loaded:

@@ -9,9 +9,9 @@ import logging
 import pytest
 from journal_kit import ShuffledRing, run
 
-from tidegate_store_journal.log.ringwriter import RingWriter, cut
 from tidegate_store_journal.log.storage import MemoryFile
-from tidegate_store_journal.log.writer import Request
+from tidegate_store_journal.write.ringwriter import RingWriter, cut
+from tidegate_store_journal.write.writer import Request
 
 
 class FailingFile(MemoryFile):

@@ -17,7 +17,7 @@ from tidegate.spi import (
     SetRetained,
 )
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.encode import encode_batch
+from tidegate_store_journal.write.encode import encode_batch
 
 
 class Loaded:

@@ -45,8 +45,8 @@ from tidegate.spi import (
     StoreLockedError,
 )
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.writer import BACKGROUND_SYNC_SECONDS
 from tidegate_store_journal.options import NEVER, PERIODIC
+from tidegate_store_journal.write.writer import BACKGROUND_SYNC_SECONDS
 
 
 async def until(condition: object) -> None:

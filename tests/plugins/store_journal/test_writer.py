@@ -13,7 +13,7 @@ import pytest
 from journal_kit import run
 
 from tidegate_store_journal.log.storage import MemoryFile
-from tidegate_store_journal.log.writer import Request, Writer
+from tidegate_store_journal.write.writer import Request, Writer
 
 
 class RecordingFile(MemoryFile):

@@ -34,7 +34,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.bodies.free import FREE_BYTES_MAX, FreeFiles
 from tidegate_store_journal.bodies.recent import RECENT_BYTES_MAX, RecentBodies
-from tidegate_store_journal.bodies.references import LargeReferences
+from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.log.files import FULL_ERRNOS, NO_HANDLE_ERRNOS
 from tidegate_store_journal.log.format import crc32c
 from tidegate_store_journal.log.storage import File, Storage, open_regular

@@ -28,10 +28,10 @@ from tidegate.spi import AddDuplicateId, ForgetDuplicateIds, Operation
 from tidegate_store_journal.index.smallstate import SmallKey
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, make_padded, reuse
-from tidegate_store_journal.log.encode import PUTTING, encode_operation
 from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, BINDINGS, DATA_OFFSET, END_MARK
 from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
 from tidegate_store_journal.log.walk import Unproven
+from tidegate_store_journal.write.encode import PUTTING, encode_operation
 
 logger = logging.getLogger("tidegate.store.journal")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidegate_store_journal.bodies.references import LargeReferences
 from tidegate_store_journal.index.acklog import AckBlock, AckLog
+from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.index.pending import PendingList
 from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
 

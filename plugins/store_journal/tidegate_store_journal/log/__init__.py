@@ -1,1 +1,1 @@
-"""The log itself: bytes, data files, writers. Everything that is on disk goes through here."""
+"""What is on disk: the format, the storages, data files and how they are walked."""

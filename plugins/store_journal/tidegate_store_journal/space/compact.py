@@ -15,16 +15,17 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from tidegate.spi import CorruptRecordError, StoreError
+from tidegate.spi import CorruptRecordError, Progress, StoreError
+from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
-from tidegate_store_journal.log.append import Appender
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.encode import EncodedBatch
 from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import MASK_32, location_parts
 from tidegate_store_journal.space.copies import RECORD_OVERHEAD_BYTES, Found, encode_copies
+from tidegate_store_journal.write.append import Appender
+from tidegate_store_journal.write.encode import EncodedBatch
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -283,3 +284,45 @@ class _NothingLeftError(Exception):
 
 class _NoRoomError(StoreError):
     """The copy would need the last file there is."""
+
+
+async def compact_files(
+    index: Index,
+    files: DataFiles,
+    reader: Reader,
+    appender: Appender,
+    checkpointer: Checkpointer,
+    *,
+    percentage: int,
+    progress: Progress,
+) -> int:
+    """Empty every data file of which less than *percentage* is alive, the emptiest first.
+
+    For a store that nobody else works with. Returns: data files put away.
+    Raises: OSError, StoreError.
+    """
+    put_away = await checkpointer.run(cleanup=True, force=True)
+    compactor = Compactor(
+        index,
+        files,
+        reader,
+        appender,
+        checkpointer.rows,
+        is_urgent=lambda: True,
+        is_stopped=lambda: False,
+    )
+    tail = appender.tail.file
+    victims = [
+        (index.files[file.file_id].live_bytes / file.length, file.first_batch, file)
+        for file in files.used()
+        if file is not tail
+        and file.file_id in index.files
+        and index.files[file.file_id].live_bytes * 100 < percentage * file.length
+    ]
+    for done, (_, _, file) in enumerate(sorted(victims, key=lambda item: item[:2])):
+        progress("compacting data files", done, len(victims))
+        if not await compactor.compact(file):
+            logger.warning("a data file could not be emptied name=%s", file.name)
+        put_away += await checkpointer.run(cleanup=True)
+    progress("compacting data files", len(victims), len(victims))
+    return put_away

@@ -14,7 +14,6 @@ from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.encode import EncodedBatch, mark_shared
 from tidegate_store_journal.log.format import (
     MASK_32,
     RECORD_HEADER_BYTES,
@@ -22,6 +21,7 @@ from tidegate_store_journal.log.format import (
     location,
     pack_integers,
 )
+from tidegate_store_journal.write.encode import EncodedBatch, mark_shared
 
 #: What a record takes besides the message: its header and two or three further lists.
 RECORD_OVERHEAD_BYTES: Final = RECORD_HEADER_BYTES + 24

@@ -13,10 +13,10 @@ from typing import Final
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
-from tidegate_store_journal.log.append import Appender
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.space.compact import Compactor, choose
+from tidegate_store_journal.write.append import Appender
 
 #: Of the current data file. When this much is written, compaction makes no pauses any more.
 _URGENT_SHARE: Final = 0.7

@@ -20,12 +20,12 @@ from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError, NoMetadata
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.losses import Lost, find_lost, missing_files
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.log.storage import Storage
 from tidegate_store_journal.start.bindings import keep_damaged, read_bindings
+from tidegate_store_journal.start.losses import Lost, find_lost, missing_files
 from tidegate_store_journal.start.lossreport import LossReport
 from tidegate_store_journal.start.quarantine import Quarantine
 from tidegate_store_journal.start.rebuild import rebuild

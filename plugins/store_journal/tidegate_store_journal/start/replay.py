@@ -16,7 +16,6 @@ from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile, using
-from tidegate_store_journal.log.encode import decode_batch
 from tidegate_store_journal.log.files import FULL_ERRNOS
 from tidegate_store_journal.log.format import (
     BATCH_HEADER_BYTES,
@@ -27,6 +26,7 @@ from tidegate_store_journal.log.format import (
 )
 from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name
 from tidegate_store_journal.log.walk import Batch, Remains, Unproven, remains, walk
+from tidegate_store_journal.write.encode import decode_batch
 
 _ZEROS_BYTES: Final = 4 << 20
 

@@ -184,7 +184,7 @@ def compact(
             raise ConfigError("--destination goes with neither --below nor --delete-free")
         _compact_destination(host, store, destination, as_json)
         return
-    from tidegate_store_journal.space import offline as _offline
+    from tidegate_store_journal.tools import offline as _offline
 
     before, after = _offline_only(
         store,
@@ -214,7 +214,7 @@ def rebuild_index(
     Everything comes from the data files. The gateway must not run. When the files
     are damaged the old one stays.
     """
-    from tidegate_store_journal.space import offline as _offline
+    from tidegate_store_journal.tools import offline as _offline
 
     host: CommandHost = context.obj
     store = find_store(host, config, directory)
@@ -359,7 +359,7 @@ def _inspect_json(found: JournalReport) -> dict[str, Any]:
 def _compact_destination(
     host: CommandHost, store: ConfiguredStore, destination: str, as_json: bool
 ) -> None:
-    from tidegate_store_journal.space import offline as _offline
+    from tidegate_store_journal.tools import offline as _offline
 
     done = _offline_only(
         store, lambda: _offline.compact_destination(store, host.progress(), destination)

@@ -8,12 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tidegate_store_journal.log.caio import open_ring
 from tidegate_store_journal.log.mapped import MappedStorage, map_directory
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage
-from tidegate_store_journal.log.ringwriter import Ring, RingWriter
 from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage, Storage
-from tidegate_store_journal.log.writer import BACKGROUND_SYNC_SECONDS, BatchWriter, Writer
 from tidegate_store_journal.options import (
     ALWAYS,
     ASYNCIO,
@@ -22,6 +19,9 @@ from tidegate_store_journal.options import (
     PERIODIC,
     JournalOptions,
 )
+from tidegate_store_journal.write.caio import open_ring
+from tidegate_store_journal.write.ringwriter import Ring, RingWriter
+from tidegate_store_journal.write.writer import BACKGROUND_SYNC_SECONDS, BatchWriter, Writer
 
 logger = logging.getLogger("tidegate.store.journal")
 

@@ -19,11 +19,11 @@ from tidegate_store_journal.bodies.series import Series, item_of
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
-from tidegate_store_journal.log.append import Appender
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.space.compact import Compactor
+from tidegate_store_journal.write.append import Appender
 
 logger = logging.getLogger("tidegate.store.journal")
 

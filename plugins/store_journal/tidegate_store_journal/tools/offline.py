@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 from tidegate.spi import ConfiguredStore, Progress, StoreIOError
-from tidegate_store_journal.bodies.tidy import DestinationCompaction
-from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
-from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.reader import Reader
-from tidegate_store_journal.log.append import Appender
-from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.space.compact import Compactor
+from tidegate_store_journal.space.tidy import DestinationCompaction
 from tidegate_store_journal.start.recovery import FREE_NAME
+from tidegate_store_journal.store import JournalStore
 from tidegate_store_journal.tools.located import directory_of
-
-logger = logging.getLogger("tidegate.store.journal")
 
 #: Where the old metadata waits during a rebuild.
 ASIDE: Final = "metadata.before"
@@ -50,48 +42,6 @@ class Rebuilt:
     notes: tuple[str, ...]
 
 
-async def compact_files(
-    index: Index,
-    files: DataFiles,
-    reader: Reader,
-    appender: Appender,
-    checkpointer: Checkpointer,
-    *,
-    percentage: int,
-    progress: Progress,
-) -> int:
-    """Empty every data file of which less than *percentage* is alive, the emptiest first.
-
-    For a store that nobody else works with. Returns: data files put away.
-    Raises: OSError, StoreError.
-    """
-    put_away = await checkpointer.run(cleanup=True, force=True)
-    compactor = Compactor(
-        index,
-        files,
-        reader,
-        appender,
-        checkpointer.rows,
-        is_urgent=lambda: True,
-        is_stopped=lambda: False,
-    )
-    tail = appender.tail.file
-    victims = [
-        (index.files[file.file_id].live_bytes / file.length, file.first_batch, file)
-        for file in files.used()
-        if file is not tail
-        and file.file_id in index.files
-        and index.files[file.file_id].live_bytes * 100 < percentage * file.length
-    ]
-    for done, (_, _, file) in enumerate(sorted(victims, key=lambda item: item[:2])):
-        progress("compacting data files", done, len(victims))
-        if not await compactor.compact(file):
-            logger.warning("a data file could not be emptied name=%s", file.name)
-        put_away += await checkpointer.run(cleanup=True)
-    progress("compacting data files", len(victims), len(victims))
-    return put_away
-
-
 def compact(
     store: ConfiguredStore, progress: Progress, *, percentage: int, delete_free: bool
 ) -> tuple[Space, Space]:
@@ -107,10 +57,7 @@ def compact(
 async def _compact(
     store: ConfiguredStore, directory: Path, progress: Progress, percentage: int, delete_free: bool
 ) -> tuple[Space, Space]:
-    # It imports this module for what it does.
-    from tidegate_store_journal.store import JournalStore
-
-    journal = cast("JournalStore", store.create(progress=progress))
+    journal = store.create(progress=progress)
     assert isinstance(journal, JournalStore)
     try:
         await journal.open()
@@ -134,8 +81,6 @@ def compact_destination(
 async def _compact_destination(
     store: ConfiguredStore, progress: Progress, destination: str
 ) -> DestinationCompaction:
-    from tidegate_store_journal.store import JournalStore
-
     journal = cast("JournalStore", store.create(progress=progress))
     try:
         await journal.open()

@@ -35,10 +35,10 @@ from tidegate.spi import (
     RemoveSubscription,
     SetRetained,
 )
-from tidegate_store_journal.bodies.references import body_bytes_of
 from tidegate_store_journal.index.acklog import decode_block
 from tidegate_store_journal.index.effects import AddReference, Effects
 from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.largereferences import body_bytes_of
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import (
     ADD,

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 from tidegate_store_journal.log.files import FULL_ERRNOS
 from tidegate_store_journal.log.storage import File
-from tidegate_store_journal.log.writer import BackgroundSyncs, Request
+from tidegate_store_journal.write.writer import BackgroundSyncs, Request
 
 logger = logging.getLogger("tidegate.store.journal")
 

@@ -15,9 +15,9 @@ from asyncio import AbstractEventLoop
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidegate_store_journal.log.ringwriter import Completed
 from tidegate_store_journal.log.storage import DirectoryFile, File
-from tidegate_store_journal.log.writer import HAND_OVER_BYTES_MIN
+from tidegate_store_journal.write.ringwriter import Completed
+from tidegate_store_journal.write.writer import HAND_OVER_BYTES_MIN
 
 if TYPE_CHECKING:
     from caio.linux_uring import Operation

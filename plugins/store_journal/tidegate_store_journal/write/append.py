@@ -24,7 +24,6 @@ from typing import Final, Protocol
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.encode import EncodedBatch
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.format import (
     BATCH_BYTES_MAX,
@@ -33,7 +32,8 @@ from tidegate_store_journal.log.format import (
     END_MARK,
     encode_batch_header,
 )
-from tidegate_store_journal.log.writer import BatchWriter, Request
+from tidegate_store_journal.write.encode import EncodedBatch
+from tidegate_store_journal.write.writer import BatchWriter, Request
 
 logger = logging.getLogger("tidegate.store.journal")
 

@@ -1,0 +1,1 @@
+"""Writing: batches, encoded and appended, and the writers that put them on disk."""
