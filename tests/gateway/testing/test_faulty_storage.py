@@ -555,7 +555,7 @@ async def test_the_journal_on_it_keeps_what_it_confirmed(seed: int, tmp_path: Pa
         storage = as_journal_storage(disk.start(faults))
         return JournalStore(StoreContext(tmp_path, "test"), options, storage)
 
-    store = make(Faults(cut_at_sync=12 + seed * 3))
+    store = make(Faults(cut_at_sync=31 + seed * 3))
     await store.open()
     confirmed, unsure = await fill_until_the_power_goes(store)
     assert unsure, "the power went"

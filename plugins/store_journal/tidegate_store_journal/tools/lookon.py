@@ -131,13 +131,12 @@ def _read(
         loaded = None  # the data files say it all
     finally:
         metadata.close()
-    if loaded is not None:
-        check(replay, loaded, store_id)
     bindings = read_bindings(replay.storage, names, replay.index, mends=False)
     if loaded is None:
         check_bindings(replay, bindings, store_id, None, goes_on=False)
         rebuild(replay, bindings.mark)
     else:
+        check(replay, loaded, store_id)  # names the destinations of what is missing
         check_bindings(replay, bindings, store_id, loaded, goes_on=False)
         restore(replay, loaded)
         replay.replay()
