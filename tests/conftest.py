@@ -43,6 +43,12 @@ def pytest_cmdline_main() -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True)
+def commands_write_to_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest-xdist tells its workers how wide the terminal is; no command is to fold its tables by that."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def the_log_is_as_it_was() -> Iterator[None]:
     """A command configures the log of its process, which here is that of all tests."""
     loggers = [logging.getLogger(name) for name in (None, "asyncio", "py4j", "pyspark")]
