@@ -207,7 +207,7 @@ def acknowledged_message(row: Row) -> AcknowledgedMessage:
         raise CorruptRecordError(str(error), location=f"acknowledged row {ack}") from error
 
 
-def message(body: bytes, rest: bytes, sequence: int = 0) -> Message:
+def message(body: Any, rest: bytes, sequence: int = 0) -> Message:
     """Put a message together again. Raises: CorruptRecordError."""
     try:
         value = _decode_message(rest)
