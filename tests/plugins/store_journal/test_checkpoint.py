@@ -24,6 +24,7 @@ from journal_kit import (
 
 from tidegate.spi import PutSession, RecordDelivery, Session
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.checkpoint.checkpoint import RESERVE_BYTES, RESERVE_NAME, Checkpointer
 
 
@@ -109,9 +110,14 @@ async def test_dead_files_are_used_again_and_acknowledgements_keep_none(tmp_path
 
 @pytest.mark.parametrize("with_live_list", [True, False])
 async def test_an_acknowledgement_outlives_the_file_it_was_written_in(
-    tmp_path: Path, with_live_list: bool
+    tmp_path: Path, with_live_list: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the metadata store. The control run without live lists shows what they are for."""
+    if not with_live_list:
+        carry = Bindings.carry
+        monkeypatch.setattr(
+            Bindings, "carry", lambda self, small, mark, _=None: carry(self, small, mark)
+        )
     storage = CrashStorage()
     store, _ = await opened(tmp_path, storage, keep=True)
     await write(store, *[add(item, size=3000) for item in (1, 2, 3)], add(4, 1, 2, size=3000))
@@ -122,12 +128,8 @@ async def test_an_acknowledgement_outlives_the_file_it_was_written_in(
     await write(store, ack(*range(20, 30)))
     await store.release_acknowledged(22)
     assert await checkpointer_of(store).run(cleanup=True) == 1
-    files = [name for name in storage.list() if name.endswith((".data", ".live"))]
-    assert "journal-0000000001.live" in files
     after = storage.crash()
     await store.close()
-    if not with_live_list:
-        after.unlink("journal-0000000001.live")
     store, state = await opened(tmp_path, after, keep=True)
     found = await pending(store)
     if with_live_list:

@@ -135,6 +135,10 @@ class Checkpointer:
                     for file in gone:
                         if self._files.get(file.file_id) is None:
                             self._index.forget_file(file.file_id)
+                if self._bindings is not None:
+                    # Not when that failed: a file that is still there still needs its live list.
+                    forget, ids = self._bindings.forget, [file.file_id for file in gone]
+                    await loop.run_in_executor(self._executor, forget, ids)
             return len(gone)
 
     async def _sweep(self, loose: set[str]) -> None:
@@ -297,8 +301,6 @@ class Checkpointer:
             write()
 
     def _write_all(self, work: _Work) -> None:
-        if self._bindings is not None:
-            self._bindings.forget(work.changes.files_gone)
         if work.mark is not None:
             assert self._bindings is not None
             self._bindings.carry(work.changes.small, work.mark, work.lives)
