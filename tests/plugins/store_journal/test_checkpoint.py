@@ -182,9 +182,9 @@ async def test_a_live_list_that_is_new_enough_is_not_written_again(
     await checkpointer_of(store).run(cleanup=True)
     await write(store, ack(*range(80, 89)))
     await checkpointer_of(store).run(cleanup=True)
-    after = storage.crash()
+    last = after.crash()
     await store.close()
-    store, _ = await opened(tmp_path, after)
+    store, _ = await opened(tmp_path, last)
     assert await pending(store) == [89]
     await store.close()
 
