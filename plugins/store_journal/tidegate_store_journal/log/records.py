@@ -100,13 +100,15 @@ class Kind:
         self.operation = operation
         self.puts = puts
         self._fields = fields
-        self._value = attrgetter(*fields) if fields else lambda _: None
+        self._value: Callable[[Any], object] = attrgetter(*fields) if fields else _nil
         self._list_of = attrgetter(of) if of else None
         self._own_list = of if "." not in of else ""
         types = {field.name: field.type for field in msgspec.structs.fields(operation)}
         shapes = tuple(types[name] for name in fields)
         shape = shapes[0] if len(shapes) == 1 else GenericAlias(tuple, shapes)
-        self._read = msgspec.msgpack.Decoder(shape).decode if fields else lambda _: ()
+        self._read: Callable[[bytes], Any] = (
+            msgspec.msgpack.Decoder(shape).decode if fields else _nil
+        )
 
     def encode(self, operation: Any) -> bytes:
         """The record."""
@@ -115,18 +117,22 @@ class Kind:
 
     def decode(self, record: Record) -> Operation:
         """The inverse. Raises: msgspec.DecodeError."""
-        value: Any = self._read(record.payload)
-        values = (value,) if len(self._fields) == 1 else value
-        fields = dict(zip(self._fields, values, strict=True))
+        value = self._read(record.payload)
+        values = value if len(self._fields) > 1 else (value,)[: len(self._fields)]
+        fields: dict[str, Any] = dict(zip(self._fields, values, strict=True))
         if self._own_list:
             fields[self._own_list] = record.pending_list
         return self.operation(**fields)
 
 
+def _nil(_: object) -> None:
+    return None
+
+
 class _MoveKind(Kind):
     """A message with where it comes from in front of it. A large one has a type of its own."""
 
-    def encode(self, operation: Move) -> bytes:
+    def encode(self, operation: Any) -> bytes:
         message, large = operation.message, operation.message.large
         return encode_record(
             self.type if large is None else self.type | LARGE_BIT,
