@@ -20,6 +20,7 @@ from tidegate_store_journal.log.format import (
     BatchHeader,
     FormatError,
 )
+from tidegate_store_journal.log.records import decode_operation
 from tidegate_store_journal.log.storage import Storage, fresh_name
 from tidegate_store_journal.log.walk import Batch, walk
 from tidegate_store_journal.start.lossreport import LossReport
@@ -182,7 +183,7 @@ class _Reader:
                     places.pop((LiveList, file_id), None)
                     places[LiveList, file_id] = at << 32 | size
                     continue
-                index.apply_small(_format.decode_operation(record), size)
+                index.apply_small(decode_operation(record), size)
                 for key, count in index.changed.items():
                     places.pop(key, None)
                     if count:
