@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from tidegate.spi.branches import Branch, BranchId
 from tidegate.spi.messages import Message
+from tidegate.spi.storage.branches import Branch, BranchId
 
 #: Identity of a pending list: a positive integer given by the broker, stable over restarts, never
 #: reused. A queue has one list, every stored subscription has one.

@@ -20,10 +20,10 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from tidegate.spi.branches import Branch
-from tidegate.spi.large import LargeBodies
 from tidegate.spi.messages import Message, StoredMessage
-from tidegate.spi.operations import (
+from tidegate.spi.storage.branches import Branch
+from tidegate.spi.storage.large import LargeBodies
+from tidegate.spi.storage.operations import (
     DuplicateId,
     InflightRecord,
     PendingListId,

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tidegate_sink_spark._driver import CommitError, MarkMovedError, TableState
-from tidegate_sink_spark._durable import sync_commits
+from tidegate_sink_spark.job.driver import CommitError, MarkMovedError, TableState
+from tidegate_sink_spark.job.durable import sync_commits
 
 #: Column definitions; the same as ``_arrow.SCHEMA``.
 COLUMNS: Final = (
@@ -90,7 +90,7 @@ def create_statement(table: str, layout: str) -> str:
 
 
 class DeltaTable:
-    """A :class:`tidegate_sink_spark._driver.Table` that is a Delta table."""
+    """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table."""
 
     def __init__(self, spark: Any, table: str, layout: str, app_id: str) -> None:
         """Opens the table and creates it when it is missing. Raises: CommitError."""
@@ -117,7 +117,7 @@ class DeltaTable:
             )
 
     def state(self) -> TableState:
-        """See :meth:`tidegate_sink_spark._driver.Table.state`. Raises: CommitError."""
+        """See :meth:`tidegate_sink_spark.job.driver.Table.state`. Raises: CommitError."""
         with _spark_errors("the table's mark cannot be read"):
             state = self._state()
         if self._directory is not None and state.version > self._synced:
@@ -145,7 +145,7 @@ class DeltaTable:
     def append(
         self, paths: Sequence[Path], *, after: int, through: int, overlaps: bool, metadata: str
     ) -> None:
-        """See :meth:`tidegate_sink_spark._driver.Table.append`."""
+        """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
         with self._locked(), _spark_errors("the commit failed"):
             mark = self._state().mark
             if mark > after:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tidegate.spi import AcknowledgedMessage, AcknowledgedReader, StoreClosedError, StoreError
-from tidegate_sink_spark import _arrow
-from tidegate_sink_spark._storage import StagingDirectory
+from tidegate_sink_spark.staging import arrow
+from tidegate_sink_spark.staging.storage import StagingDirectory
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Staging:
         limits: StagingLimits,
         *,
         gateway_name: str,
-        write_parquet: _arrow.ParquetWriter = _arrow.write_parquet,
+        write_parquet: arrow.ParquetWriter = arrow.write_parquet,
     ) -> None:
         self._reader = reader
         self._limits = limits
@@ -193,7 +193,7 @@ class Staging:
             now = asyncio.get_running_loop().time()
             segment = _Segment(rows[0].ack_sequence, now + self._limits.segment_interval)
         segment.rows += rows
-        segment.size_bytes += sum(map(_arrow.row_bytes, rows))
+        segment.size_bytes += sum(map(arrow.row_bytes, rows))
         if len(segment.rows) >= CHUNK_ROWS:
             await self._build(segment)
         return segment
@@ -204,7 +204,7 @@ class Staging:
         for start in range(0, len(rows), CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS]
             batch = await self._in_thread(
-                lambda chunk=chunk: _arrow.build_batch(chunk, gateway_id, epoch)
+                lambda chunk=chunk: arrow.build_batch(chunk, gateway_id, epoch)
             )
             segment.batches.append(batch)
             segment.built += len(chunk)

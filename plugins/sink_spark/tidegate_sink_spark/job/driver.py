@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from tidegate_sink_spark._arrow import check_file
-from tidegate_sink_spark._files import StagedFile, choose, list_staged
 from tidegate_sink_spark._protocol import Command, Failed, Gap, Mark, Report, Stopped, Unreadable
+from tidegate_sink_spark.staging.arrow import check_file
+from tidegate_sink_spark.staging.files import StagedFile, choose, list_staged
 
 #: Upper bounds of one commit, so that a long backlog is worked off in steps of some seconds and
 #: each step's progress is kept. Rows: 143 thousand rows/s were measured.

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate_sink_spark import _arrow
-from tidegate_sink_spark._files import (
+from tidegate_sink_spark.staging import arrow
+from tidegate_sink_spark.staging.files import (
     StagedFile,
     is_temporary,
     list_staged,
@@ -46,7 +46,7 @@ class StagingDirectory:
     """Immutable Parquet files of one log, named by their range."""
 
     def __init__(
-        self, directory: Path, *, write_parquet: _arrow.ParquetWriter = _arrow.write_parquet
+        self, directory: Path, *, write_parquet: arrow.ParquetWriter = arrow.write_parquet
     ) -> None:
         self.directory = directory
         self._write_parquet = write_parquet
@@ -80,7 +80,7 @@ class StagingDirectory:
             return "released"
         if file.lo > position + 1:
             return "behind-a-missing-range"
-        return _arrow.check_file(file.path, file.lo, file.hi)
+        return arrow.check_file(file.path, file.lo, file.hi)
 
     def seal(self, lo: int, hi: int, batches: Sequence[Any]) -> StagedFile:
         """Write *batches* as the file for *lo* to *hi*. Raises: OSError; then nothing is left."""

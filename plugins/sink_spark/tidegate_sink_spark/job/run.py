@@ -1,4 +1,4 @@
-"""The Spark job's process: ``python -m tidegate_sink_spark._job``, started by the sink.
+"""The Spark job's process: ``python -m tidegate_sink_spark.job.run``, started by the sink.
 
 stdin: its :class:`~tidegate_sink_spark._protocol.JobConfig`, then commands; the end of stdin means
 that the gateway died, and then the job and its Java machine must not live on. stdout: reports.
@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from tidegate_sink_spark._driver import CommitError, Driver
 from tidegate_sink_spark._protocol import (
     Command,
     Failed,
@@ -29,8 +28,9 @@ from tidegate_sink_spark._protocol import (
     decode_config,
     encode_line,
 )
-from tidegate_sink_spark._session import start_session
-from tidegate_sink_spark._table import DeltaTable, application_id
+from tidegate_sink_spark.job.driver import CommitError, Driver
+from tidegate_sink_spark.job.session import start_session
+from tidegate_sink_spark.job.table import DeltaTable, application_id
 
 
 def main() -> int:
