@@ -28,7 +28,7 @@ from tidegate.spi import (
     StoredMessage,
     Subscription,
 )
-from tidegate_store_jdbc._adapter import Row
+from tidegate_store_jdbc.database.adapter import Row
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ import typer
 from tidegate.spi import CommandHost, ConfigError, ConfiguredStore
 
 if TYPE_CHECKING:
-    from tidegate_store_jdbc._manager import Manager
+    from tidegate_store_jdbc.tools.manager import Manager
 
 T = TypeVar("T")
 
@@ -178,12 +178,12 @@ def mask(
     """
     import os
 
-    from tidegate_store_jdbc import _secrets
     from tidegate_store_jdbc._options import JdbcOptions
+    from tidegate_store_jdbc.database import secrets
 
     directory = Path.cwd()
     options = JdbcOptions()
-    if key_file is None and (config is not None or not os.environ.get(_secrets.KEY_VARIABLE)):
+    if key_file is None and (config is not None or not os.environ.get(secrets.KEY_VARIABLE)):
         store = _store(context, config)
         directory = store.data_directory
         assert isinstance(store.options, JdbcOptions)
@@ -193,9 +193,9 @@ def mask(
     if new_key:
         if not options.mask_key_file:
             raise ConfigError("--new-key needs --key-file, or store.mask_key_file", key="key-file")
-        _secrets.new_key(directory / options.mask_key_file)
-    secret = _secrets.mask_key(options, directory, os.environ)
-    typer.echo(_secrets.mask(_read_secret(), secret))
+        secrets.new_key(directory / options.mask_key_file)
+    secret = secrets.mask_key(options, directory, os.environ)
+    typer.echo(secrets.mask(_read_secret(), secret))
 
 
 def _read_secret() -> str:
@@ -213,7 +213,7 @@ def _read_secret() -> str:
 
 
 def _store(context: typer.Context, config: Path | None) -> ConfiguredStore:
-    from tidegate_store_jdbc._manager import jdbc_options
+    from tidegate_store_jdbc.tools.manager import jdbc_options
 
     host: CommandHost = context.obj
     found = host.store(config)
@@ -222,8 +222,8 @@ def _store(context: typer.Context, config: Path | None) -> ConfiguredStore:
 
 
 def _where(store: ConfiguredStore) -> str:
-    from tidegate_store_jdbc._manager import jdbc_options
-    from tidegate_store_jdbc._url import parse_url
+    from tidegate_store_jdbc.database.url import parse_url
+    from tidegate_store_jdbc.tools.manager import jdbc_options
 
     options = jdbc_options(store)
     names = (
@@ -236,15 +236,15 @@ def _where(store: ConfiguredStore) -> str:
 
 def _is_missing_file(store: ConfiguredStore) -> bool:
     """Whether it is an embedded database without a file: asking would make it."""
-    from tidegate_store_jdbc._manager import jdbc_options
-    from tidegate_store_jdbc._url import parse_url
+    from tidegate_store_jdbc.database.url import parse_url
+    from tidegate_store_jdbc.tools.manager import jdbc_options
 
     url = parse_url(jdbc_options(store).url)
     return url.scheme.startswith("sqlite") and not url.file(store.data_directory).exists()
 
 
 def _run(store: ConfiguredStore, work: Callable[[Manager], Awaitable[T]]) -> T:
-    from tidegate_store_jdbc._manager import manager
+    from tidegate_store_jdbc.tools.manager import manager
 
     async def connected() -> T:
         async with manager(store) as found:

@@ -41,9 +41,9 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
-from tidegate_store_jdbc import _codec
-from tidegate_store_jdbc._adapter import Row, Step
-from tidegate_store_jdbc._codec import Columns
+from tidegate_store_jdbc.database.adapter import Row, Step
+from tidegate_store_jdbc.rows import codec
+from tidegate_store_jdbc.rows.codec import Columns
 
 _ZERO: Final = itertools.repeat(0)
 InflightKey = tuple[str, InflightDirection, int]
@@ -359,7 +359,7 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
             for name, number in made.destinations.items()
             if number is not None
         ]
-        gone = [(_codec.key(name),) for name, number in made.destinations.items() if number is None]
+        gone = [(codec.key(name),) for name, number in made.destinations.items() if number is None]
         put("add_destination_statement", "remove_destination_statement", there, list(gone))
     if made.subscriptions:
         added, removed = split(made.subscriptions)
@@ -370,7 +370,7 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
             [(number,) for number in removed],
         )
     if made.cleared_clients:
-        clients: list[Row] = [(_codec.key(name),) for name in made.cleared_clients]
+        clients: list[Row] = [(codec.key(name),) for name in made.cleared_clients]
         result.append(Step("remove_all_inflight_statement", clients))
     if made.sessions:
         added, removed = split(made.sessions)
@@ -378,7 +378,7 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
             "add_session_statement",
             "remove_session_statement",
             [columns.session(value) for value in added],
-            [(_codec.key(name),) for name in removed],
+            [(codec.key(name),) for name in removed],
         )
     if made.inflight:
         added, removed = split(made.inflight)
@@ -386,7 +386,7 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
             "add_inflight_statement",
             "remove_inflight_statement",
             [columns.inflight(value) for value in added],
-            [_codec.inflight_key(*place) for place in removed],
+            [codec.inflight_key(*place) for place in removed],
         )
     if made.retained:
         added, removed = split(made.retained)
@@ -394,7 +394,7 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
             "add_retained_statement",
             "remove_retained_statement",
             [columns.retained(value) for value in added],
-            [(_codec.key(name),) for name in removed],
+            [(codec.key(name),) for name in removed],
         )
     if made.branches:
         added, removed = split(made.branches)
@@ -402,10 +402,10 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
             "add_branch_statement",
             "remove_branch_statement",
             [columns.branch(value) for value in added],
-            [(_codec.key(str(branch_id)),) for branch_id in removed],
+            [(codec.key(str(branch_id)),) for branch_id in removed],
         )
     if made.forgotten_ids:
-        forgotten = [(_codec.key(name), through) for name, through in made.forgotten_ids.items()]
+        forgotten = [(codec.key(name), through) for name, through in made.forgotten_ids.items()]
         result.append(Step("forget_duplicate_ids_statement", list[Row](forgotten)))
     if made.duplicate_ids:
         ids = [columns.duplicate_id(value) for value in made.duplicate_ids.values()]

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import StoreIOError, StoreLockedError
-from tidegate_store_jdbc._adapter import Adapter, DatabaseError, DatabaseUnavailableError
+from tidegate_store_jdbc.database.adapter import Adapter, DatabaseError, DatabaseUnavailableError
 
 logger = logging.getLogger("tidegate.store.jdbc")
 

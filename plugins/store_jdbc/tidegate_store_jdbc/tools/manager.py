@@ -15,15 +15,20 @@ from tidegate.spi import (
     StoreIOError,
     StoreLockedError,
 )
-from tidegate_store_jdbc import _codec
-from tidegate_store_jdbc._adapter import Adapter, AdapterContext, DatabaseError, adapter_factory
-from tidegate_store_jdbc._front import Mark, read_mark
-from tidegate_store_jdbc._lock import LockRow, describe, is_gone, read_lock
 from tidegate_store_jdbc._options import JdbcOptions, check, table_names
-from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
-from tidegate_store_jdbc._secrets import ask, credentials
-from tidegate_store_jdbc._statements import resolve
-from tidegate_store_jdbc._url import parse_url
+from tidegate_store_jdbc.database.adapter import (
+    Adapter,
+    AdapterContext,
+    DatabaseError,
+    adapter_factory,
+)
+from tidegate_store_jdbc.database.schema import SCHEMA_VERSION, create_statements, migrate, words
+from tidegate_store_jdbc.database.secrets import ask, credentials
+from tidegate_store_jdbc.database.statements import resolve
+from tidegate_store_jdbc.database.url import parse_url
+from tidegate_store_jdbc.rows import codec
+from tidegate_store_jdbc.transactions.lock import LockRow, describe, is_gone, read_lock
+from tidegate_store_jdbc.transactions.mark import Mark, read_mark
 
 #: A statement without parameters and with one column, which may take its time: its place is lent to
 #: counting the rows of a table.
@@ -150,7 +155,7 @@ class Manager:
             for row in await self._adapter.fetch("destination_message_count_statement", ())
         }
         destinations = [
-            (_codec.name(value, "destination table"), *counts.get(int(number), (0, 0)))
+            (codec.name(value, "destination table"), *counts.get(int(number), (0, 0)))
             for number, value in await self._adapter.fetch("find_all_destinations_statement", ())
         ]
         return Report(

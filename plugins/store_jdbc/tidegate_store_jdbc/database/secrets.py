@@ -24,7 +24,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from tidegate.spi import ConfigError
 from tidegate_store_jdbc._options import JdbcOptions
-from tidegate_store_jdbc._url import DatabaseUrl
+from tidegate_store_jdbc.database.url import DatabaseUrl
 
 logger = logging.getLogger("tidegate.store.jdbc")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -126,6 +126,54 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "acknowledged_bytes_statement": _info(columns=1, whole=True),
     "database_size_statement": _info(columns=1),
 }
+
+#: Statements that add rows (with a key: or replace them), and those that delete rows by their key.
+_ADDED: Final[Mapping[str, tuple[str, str]]] = {
+    "add_message_statement": ("message_table", ""),
+    "add_pending_statement": ("acks_table", ""),
+    "add_acknowledged_statement": ("acknowledged_table", ""),
+    "add_destination_statement": ("destination_table", "id"),
+    "create_durable_sub_statement": ("subscription_table", "pending_list"),
+    "add_session_statement": ("session_table", "id"),
+    "add_inflight_statement": ("inflight_table", "id, direction, packet_id"),
+    "add_retained_statement": ("retained_table", "id"),
+    "add_duplicate_id_statement": ("duplicate_id_table", "id, sequence"),
+    "add_branch_statement": ("branch_table", "id"),
+}
+_DELETED: Final[Mapping[str, str]] = {
+    "remove_pending_statement": "acks_table",
+    "remove_destination_statement": "destination_table",
+    "delete_subscription_statement": "subscription_table",
+    "remove_session_statement": "session_table",
+    "remove_inflight_statement": "inflight_table",
+    "remove_all_inflight_statement": "inflight_table",
+    "remove_retained_statement": "retained_table",
+    "remove_branch_statement": "branch_table",
+}
+
+
+def by_form(
+    insert: Callable[[str, Sequence[str], str], str], delete: Callable[[str, Sequence[str]], str]
+) -> dict[str, str]:
+    """The statements of which databases differ only in how many rows are inserted and deleted.
+
+    Args: insert: makes one from table, columns and ``ON CONFLICT`` clause. delete: from table and key.
+    """
+    found = {
+        "add_removed_statement": insert(
+            "removed_table", ("pending_list",), " ON CONFLICT (pending_list) DO NOTHING"
+        )
+    }
+    for name, (table, key) in _ADDED.items():
+        columns = STATEMENTS[name].parameters
+        others = [column for column in columns if column not in key.split(", ")]
+        sets = ", ".join(f"{column} = excluded.{column}" for column in others)
+        conflict = f" ON CONFLICT ({key}) DO UPDATE SET {sets}" if key else ""
+        found[name] = insert(table, columns, conflict)
+    for name, table in _DELETED.items():
+        found[name] = delete(table, STATEMENTS[name].parameters)
+    return found
+
 
 #: Statements of the JDBC persistence adapter that have no job here, and what does it instead.
 RETIRED: Final[Mapping[str, str]] = {

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tidegate.spi import StoreClosedError, StoreUnavailableError
-from tidegate_store_jdbc._adapter import DatabaseError
+from tidegate_store_jdbc.database.adapter import DatabaseError
 
 logger = logging.getLogger("tidegate.store.jdbc")
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import StoreIOError
-from tidegate_store_jdbc._adapter import Adapter
+from tidegate_store_jdbc.database.adapter import Adapter
 
 #: What to do about it, for whoever meets a journal that is not there.
 _HINT: Final = (

@@ -26,8 +26,8 @@ from tidegate.spi import (
     StoreIOError,
     StoreUnavailableError,
 )
-from tidegate_store_jdbc._secrets import Credentials
-from tidegate_store_jdbc._url import DatabaseUrl
+from tidegate_store_jdbc.database.secrets import Credentials
+from tidegate_store_jdbc.database.url import DatabaseUrl
 
 #: One row of parameters or of a result. Databases give what their columns hold.
 Row: TypeAlias = Sequence[Any]

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, cast
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from tidegate.spi import ConfigError
-from tidegate_store_jdbc._adapter import (
+from tidegate_store_jdbc.database.adapter import (
     AdapterContext,
     DatabaseCorruptError,
     DatabaseError,
@@ -27,191 +27,15 @@ from tidegate_store_jdbc._adapter import (
     Step,
     StepResult,
 )
-from tidegate_store_jdbc._options import TABLES
-from tidegate_store_jdbc._schema import CREATE
-from tidegate_store_jdbc._statements import (
-    COMMON,
-    COUNT_OLD,
-    COUNT_RELEASED,
-    MESSAGE_COLUMNS,
+from tidegate_store_jdbc.database.postgres_sql import DIALECT
+from tidegate_store_jdbc.database.statements import (
     STATEMENTS,
-    UNLOGGED,
-    UNPENDING,
 )
 
-#: Server-side types of the columns that take many rows at once.
-_TYPES: Final = {
-    "id": "bytea",
-    "body": "bytea",
-    "message": "bytea",
-    "value": "bytea",
-    "correlation_data": "bytea",
-    "destination": "text",
-    "client_id": "text",
-    "protocol": "text",
-    "content_type": "text",
-    "reply_to": "text",
-    "headers": "text",
-    "subscription": "text",
-    "name": "text",
-    "filter": "text",
-    "selector": "text",
-    "duplicate_id": "text",
-    "branch_id": "text",
-    "principal": "text",
-}
 #: Columns that the gateway reads bytes from.
 _ENCODED: Final = ("body", "message", "value")
 #: Only one gateway at a time creates or changes tables ("tide" in ASCII).
 _SCHEMA_LOCK: Final = 0x74696465
-#: Behind tables whose rows come and go: cleaned up early, a little at a time.
-_HOT: Final = (
-    " WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,"
-    " autovacuum_vacuum_insert_scale_factor = 0.5)"
-)
-
-
-def _arrays(columns: str) -> str:
-    names = columns.split()
-    return ", ".join(f"${n}::{_TYPES.get(name, 'bigint')}[]" for n, name in enumerate(names, 1))
-
-
-def _insert(table: str, columns: str, conflict: str = "") -> str:
-    names = columns.split()
-    return (
-        f"INSERT INTO {{{table}}} ({', '.join(names)})"
-        f" SELECT * FROM unnest({_arrays(columns)}){conflict}"
-    )
-
-
-def _replace(table: str, key: str, columns: str) -> str:
-    others = [name for name in columns.split() if name not in key.split(", ")]
-    sets = ", ".join(f"{name} = excluded.{name}" for name in others)
-    return _insert(table, columns, f" ON CONFLICT ({key}) DO UPDATE SET {sets}")
-
-
-def _delete(table: str, columns: str) -> str:
-    names = columns.split()
-    if len(names) == 1:
-        return f"DELETE FROM {{{table}}} WHERE {names[0]} = ANY({_arrays(columns)})"
-    match = " AND ".join(f"t.{name} = r.{name}" for name in names)
-    return (
-        f"DELETE FROM {{{table}}} t USING unnest({_arrays(columns)}) r({', '.join(names)})"
-        f" WHERE {match}"
-    )
-
-
-def _parameters(statement: str) -> str:
-    return " ".join(STATEMENTS[statement].parameters)
-
-
-def _numbered(text: str) -> str:
-    """``?`` as ``$1``, ``$2`` …"""
-    parts = text.split("?")
-    return "".join(f"{part}${n}" for n, part in enumerate(parts[:-1], 1)) + parts[-1]
-
-
-def _by_key(text: str) -> str:
-    """Keep the server from reading the whole inner table once, into a hash, instead of by key."""
-    return re.sub(r"EXISTS \((SELECT 1 [^()]*)\)", r"EXISTS (\1 OFFSET 0)", text)
-
-
-_OLD: Final = _by_key(f"m.sequence = ANY($1::bigint[]) AND {UNPENDING}")
-_UNLOGGED: Final = _by_key(UNLOGGED)
-
-_STATEMENTS: Final[dict[str, str]] = {
-    **{name: _numbered(text) for name, text in COMMON.items()},
-    "add_message_statement": _insert("message_table", MESSAGE_COLUMNS),
-    "add_pending_statement": _insert("acks_table", _parameters("add_pending_statement")),
-    "update_message_statement": (
-        "UPDATE {acks_table} t SET delivery_count = r.delivery_count FROM"
-        " unnest($1::bigint[], $2::bigint[], $3::bigint[])"
-        " r(delivery_count, pending_list, sequence)"
-        " WHERE t.pending_list = r.pending_list AND t.sequence = r.sequence"
-    ),
-    "remove_pending_statement": _delete("acks_table", _parameters("remove_pending_statement")),
-    "remove_message_statement": f"DELETE FROM {{message_table}} m WHERE {_OLD}",
-    "delete_old_messages_statement": (
-        f"DELETE FROM {{message_table}} m WHERE {_OLD} AND {_UNLOGGED}"
-    ),
-    "count_old_messages_statement": f"{_by_key(COUNT_OLD)} WHERE {_OLD}",
-    "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {_UNLOGGED}",
-    "find_dead_messages_statement": (
-        f"SELECT m.message FROM {{message_table}} m WHERE {_OLD} AND {_UNLOGGED}"
-    ),
-    "find_kept_messages_statement": (
-        "SELECT sequence FROM {message_table} WHERE sequence = ANY($1::bigint[])"
-    ),
-    "add_acknowledged_statement": _insert(
-        "acknowledged_table", _parameters("add_acknowledged_statement")
-    ),
-    "add_destination_statement": _replace(
-        "destination_table", "id", _parameters("add_destination_statement")
-    ),
-    "remove_destination_statement": _delete("destination_table", "id"),
-    "create_durable_sub_statement": _replace(
-        "subscription_table", "pending_list", _parameters("create_durable_sub_statement")
-    ),
-    "delete_subscription_statement": _delete("subscription_table", "pending_list"),
-    "add_session_statement": _replace("session_table", "id", _parameters("add_session_statement")),
-    "remove_session_statement": _delete("session_table", "id"),
-    "add_inflight_statement": _replace(
-        "inflight_table", "id, direction, packet_id", _parameters("add_inflight_statement")
-    ),
-    "remove_inflight_statement": _delete(
-        "inflight_table", _parameters("remove_inflight_statement")
-    ),
-    "remove_all_inflight_statement": _delete("inflight_table", "id"),
-    "add_retained_statement": _replace(
-        "retained_table", "id", _parameters("add_retained_statement")
-    ),
-    "remove_retained_statement": _delete("retained_table", "id"),
-    "add_duplicate_id_statement": _replace(
-        "duplicate_id_table", "id, sequence", _parameters("add_duplicate_id_statement")
-    ),
-    "forget_duplicate_ids_statement": (
-        "DELETE FROM {duplicate_id_table} t USING"
-        f" unnest({_arrays('id through')}) r(id, through)"
-        " WHERE t.id = r.id AND t.sequence <= r.through"
-    ),
-    "add_branch_statement": _replace("branch_table", "id", _parameters("add_branch_statement")),
-    "remove_branch_statement": _delete("branch_table", "id"),
-    "add_removed_statement": _insert(
-        "removed_table", "pending_list", " ON CONFLICT (pending_list) DO NOTHING"
-    ),
-    # With their indexes, and bodies that are kept outside of them.
-    "database_size_statement": "SELECT CAST("
-    + " + ".join(f"pg_total_relation_size('{{{table}}}')" for table in TABLES.values())
-    + " AS bigint)",
-}
-
-DIALECT: Final = Dialect(
-    statements=_STATEMENTS,
-    create={
-        **CREATE,
-        # Bodies are mostly compressed already or short; do not try each.
-        "message_table": (
-            *CREATE["message_table"],
-            "ALTER TABLE {message_table} ALTER COLUMN body SET STORAGE EXTERNAL",
-        ),
-    },
-    types={
-        "now": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS bigint)",
-        "binary": "BYTEA",
-        "container_name": "TEXT",
-        "string_id": "TEXT",
-        "text": "TEXT",
-        "key": "BYTEA",
-        "sequence": "BIGINT",
-        "long": "BIGINT",
-        "small": "SMALLINT",
-        "keyed": "",
-        "hot": _HOT,
-        # One row that changes with every batch: room on its page keeps its index untouched.
-        "single": " WITH (fillfactor = 10)",
-    },
-    is_embedded=False,
-)
 
 
 class _Connection(Protocol):
@@ -527,6 +351,3 @@ def _translated(error: Exception, statement: str = "", *, in_doubt: bool = False
     if isinstance(error, _driver_errors()) and not isinstance(error, ValueError):
         return DatabaseUnavailableError(text, in_doubt=in_doubt)
     return DatabaseError(text, statement)
-
-
-assert set(TABLES.values()) == set(DIALECT.create)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import aiosqlite
 
 from tidegate.spi import store_error
-from tidegate_store_jdbc._adapter import (
+from tidegate_store_jdbc.database.adapter import (
     AdapterContext,
     DatabaseCorruptError,
     DatabaseError,
@@ -31,15 +31,9 @@ from tidegate_store_jdbc._adapter import (
     Step,
     StepResult,
 )
-from tidegate_store_jdbc._schema import CREATE
-from tidegate_store_jdbc._statements import (
-    COMMON,
-    COUNT_OLD,
-    COUNT_RELEASED,
-    MESSAGE_COLUMNS,
+from tidegate_store_jdbc.database.sqlite_sql import DIALECT
+from tidegate_store_jdbc.database.statements import (
     STATEMENTS,
-    UNLOGGED,
-    UNPENDING,
 )
 
 T = TypeVar("T")
@@ -52,111 +46,6 @@ _VALUES: Final = re.compile(r"VALUES\s*(\(\s*\?(?:\s*,\s*\?)*\s*\))", re.IGNOREC
 #: live shortly are then written once to the log and never to the file.
 _WAL_PAGES: Final = 8192
 _CACHE_KIB: Final = 32 << 10
-
-
-def _insert(table: str, columns: str, conflict: str = "") -> str:
-    names = columns.split()
-    marks = ", ".join("?" * len(names))
-    return f"INSERT INTO {{{table}}} ({', '.join(names)}) VALUES ({marks}){conflict}"
-
-
-def _replace(table: str, key: str, columns: str) -> str:
-    others = [name for name in columns.split() if name not in key.split(", ")]
-    sets = ", ".join(f"{name} = excluded.{name}" for name in others)
-    return _insert(table, columns, f" ON CONFLICT ({key}) DO UPDATE SET {sets}")
-
-
-def _parameters(statement: str) -> str:
-    return " ".join(STATEMENTS[statement].parameters)
-
-
-_OLD: Final = f"m.sequence IN (VALUES (?)) AND {UNPENDING}"
-
-_STATEMENTS: Final[dict[str, str]] = {
-    **COMMON,
-    "add_message_statement": _insert("message_table", MESSAGE_COLUMNS),
-    "add_pending_statement": _insert("acks_table", _parameters("add_pending_statement")),
-    "update_message_statement": (
-        "UPDATE {acks_table} SET delivery_count = ? WHERE pending_list = ? AND sequence = ?"
-    ),
-    "remove_pending_statement": (
-        # Not IN (VALUES …): with more than one row SQLite would read the whole table for that.
-        "DELETE FROM {acks_table} WHERE (pending_list, sequence) IN (SELECT * FROM (VALUES (?, ?)))"
-    ),
-    "remove_message_statement": f"DELETE FROM {{message_table}} AS m WHERE {_OLD}",
-    "delete_old_messages_statement": (
-        f"DELETE FROM {{message_table}} AS m WHERE {_OLD} AND {UNLOGGED}"
-    ),
-    "count_old_messages_statement": f"{COUNT_OLD} WHERE {_OLD}",
-    "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {UNLOGGED}",
-    "find_dead_messages_statement": (
-        f"SELECT m.message FROM {{message_table}} m WHERE {_OLD} AND {UNLOGGED}"
-    ),
-    "find_kept_messages_statement": (
-        "SELECT sequence FROM {message_table} WHERE sequence IN (VALUES (?))"
-    ),
-    "add_acknowledged_statement": _insert(
-        "acknowledged_table", _parameters("add_acknowledged_statement")
-    ),
-    "add_destination_statement": _replace(
-        "destination_table", "id", _parameters("add_destination_statement")
-    ),
-    "remove_destination_statement": "DELETE FROM {destination_table} WHERE id IN (VALUES (?))",
-    "create_durable_sub_statement": _replace(
-        "subscription_table", "pending_list", _parameters("create_durable_sub_statement")
-    ),
-    "delete_subscription_statement": (
-        "DELETE FROM {subscription_table} WHERE pending_list IN (VALUES (?))"
-    ),
-    "add_session_statement": _replace("session_table", "id", _parameters("add_session_statement")),
-    "remove_session_statement": "DELETE FROM {session_table} WHERE id IN (VALUES (?))",
-    "add_inflight_statement": _replace(
-        "inflight_table", "id, direction, packet_id", _parameters("add_inflight_statement")
-    ),
-    "remove_inflight_statement": (
-        "DELETE FROM {inflight_table} WHERE (id, direction, packet_id) IN"
-        " (SELECT * FROM (VALUES (?, ?, ?)))"
-    ),
-    "remove_all_inflight_statement": "DELETE FROM {inflight_table} WHERE id IN (VALUES (?))",
-    "add_retained_statement": _replace(
-        "retained_table", "id", _parameters("add_retained_statement")
-    ),
-    "remove_retained_statement": "DELETE FROM {retained_table} WHERE id IN (VALUES (?))",
-    "add_duplicate_id_statement": _replace(
-        "duplicate_id_table", "id, sequence", _parameters("add_duplicate_id_statement")
-    ),
-    "forget_duplicate_ids_statement": (
-        "DELETE FROM {duplicate_id_table} WHERE id = ? AND sequence <= ?"
-    ),
-    "add_branch_statement": _replace("branch_table", "id", _parameters("add_branch_statement")),
-    "remove_branch_statement": "DELETE FROM {branch_table} WHERE id IN (VALUES (?))",
-    "add_removed_statement": _insert(
-        "removed_table", "pending_list", " ON CONFLICT (pending_list) DO NOTHING"
-    ),
-    "database_size_statement": (
-        "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
-    ),
-}
-
-DIALECT: Final = Dialect(
-    statements=_STATEMENTS,
-    create=CREATE,
-    types={
-        "now": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
-        "binary": "BLOB",
-        "container_name": "TEXT",
-        "string_id": "TEXT",
-        "text": "TEXT",
-        "key": "BLOB",
-        "sequence": "INTEGER",
-        "long": "INTEGER",
-        "small": "INTEGER",
-        "keyed": " WITHOUT ROWID",
-        "hot": "",
-        "single": "",
-    },
-    is_embedded=True,
-)
 
 
 class _Connection(aiosqlite.Connection):

@@ -14,9 +14,9 @@ from tidegate.spi import (
     Session,
     Subscription,
 )
-from tidegate_store_jdbc import _codec
-from tidegate_store_jdbc._adapter import Adapter, Row
-from tidegate_store_jdbc._lock import LockRow
+from tidegate_store_jdbc.database.adapter import Adapter, Row
+from tidegate_store_jdbc.rows import codec
+from tidegate_store_jdbc.transactions.lock import LockRow
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Found:
 
     async def state(self, adapter: Adapter, report: RecoveryReport) -> RecoveredState:
         """The rest of what the broker wants to know. Raises: DatabaseError, CorruptRecordError."""
-        decoded = _codec.decoded
+        decoded = codec.decoded
         sessions = await adapter.fetch("find_all_sessions_statement", ())
         inflight = await adapter.fetch("find_all_inflight_statement", ())
         retained = await adapter.fetch("find_all_retained_statement", ())
@@ -69,7 +69,7 @@ class Found:
             subscriptions=self.subscriptions,
             sessions=[decoded(Session, row[0], "session table") for row in sessions],
             inflight=[decoded(InflightRecord, row[0], "in-flight table") for row in inflight],
-            retained=[_codec.message(body, rest) for body, rest in retained],
+            retained=[codec.message(body, rest) for body, rest in retained],
             pending=self.pending,
             report=report,
         )
@@ -95,12 +95,12 @@ async def recover(adapter: Adapter, lock: LockRow, store_id: str) -> Found:
     """Read the bindings and count what is pending. Raises: DatabaseError, CorruptRecordError."""
     found = Found(store_id, await numbers(adapter, lock))
     for number, name in await adapter.fetch("find_all_destinations_statement", ()):
-        known = _codec.name(name, "destination table")
+        known = codec.name(name, "destination table")
         found.destinations.append(RecoveredDestination(known, int(number)))
     for row in await adapter.fetch("find_all_durable_subs_statement", ()):
-        found.subscriptions.append(_codec.decoded(Subscription, row[0], "subscription table"))
+        found.subscriptions.append(codec.decoded(Subscription, row[0], "subscription table"))
     for row in await adapter.fetch("find_all_branches_statement", ()):
-        found.branches.append(_codec.decoded(Branch, row[0], "branch table"))
+        found.branches.append(codec.decoded(Branch, row[0], "branch table"))
     removed = await adapter.fetch("find_all_removed_statement", ())
     found.removed = [int(row[0]) for row in removed]
     counters = found.counters

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidegate.spi import ConfigError, StoreIOError
-from tidegate_store_jdbc._adapter import Adapter, DatabaseError, Dialect
 from tidegate_store_jdbc._options import TABLES, JdbcOptions, data_types, table_names
-from tidegate_store_jdbc._statements import fill
+from tidegate_store_jdbc.database.adapter import Adapter, DatabaseError, Dialect
+from tidegate_store_jdbc.database.statements import fill
 
 #: What this room writes. Raised with every change that an older gateway would not understand.
 SCHEMA_VERSION: Final = 2
@@ -18,7 +18,7 @@ MIGRATIONS: Final[Mapping[int, Sequence[tuple[str, str]]]] = {
     1: (),  # tables of duplicate ids and branches, which are created like any that is not there
 }
 
-#: Tables and indexes with the placeholders of :mod:`tidegate_store_jdbc._statements`; a dialect
+#: Tables and indexes with the placeholders of :mod:`tidegate_store_jdbc.database.statements`; a dialect
 #: fills in ``{keyed}`` (behind a table whose key is its order) and ``{hot}`` (behind one that
 #: changes all the time). ``{text}`` is never limited: what the gateway reads and cannot cut.
 CREATE: Final[Mapping[str, Sequence[str]]] = {
