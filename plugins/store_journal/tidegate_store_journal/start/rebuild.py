@@ -50,8 +50,10 @@ def rebuild(replay: Replay, mark: Mark) -> int:
     elsewhere = _Elsewhere(replay, known_batch)
     blocks.extend(elsewhere.restore())
     for file in replay.files:
-        # Dead files between two that are left were deleted, and their batches with them.
-        replay.expected = max(replay.expected, file.first_batch)
+        # Dead files between two that are left were put away, behind a carry with all in them.
+        if file.first_batch > replay.expected:
+            replay.unsaid_batch = file.first_batch - 1
+            replay.expected = file.first_batch
         live = _read_live_list(replay, file.file_id)
         living: dict[int, set[int]] = {}
         if live is not None:

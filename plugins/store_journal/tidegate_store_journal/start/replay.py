@@ -47,6 +47,7 @@ class Replay:
             batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
         unproven: what was read and may not be on stable storage.
+        unsaid_batch: the last one that is in no file that is left (without metadata; 0: all are).
     """
 
     def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
@@ -64,6 +65,7 @@ class Replay:
         self.tail: DataFile | None = None
         self.tail_offset = 0
         self.unproven = Unproven()
+        self.unsaid_batch = 0
 
     def replay(self) -> int:
         """Apply every batch behind the tail, which is behind the last one then.

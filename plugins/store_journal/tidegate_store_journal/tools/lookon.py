@@ -133,8 +133,8 @@ def _read(
         metadata.close()
     bindings = read_bindings(replay.storage, names, replay.index, mends=False)
     if loaded is None:
-        check_bindings(replay, bindings, store_id, None, goes_on=False)
         rebuild(replay, bindings.mark)
+        check_bindings(replay, bindings, store_id, None, goes_on=False)
     else:
         check(replay, loaded, store_id)  # names the destinations of what is missing
         check_bindings(replay, bindings, store_id, loaded, goes_on=False)
