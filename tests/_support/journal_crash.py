@@ -389,17 +389,20 @@ async def load(
 
     for number in range(profile.batches):
         is_new = not model.small
-        operations = writer.setup() if is_new else await writer.batch(store)
-        if not operations:
-            continue
-        model.states.append(model.state())
-        durability = Durability.SYNCED if is_new else chance.choice(list(Durability))
-        before_each(number)
         try:
-            await store.write(WriteBatch(operations, durability))
+            operations = writer.setup() if is_new else await writer.batch(store)
+            if not operations:
+                continue
+            model.states.append(model.state())
+            durability = Durability.SYNCED if is_new else chance.choice(list(Durability))
+            before_each(number)
+            try:
+                await store.write(WriteBatch(operations, durability))
+            except (StoreFullError, StoreUnavailableError):
+                model.states.pop()
+                raise
         except (StoreFullError, StoreUnavailableError):
             # Refused, and nothing of it may ever be there; what comes next must work again.
-            model.states.pop()
             model.go_back()
             refused += 1
             if is_new or refused > REFUSED_MAX:
@@ -414,12 +417,13 @@ async def load(
         if chance.random() < profile.checkpoints:
             try:
                 await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+                confirm()
+                await tidy_up(store, chance)
+            except StoreUnavailableError:
+                continue  # tried again by the next one
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
-                continue  # tried again by the next one
-            confirm()
-            await tidy_up(store, chance)
 
 
 async def tidy_up(store: JournalStore, chance: random.Random) -> None:

@@ -318,7 +318,7 @@ def test_a_bit_in_any_byte_of_the_metadata_store_after_a_kill(
 def flips_without_crcs() -> Counter[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_metadata, "crc32c", lambda *_: 0)
-        return flips_of_checkpoint(0, 23)[0]
+        return flips_of_checkpoint(0, 3)[0]
 
 
 @pytest.mark.crew(jobs=lambda: [job(flips_without_crcs)])
