@@ -132,8 +132,10 @@ def _read(
     finally:
         metadata.close()
     bindings = read_bindings(replay.storage, names, replay.index, mends=False)
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    bindings.keep_lives(there | replay.elsewhere.files.keys())
     if loaded is None:
-        rebuild(replay, bindings.mark)
+        rebuild(replay, bindings)
         check_bindings(replay, bindings, store_id, None, goes_on=False)
     else:
         check(replay, loaded, store_id)  # names the destinations of what is missing
