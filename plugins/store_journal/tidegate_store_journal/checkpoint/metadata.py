@@ -251,7 +251,7 @@ class LmdbMetadata:
             self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
-                if any(any(table.flags(transaction).values()) for table in self._open.values()):
+                if any(any(table.flags().values()) for table in self._open.values()):
                     raise MetadataError(f"{self._directory}: wrong flags of a table")
                 found = take(transaction)
             self._unmap_if_large()
