@@ -68,6 +68,11 @@ class Replay:
         self.replayed = 0
         self.unsaid_batch = 0
 
+    def there(self) -> set[int]:
+        """Ids of all data files."""
+        own = {file.file_id for file in (*self.files, *self.spares)}
+        return own | self.elsewhere.files.keys()
+
     def replay(self) -> None:
         """Apply every batch behind the tail, which is behind the last one then.
 
