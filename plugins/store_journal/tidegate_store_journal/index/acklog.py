@@ -393,6 +393,16 @@ class AckLog:
         """All blocks in memory that have rows which are not released."""
         return _resident(self._blocks[self._begin :])
 
+    def rows_in(self, file_id: int) -> Iterator[list[tuple[int, int, int]]]:
+        """(row, sequence, location) of the rows in memory, not released, whose message is in the data
+        file: block by block, so that who is in no hurry can pause."""
+        for block in self.blocks():
+            if not block.may_speak_of(file_id):
+                yield []
+                continue
+            rows = zip(range(block.first, block.last + 1), block.sequences, block.locations)
+            yield [row for row in rows if row[2] >> FILE_SHIFT == file_id and row[0] > self.released]
+
     def blocks_of(self, file_ids: Collection[int]) -> Sequence[AckBlock]:
         """Those of :meth:`blocks` that may speak of one of these data files."""
         first, last = min(file_ids, default=1), max(file_ids, default=0)

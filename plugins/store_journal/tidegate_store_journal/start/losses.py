@@ -102,14 +102,9 @@ def find_lost(index: Index, missing: Collection[int], damages: Sequence[Damage])
                         lost.missing.setdefault(list_id, []).append(sequence)
                     elif _is_in(location, stretches[file_id]):
                         lost.damaged.setdefault(list_id, []).append(sequence)
-        for block in index.log.blocks():
-            if not block.may_speak_of(file_id):
-                continue
-            for number, location in enumerate(block.locations):
-                row = block.first + number
-                if location >> _format.FILE_SHIFT == file_id and (
-                    file_id in missing or _is_in(location, stretches[file_id])
-                ):
+        for rows in index.log.rows_in(file_id):
+            for row, _, location in rows:
+                if file_id in missing or _is_in(location, stretches[file_id]):
                     lost.rows_through = max(lost.rows_through, row)
     return lost
 
