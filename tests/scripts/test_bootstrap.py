@@ -1,6 +1,7 @@
 """What `make setup` decides: when there is something to do, which Java counts, what uv is told."""
 
 import importlib.util
+import os
 import stat
 import sys
 from pathlib import Path
@@ -83,6 +84,24 @@ def test_a_changed_pyproject_is_installed_again(
     (bootstrap.ROOT / room / "pyproject.toml").write_text("[project]\nname = 'changed'\n")
     assert bootstrap.main() == 0
     assert len(log.read_text().splitlines()) == 2
+
+
+def test_modules_have_byte_code_even_where_python_writes_none(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "jdk", "17.0.15").parents[1]))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    log = _fake_uv(bootstrap)
+    module = bootstrap.ROOT / "protocols" / "one.py"
+    module.write_text("one = 1\n")
+    assert bootstrap.main() == 0
+    assert "--compile-bytecode" in log.read_text()
+    compiled = Path(importlib.util.cache_from_source(str(module)))
+    first = compiled.read_bytes()
+    module.write_text("one = 'another'\n")
+    os.utime(module, (2e9, 2e9))
+    assert bootstrap.main() == 0  # the environment is current, the module is not
+    assert compiled.read_bytes() != first
 
 
 def test_a_failed_sync_is_not_taken_for_done(
