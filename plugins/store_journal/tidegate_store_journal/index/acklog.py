@@ -401,7 +401,9 @@ class AckLog:
                 yield []
                 continue
             rows = zip(range(block.first, block.last + 1), block.sequences, block.locations)
-            yield [row for row in rows if row[2] >> FILE_SHIFT == file_id and row[0] > self.released]
+            yield [
+                row for row in rows if row[2] >> FILE_SHIFT == file_id and row[0] > self.released
+            ]
 
     def blocks_of(self, file_ids: Collection[int]) -> Sequence[AckBlock]:
         """Those of :meth:`blocks` that may speak of one of these data files."""
