@@ -400,9 +400,11 @@ class AckLog:
             if not block.may_speak_of(file_id):
                 yield []
                 continue
-            rows = zip(range(block.first, block.last + 1), block.sequences, block.locations)
+            places = enumerate(block.locations, block.first)
             yield [
-                row for row in rows if row[2] >> FILE_SHIFT == file_id and row[0] > self.released
+                (row, sequence, place)
+                for sequence, (row, place) in zip(block.sequences, places, strict=True)
+                if place >> FILE_SHIFT == file_id and row > self.released
             ]
 
     def blocks_of(self, file_ids: Collection[int]) -> Sequence[AckBlock]:
