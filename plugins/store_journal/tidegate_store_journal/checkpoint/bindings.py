@@ -29,9 +29,9 @@ from tidegate_store_journal.index.smallstate import SmallKey
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, make_padded, reuse
 from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, BINDINGS, DATA_OFFSET, END_MARK
+from tidegate_store_journal.log.records import KINDS, PUTTING, encode_operation
 from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
 from tidegate_store_journal.log.walk import Unproven
-from tidegate_store_journal.write.encode import PUTTING, encode_operation
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -436,14 +436,4 @@ class Bindings:
             self._tail = None
 
 
-_PUTTING_TYPES: Final = frozenset(
-    {
-        _format.ADD_DESTINATION,
-        _format.PUT_SUBSCRIPTION,
-        _format.SET_RETAINED,
-        _format.PUT_SESSION,
-        _format.PUT_INFLIGHT,
-        _format.PUT_BRANCH,
-        _format.ADD_DUPLICATE_ID,
-    }
-)
+_PUTTING_TYPES: Final = frozenset(kind.type for kind in KINDS if kind.puts)

@@ -19,6 +19,7 @@ from tidegate_store_journal.log.format import (
     BatchHeader,
     FormatError,
 )
+from tidegate_store_journal.log.records import decode_operation
 from tidegate_store_journal.log.storage import Storage, fresh_name
 from tidegate_store_journal.log.walk import Batch, walk
 from tidegate_store_journal.start.lossreport import LossReport
@@ -175,7 +176,7 @@ class _Reader:
         try:
             for record, at in self._segment:
                 size = RECORD_HEADER_BYTES + len(record.payload)
-                index.apply_small(_format.decode_operation(record), size)
+                index.apply_small(decode_operation(record), size)
                 for key, count in index.changed.items():
                     places.pop(key, None)
                     if count:
