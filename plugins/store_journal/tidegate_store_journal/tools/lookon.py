@@ -130,11 +130,13 @@ def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
     finally:
         metadata.close()
     bindings = read_bindings(storage, names, replay.index, mends=False)
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    bindings.keep_lives(there | replay.elsewhere.files.keys())
     if loaded is not None:
         check(replay, loaded, store_id)  # names the destinations of what is missing
     check_bindings(replay, bindings, store_id, loaded, goes_on=False)
     if loaded is None:
-        rebuild(replay, bindings.mark)
+        rebuild(replay, bindings)
     else:
         restore(replay, loaded)
         replay.replay()

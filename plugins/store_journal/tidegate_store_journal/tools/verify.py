@@ -22,10 +22,8 @@ from lmdb import verify as lmdb_verify
 from tidegate.spi import CorruptRecordError, LargeBody, Progress, StoreIOError
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import file_name_of, read_large
-from tidegate_store_journal.checkpoint.live import read_live_list
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file
 from tidegate_store_journal.log.format import (
     DATA_OFFSET,
@@ -133,7 +131,7 @@ class _Pass:
         """*batch*: number of one that a checkpoint had on disk before; None: it cannot be read."""
         seen = self._look() if batch is not None else None
         self._data_files(batch or 0, seen)
-        self._side_files()
+        self._bindings()
         if seen is not None:
             # Which of their batches count only the references say, but each is whole up to where
             # the next one would begin.
@@ -260,21 +258,13 @@ class _Pass:
 
     # --------------------------------------------------------------------------- elsewhere
 
-    def _side_files(self) -> None:
-        names = self._storage.list()
+    def _bindings(self) -> None:
+        """The bindings journal: looked at again like all others before it is called damaged."""
+        index = Index(keep_acknowledged=False)
         with suppress(FileNotFoundError):  # put away meanwhile
-            index = Index(keep_acknowledged=False)
+            names = self._storage.list()
             for problem in read_bindings(self._storage, names, index, mends=True).problems:
                 self._add(*problem)
-        for name in data_names(self._storage):
-            file_id = _format.file_id_of(name)
-            try:
-                live = read_live_list(self._storage, file_id)
-                if live is not None:
-                    live.blocks()
-            except FormatError as error:
-                advice = "Only a rebuild of the metadata would need it"
-                self._add(_format.live_name(file_id), 0, str(error), advice=advice)
 
     def check_metadata(self) -> int | None:
         """Check the checkpoint by itself. Returns: its last batch; None when it cannot be read."""
