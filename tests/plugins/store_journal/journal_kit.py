@@ -9,10 +9,10 @@ import mmap
 import os
 import random
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tidegate.spi import (
     Acknowledge,
@@ -25,18 +25,11 @@ from tidegate.spi import (
     StoredMessage,
     WriteBatch,
 )
-from tidegate.testing._harness import run_scenario
 from tidegate_store_journal import JournalOptions, JournalStore
 from tidegate_store_journal.log.mapped import with_mapping
 
-T = TypeVar("T")
 ANY_SIZE = 1 << 40
 KB = 1 << 10
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run on an event loop of its own, with a time limit; unhandled errors fail the test."""
-    return run_scenario(coroutine)
 
 
 def message(number: int, size: int = 100) -> Message:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, killed, opened, pending, run, write
+from journal_kit import ack, add, killed, opened, pending, write
 
 from tidegate.spi import (
     AddDuplicateId,
@@ -66,193 +66,165 @@ async def fill(store: JournalStore, sequence: int) -> list[int]:
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["retained messages", "duplicate ids"])
-def test_a_full_disk_recovers_when_everything_is_consumed(tmp_path: Path, ids: bool) -> None:
+async def test_a_full_disk_recovers_when_everything_is_consumed(tmp_path: Path, ids: bool) -> None:
     """Fault 1: 10 MB of small state, a packet id a batch, and no room at all."""
-
-    async def scenario() -> None:
-        disk = FaultyDisk()
-        store, _ = await opened(tmp_path, disk.start())
-        for begin in range(1, 1001, 100):
-            batch: list[Operation] = [
-                retained(number, 10_000) for number in range(begin, begin + 100)
+    disk = FaultyDisk()
+    store, _ = await opened(tmp_path, disk.start())
+    for begin in range(1, 1001, 100):
+        batch: list[Operation] = [retained(number, 10_000) for number in range(begin, begin + 100)]
+        if ids:
+            batch = [
+                AddDuplicateId("queue://q", f"{number}".ljust(5000, "i"), number)
+                for number in range(2 * begin, 2 * begin + 200)
             ]
-            if ids:
-                batch = [
-                    AddDuplicateId("queue://q", f"{number}".ljust(5000, "i"), number)
-                    for number in range(2 * begin, 2 * begin + 200)
-                ]
-            await write(store, *batch)
-        await checkpoint(store, cleanup=True)
-        disk.capacity_bytes = used(disk) + MB
-        added = await fill(store, 3000)
-        disk.capacity_bytes = used(disk)  # not a byte more
-        for number, sequence in enumerate(added, 1):
-            await write(store, packet_id(number % 100 + 1))
-            await write(
-                store, ack(sequence), RemoveInflight("c", InflightDirection.OUT, number % 100 + 1)
-            )
-        assert await checkpoint(store, cleanup=True) > 0
-        await write(store, add(9000))
-        storage = disk.start()  # killed
-        store, state = await opened(tmp_path, storage)
-        assert await pending(store) == [9000]
-        assert len(state.retained) == (0 if ids else 1000)
-        assert state.inflight == []
-        await write(store, ClearRetained("topic://t1"))
-        await checkpoint(store, cleanup=True)
-        await store.close()
-
-    run(scenario())
+        await write(store, *batch)
+    await checkpoint(store, cleanup=True)
+    disk.capacity_bytes = used(disk) + MB
+    added = await fill(store, 3000)
+    disk.capacity_bytes = used(disk)  # not a byte more
+    for number, sequence in enumerate(added, 1):
+        await write(store, packet_id(number % 100 + 1))
+        await write(
+            store, ack(sequence), RemoveInflight("c", InflightDirection.OUT, number % 100 + 1)
+        )
+    assert await checkpoint(store, cleanup=True) > 0
+    await write(store, add(9000))
+    storage = disk.start()  # killed
+    store, state = await opened(tmp_path, storage)
+    assert await pending(store) == [9000]
+    assert len(state.retained) == (0 if ids else 1000)
+    assert state.inflight == []
+    await write(store, ClearRetained("topic://t1"))
+    await checkpoint(store, cleanup=True)
+    await store.close()
 
 
-def test_a_packet_id_costs_what_it_has_whatever_is_retained(tmp_path: Path) -> None:
+async def test_a_packet_id_costs_what_it_has_whatever_is_retained(tmp_path: Path) -> None:
     """Fault 5: 199 MB were written and the loop stood still for 89 ms."""
+    disk = FaultyDisk()
+    store, _ = await opened(tmp_path, disk.start(), journal_max_file_length=4 * MB)
+    for begin in range(0, 20_000, 1000):
+        await write(store, *(retained(number, 200) for number in range(begin, begin + 1000)))
+    await checkpoint(store)
+    written = 0
 
-    async def scenario() -> None:
-        disk = FaultyDisk()
-        store, _ = await opened(tmp_path, disk.start(), journal_max_file_length=4 * MB)
-        for begin in range(0, 20_000, 1000):
-            await write(store, *(retained(number, 200) for number in range(begin, begin + 1000)))
-        await checkpoint(store)
-        written = 0
+    def observe(change: object) -> None:
+        nonlocal written
+        data = getattr(change, "data", None)
+        written += len(data) if data is not None else 0
 
-        def observe(change: object) -> None:
-            nonlocal written
-            data = getattr(change, "data", None)
-            written += len(data) if data is not None else 0
-
-        disk.observer = observe
-        await write(store, packet_id(1))
-        before = written
-        await checkpoint(store)
-        disk.observer = None
-        assert 0 < written - before < 1000
-        await store.close()
-
-    run(scenario())
+    disk.observer = observe
+    await write(store, packet_id(1))
+    before = written
+    await checkpoint(store)
+    disk.observer = None
+    assert 0 < written - before < 1000
+    await store.close()
 
 
-def test_checkpoints_that_fail_keep_each_changed_piece_once(tmp_path: Path) -> None:
+async def test_checkpoints_that_fail_keep_each_changed_piece_once(tmp_path: Path) -> None:
     """Fault 6: a copy of every changed piece for each."""
+    store, _ = await opened(tmp_path / "a")
+    metadata = store._metadata  # pyright: ignore[reportPrivateUsage]
+    save = metadata.save
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path / "a")
-        metadata = store._metadata  # pyright: ignore[reportPrivateUsage]
-        save = metadata.save
+    def fails(changes: Changes, state: MetadataState) -> None:
+        raise OSError(28, os.strerror(28))
 
-        def fails(changes: Changes, state: MetadataState) -> None:
-            raise OSError(28, os.strerror(28))
-
-        metadata.save = fails
-        checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-        for sequence in range(1, 21):
-            await write(store, add(sequence), PutSession(Session(f"c{sequence}", 1)))
-            with pytest.raises(OSError, match="No space"):
-                await checkpointer.run()
-        unsaved = checkpointer._unsaved  # pyright: ignore[reportPrivateUsage]
-        assert unsaved is not None
-        assert sum(len(pieces) for pieces in unsaved.pieces.values()) == 1
-        metadata.save = save
-        await checkpointer.run()
-        copy = killed(tmp_path / "a", tmp_path / "copy")
-        await store.close()
-        store, state = await opened(copy)
-        assert await pending(store) == list(range(1, 21))
-        assert len(state.sessions) == 20
-        await store.close()
-
-    run(scenario())
+    metadata.save = fails
+    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
+    for sequence in range(1, 21):
+        await write(store, add(sequence), PutSession(Session(f"c{sequence}", 1)))
+        with pytest.raises(OSError, match="No space"):
+            await checkpointer.run()
+    unsaved = checkpointer._unsaved  # pyright: ignore[reportPrivateUsage]
+    assert unsaved is not None
+    assert sum(len(pieces) for pieces in unsaved.pieces.values()) == 1
+    metadata.save = save
+    await checkpointer.run()
+    copy = killed(tmp_path / "a", tmp_path / "copy")
+    await store.close()
+    store, state = await opened(copy)
+    assert await pending(store) == list(range(1, 21))
+    assert len(state.sessions) == 20
+    await store.close()
 
 
-def test_a_value_larger_than_a_file_is_carried_and_copied_forward(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path / "a")
-        await write(store, SetRetained(Message("topic://large", os.urandom(300_000))))
-        for number in range(300):
-            await write(store, retained(number % 7, 2000))
-            if number % 10 == 0:
-                await checkpoint(store)
-        await checkpoint(store, cleanup=True)
-        files = list((tmp_path / "a" / "journal").glob("bindings-*"))
-        assert sum(path.stat().st_size for path in files) < 3 * MB
-        copy = killed(tmp_path / "a", tmp_path / "copy")
-        await store.close()
-        for directory in (tmp_path / "a", copy):
-            store, state = await opened(directory)
-            assert sorted(len(item.body) for item in state.retained) == [2000] * 7 + [300_000]
-            await store.close()
-
-    run(scenario())
-
-
-def test_a_bindings_journal_that_is_gone_or_cut_off_is_noticed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path / "a")
-        await write(store, PutSession(Session("c", 1)))
-        await checkpoint(store)
-        await write(store, PutSession(Session("d", 1)), add(1))
-        await store.close()
-        names = [
-            path
-            for path in (tmp_path / "a" / "journal").iterdir()
-            if BINDINGS_NAME.fullmatch(path.name)
-        ]
-        shutil.copytree(tmp_path / "a", tmp_path / "b")
-        for path in names:
-            path.unlink()
-        with pytest.raises(CorruptRecordError, match="bindings journal ends"):
-            await opened(tmp_path / "a")
-        store, state = await opened(tmp_path / "a", damaged_journal_policy="quarantine")
-        assert any("are lost" in note for note in state.report.notes)
-        assert await pending(store) == [1]
-        await store.close()
-        store, state = await opened(tmp_path / "a")  # that was once
-        await store.close()
-        store, state = await opened(tmp_path / "b")
-        assert sorted(item.client_id for item in state.sessions) == ["c", "d"]
+async def test_a_value_larger_than_a_file_is_carried_and_copied_forward(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path / "a")
+    await write(store, SetRetained(Message("topic://large", os.urandom(300_000))))
+    for number in range(300):
+        await write(store, retained(number % 7, 2000))
+        if number % 10 == 0:
+            await checkpoint(store)
+    await checkpoint(store, cleanup=True)
+    files = list((tmp_path / "a" / "journal").glob("bindings-*"))
+    assert sum(path.stat().st_size for path in files) < 3 * MB
+    copy = killed(tmp_path / "a", tmp_path / "copy")
+    await store.close()
+    for directory in (tmp_path / "a", copy):
+        store, state = await opened(directory)
+        assert sorted(len(item.body) for item in state.retained) == [2000] * 7 + [300_000]
         await store.close()
 
-    run(scenario())
+
+async def test_a_bindings_journal_that_is_gone_or_cut_off_is_noticed(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path / "a")
+    await write(store, PutSession(Session("c", 1)))
+    await checkpoint(store)
+    await write(store, PutSession(Session("d", 1)), add(1))
+    await store.close()
+    names = [
+        path
+        for path in (tmp_path / "a" / "journal").iterdir()
+        if BINDINGS_NAME.fullmatch(path.name)
+    ]
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for path in names:
+        path.unlink()
+    with pytest.raises(CorruptRecordError, match="bindings journal ends"):
+        await opened(tmp_path / "a")
+    store, state = await opened(tmp_path / "a", damaged_journal_policy="quarantine")
+    assert any("are lost" in note for note in state.report.notes)
+    assert await pending(store) == [1]
+    await store.close()
+    store, state = await opened(tmp_path / "a")  # that was once
+    await store.close()
+    store, state = await opened(tmp_path / "b")
+    assert sorted(item.client_id for item in state.sessions) == ["c", "d"]
+    await store.close()
 
 
-def test_a_journal_that_went_on_behind_missing_files_opens_again(tmp_path: Path) -> None:
+async def test_a_journal_that_went_on_behind_missing_files_opens_again(tmp_path: Path) -> None:
     """Fault 8: closed before a write, it never opened again."""
-
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        for sequence in range(1, 8):
-            await write(store, add(sequence, size=20_000))
-        newest = store._files.used()[-1].name  # pyright: ignore[reportPrivateUsage]
+    store, _ = await opened(tmp_path)
+    for sequence in range(1, 8):
+        await write(store, add(sequence, size=20_000))
+    newest = store._files.used()[-1].name  # pyright: ignore[reportPrivateUsage]
+    await store.close()
+    (tmp_path / "journal" / newest).unlink()
+    store, _ = await opened(tmp_path, ignore_missing_journalfiles=True)
+    left = await pending(store)
+    await store.close()
+    for changes in ({}, {"ignore_missing_journalfiles": True}, {}):
+        store, _ = await opened(tmp_path, **changes)
+        assert await pending(store) == left
         await store.close()
-        (tmp_path / "journal" / newest).unlink()
-        store, _ = await opened(tmp_path, ignore_missing_journalfiles=True)
-        left = await pending(store)
-        await store.close()
-        for changes in ({}, {"ignore_missing_journalfiles": True}, {}):
-            store, _ = await opened(tmp_path, **changes)
-            assert await pending(store) == left
-            await store.close()
-
-    run(scenario())
 
 
-def test_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+async def test_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     """Fault 15: each clean stop left entries of the files that it had put away."""
-
-    async def scenario() -> None:
-        sequence = 0
-        for _ in range(4):
-            store, _ = await opened(tmp_path)
-            for _ in range(20):
-                sequence += 1
-                await write(store, add(sequence, size=20_000))
-                if sequence > 3:
-                    await write(store, ack(sequence - 3))
-            await store.close()
+    sequence = 0
+    for _ in range(4):
         store, _ = await opened(tmp_path)
-        known = store._index.files.keys()  # pyright: ignore[reportPrivateUsage]
-        files = {file.file_id for file in store._files.used()}  # pyright: ignore[reportPrivateUsage]
-        assert known <= files
+        for _ in range(20):
+            sequence += 1
+            await write(store, add(sequence, size=20_000))
+            if sequence > 3:
+                await write(store, ack(sequence - 3))
         await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path)
+    known = store._index.files.keys()  # pyright: ignore[reportPrivateUsage]
+    files = {file.file_id for file in store._files.used()}  # pyright: ignore[reportPrivateUsage]
+    assert known <= files
+    await store.close()

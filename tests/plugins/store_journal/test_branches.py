@@ -16,7 +16,6 @@ from journal_kit import (
     killed,
     opened,
     pending,
-    run,
     write,
     write_only,
 )
@@ -75,86 +74,78 @@ async def compact(store: JournalStore) -> int:
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("metadata", [False, True])
-def test_a_branch_survives_a_kill_with_and_without_checkpoint_and_metadata(
+async def test_a_branch_survives_a_kill_with_and_without_checkpoint_and_metadata(
     tmp_path: Path, checkpoint: bool, metadata: bool
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path / "a")
-        await write(store, QUEUE, add(1), PutBranch(ONE), add(2, 7), add(3, 7))
-        if checkpoint:
-            await store._checkpointer.run()  # pyright: ignore[reportPrivateUsage]
-        two = Branch(BranchId(2, b"two"), 8)
-        await write(store, PutBranch(two), add(4, 8))
-        await write(store, RemoveBranch(BranchId(2, b"two"), 8))
-        copy = killed(tmp_path / "a", tmp_path / "b")
-        await store.close()
-        if not metadata and checkpoint:
-            without_metadata(copy)
-        store, state = await opened(copy)
-        assert await store.recovered_branches() == [ONE]
-        assert state.last_pending_list == 8
-        assert await pending(store, 7) == [2, 3]
-        assert await pending(store, 8) == []
-        assert store.statistics().pending_messages == 3
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path / "a")
+    await write(store, QUEUE, add(1), PutBranch(ONE), add(2, 7), add(3, 7))
+    if checkpoint:
+        await store._checkpointer.run()  # pyright: ignore[reportPrivateUsage]
+    two = Branch(BranchId(2, b"two"), 8)
+    await write(store, PutBranch(two), add(4, 8))
+    await write(store, RemoveBranch(BranchId(2, b"two"), 8))
+    copy = killed(tmp_path / "a", tmp_path / "b")
+    await store.close()
+    if not metadata and checkpoint:
+        without_metadata(copy)
+    store, state = await opened(copy)
+    assert await store.recovered_branches() == [ONE]
+    assert state.last_pending_list == 8
+    assert await pending(store, 7) == [2, 3]
+    assert await pending(store, 8) == []
+    assert store.statistics().pending_messages == 3
+    await store.close()
 
 
-def test_a_file_that_a_branch_keeps_names_the_branch_and_is_compacted(tmp_path: Path) -> None:
+async def test_a_file_that_a_branch_keeps_names_the_branch_and_is_compacted(tmp_path: Path) -> None:
     """The branch is in doubt for very long; everything else comes and goes."""
-
-    async def scenario() -> None:
-        options = {"journal_compact_min_files": 1, "journal_compact_percentage": 50}
-        store, _ = await opened(tmp_path / "a", journal_compact_min_files=0)
-        await write(store, QUEUE, add(1), PutBranch(ONE), add(2, 7), add(3, 7))
-        await write(store, ack(1))
-        for sequence in range(4, 16):
-            await write(store, add(sequence, size=20_000), ack(sequence))
-        await cleanup(store)
-        first = data_files(tmp_path / "a")[0]
-        assert first.name == "journal-0000000001.data"
+    options = {"journal_compact_min_files": 1, "journal_compact_percentage": 50}
+    store, _ = await opened(tmp_path / "a", journal_compact_min_files=0)
+    await write(store, QUEUE, add(1), PutBranch(ONE), add(2, 7), add(3, 7))
+    await write(store, ack(1))
+    for sequence in range(4, 16):
+        await write(store, add(sequence, size=20_000), ack(sequence))
+    await cleanup(store)
+    first = data_files(tmp_path / "a")[0]
+    assert first.name == "journal-0000000001.data"
+    await store.close()
+    report = why(tmp_path / "a" / "journal", first.name)
+    (holder,) = report.holders
+    assert (holder.kind, holder.client_id, holder.subscription) == (
+        "prepared branch",
+        "manager",
+        "1:6f6e65:",
+    )
+    assert "prepared branch client manager name 1:6f6e65: (list 7): messages 2, 3" in describe(
+        report
+    )
+    store, _ = await opened(tmp_path / "a", **options)
+    for sequence in range(20, 60):
+        await write(store, add(sequence, size=20_000), ack(sequence))
+    assert await compact(store) >= 2
+    copy = killed(tmp_path / "a", tmp_path / "b")
+    assert "journal-0000000001.data" not in {path.name for path in data_files(copy)}
+    await store.close()
+    for directory in (copy, without_metadata(killed(copy, tmp_path / "c"))):
+        store, _ = await opened(directory)
+        assert await store.recovered_branches() == [ONE]
+        assert await pending(store, 7) == [2, 3]
+        # Committed: visible once; and nothing keeps the old messages any more.
+        await write(store, add(100), add(101), RemoveBranch(ONE.branch_id, 7))
+        assert await pending(store) == [100, 101]
+        assert await pending(store, 7) == []
+        await write(store, ack(100, 101))
         await store.close()
-        report = why(tmp_path / "a" / "journal", first.name)
-        (holder,) = report.holders
-        assert (holder.kind, holder.client_id, holder.subscription) == (
-            "prepared branch",
-            "manager",
-            "1:6f6e65:",
-        )
-        assert "prepared branch client manager name 1:6f6e65: (list 7): messages 2, 3" in describe(
-            report
-        )
-        store, _ = await opened(tmp_path / "a", **options)
-        for sequence in range(20, 60):
-            await write(store, add(sequence, size=20_000), ack(sequence))
-        assert await compact(store) >= 2
-        copy = killed(tmp_path / "a", tmp_path / "b")
-        assert "journal-0000000001.data" not in {path.name for path in data_files(copy)}
-        await store.close()
-        for directory in (copy, without_metadata(killed(copy, tmp_path / "c"))):
-            store, _ = await opened(directory)
-            assert await store.recovered_branches() == [ONE]
-            assert await pending(store, 7) == [2, 3]
-            # Committed: visible once; and nothing keeps the old messages any more.
-            await write(store, add(100), add(101), RemoveBranch(ONE.branch_id, 7))
-            assert await pending(store) == [100, 101]
-            assert await pending(store, 7) == []
-            await write(store, ack(100, 101))
-            await store.close()
-            reports = inspect(directory / "journal")
-            assert sum(report.references for report in reports) == 0
-
-    run(scenario())
+        reports = inspect(directory / "journal")
+        assert sum(report.references for report in reports) == 0
 
 
-def test_a_message_that_a_branch_locks_names_the_branch_besides_its_queue(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, QUEUE, add(1), add(2), PutBranch(ONE), add(3, 7))
-        await store.close()
-
-    run(scenario())
+async def test_a_message_that_a_branch_locks_names_the_branch_besides_its_queue(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, add(1), add(2), PutBranch(ONE), add(3, 7))
+    await store.close()
     report = why(tmp_path / "journal", "journal-0000000001.data")
     assert [
         (item.kind, item.destination, item.pending_list, list(item.sequences))
@@ -172,56 +163,49 @@ def test_a_message_that_a_branch_locks_names_the_branch_besides_its_queue(tmp_pa
 # --------------------------------------------------------------------------------- duplicate ids
 
 
-def test_ids_survive_their_data_files_also_without_metadata(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path / "a")
-        sequence = 0
-        for _ in range(4):
-            for _ in range(10):
-                sequence += 1
-                await write(store, new_id(sequence), add(sequence, size=20_000), ack(sequence))
-            await write(store, ForgetDuplicateIds("queue://q", sequence - 25))
-            await cleanup(store)
-        await write_only(store, new_id(sequence + 1))
-        assert data_files(tmp_path / "a")[0].name > "journal-0000000008.data"
-        expected = [(number, f"id {number}") for number in range(sequence - 24, sequence + 2)]
-        copy = killed(tmp_path / "a", tmp_path / "b")
-        await store.close()
-        rebuilt = without_metadata(killed(copy, tmp_path / "c"))
-        for directory in (copy, rebuilt):
-            store, state = await opened(directory)
-            assert await ids_of(store) == expected
-            assert state.last_sequence == sequence + 1
-            await store.close()
-            store, state = await opened(directory)
-            assert await ids_of(store) == expected
-            await store.close()
-
-    run(scenario())
-
-
-def test_a_rebuild_does_not_remember_what_was_forgotten(tmp_path: Path) -> None:
-    """The file that forgot them is gone, an older one that has them is not."""
-
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path / "a", journal_compact_min_files=0)
-        await write(store, QUEUE, add(1), new_id(1), new_id(2))
-        await write(store, *[add(number, size=9000) for number in range(10, 16)])
-        await write(store, add(16, size=20_000))  # does not fit into the first file
-        await write(store, ack(*range(10, 17)), ForgetDuplicateIds("queue://q", 2), new_id(20))
-        for number in range(30, 40):
-            await write(store, add(number, size=20_000), ack(number))
+async def test_ids_survive_their_data_files_also_without_metadata(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path / "a")
+    sequence = 0
+    for _ in range(4):
+        for _ in range(10):
+            sequence += 1
+            await write(store, new_id(sequence), add(sequence, size=20_000), ack(sequence))
+        await write(store, ForgetDuplicateIds("queue://q", sequence - 25))
         await cleanup(store)
-        copy = killed(tmp_path / "a", tmp_path / "b")
+    await write_only(store, new_id(sequence + 1))
+    assert data_files(tmp_path / "a")[0].name > "journal-0000000008.data"
+    expected = [(number, f"id {number}") for number in range(sequence - 24, sequence + 2)]
+    copy = killed(tmp_path / "a", tmp_path / "b")
+    await store.close()
+    rebuilt = without_metadata(killed(copy, tmp_path / "c"))
+    for directory in (copy, rebuilt):
+        store, state = await opened(directory)
+        assert await ids_of(store) == expected
+        assert state.last_sequence == sequence + 1
         await store.close()
-        store, _ = await opened(copy)
-        assert await ids_of(store) == [(20, "id 20")]
-        await store.close()
-        store, _ = await opened(without_metadata(copy))
-        assert await ids_of(store) == [(20, "id 20")]
+        store, state = await opened(directory)
+        assert await ids_of(store) == expected
         await store.close()
 
-    run(scenario())
+
+async def test_a_rebuild_does_not_remember_what_was_forgotten(tmp_path: Path) -> None:
+    """The file that forgot them is gone, an older one that has them is not."""
+    store, _ = await opened(tmp_path / "a", journal_compact_min_files=0)
+    await write(store, QUEUE, add(1), new_id(1), new_id(2))
+    await write(store, *[add(number, size=9000) for number in range(10, 16)])
+    await write(store, add(16, size=20_000))  # does not fit into the first file
+    await write(store, ack(*range(10, 17)), ForgetDuplicateIds("queue://q", 2), new_id(20))
+    for number in range(30, 40):
+        await write(store, add(number, size=20_000), ack(number))
+    await cleanup(store)
+    copy = killed(tmp_path / "a", tmp_path / "b")
+    await store.close()
+    store, _ = await opened(copy)
+    assert await ids_of(store) == [(20, "id 20")]
+    await store.close()
+    store, _ = await opened(without_metadata(copy))
+    assert await ids_of(store) == [(20, "id 20")]
+    await store.close()
 
 
 def test_ids_that_come_and_go_between_two_checkpoints_are_not_carried() -> None:
@@ -341,31 +325,28 @@ def is_one_of(found: State, states: Sequence[State]) -> bool:
 
 @pytest.mark.parametrize("metadata", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_after_a_power_cut_branches_and_ids_are_as_they_were_once(
+async def test_after_a_power_cut_branches_and_ids_are_as_they_were_once(
     tmp_path: Path, seed: int, metadata: bool
 ) -> None:
-    async def scenario() -> None:
-        chance = random.Random(seed)
-        disk = FaultyDisk(seed, metadata_directory=tmp_path / "metadata" if metadata else None)
-        model = Model()
-        model.states = [model.state()]
-        options = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
-        for _ in range(3):
-            storage = disk.start(Faults(cut_at_sync=chance.randrange(1, 80)))
-            store = None
-            try:
-                store, _ = await opened(tmp_path, storage, **options)
-                await live(store, model, chance)
-            except (StoreError, OSError):
-                assert storage.is_off
-            disk.cut_power()
-            if store is not None:
-                await store.close()
-            store, state = await opened(tmp_path, disk.start())
-            found = await found_in(store, state)
+    chance = random.Random(seed)
+    disk = FaultyDisk(seed, metadata_directory=tmp_path / "metadata" if metadata else None)
+    model = Model()
+    model.states = [model.state()]
+    options = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
+    for _ in range(3):
+        storage = disk.start(Faults(cut_at_sync=chance.randrange(1, 80)))
+        store = None
+        try:
+            store, _ = await opened(tmp_path, storage, **options)
+            await live(store, model, chance)
+        except (StoreError, OSError):
+            assert storage.is_off
+        disk.cut_power()
+        if store is not None:
             await store.close()
-            assert is_one_of(found.state(), model.states[model.confirmed :])
-            found.states = [found.state()]
-            model = found
-
-    run(scenario())
+        store, state = await opened(tmp_path, disk.start())
+        found = await found_in(store, state)
+        await store.close()
+        assert is_one_of(found.state(), model.states[model.confirmed :])
+        found.states = [found.state()]
+        model = found

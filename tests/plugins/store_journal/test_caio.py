@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import pytest
-from journal_kit import run
 
 from tidegate_store_journal.log.storage import DirectoryFile, DirectoryStorage
 from tidegate_store_journal.write import caio as _caio
@@ -30,149 +29,126 @@ async def result_of(ring: CaioRing, file: DirectoryFile, data: bytes, at: int, s
 
 
 @pytest.mark.parametrize("synced", [True, False])
-def test_what_is_written_is_in_the_file_when_that_is_told(tmp_path: Path, synced: bool) -> None:
-    async def scenario() -> None:
-        ring = open_ring(asyncio.get_running_loop(), 8)
-        file = made(tmp_path)
-        assert await result_of(ring, file, b"x" * 10_000, 0, synced) == 10_000
-        assert await result_of(ring, file, b"yy", 5_000, synced) == 2
-        assert file.pread(20_000, 0) == b"x" * 5000 + b"yy" + b"x" * 4998
-        ring.close()
-        ring.close()
-        file.close()
-
-    run(scenario())
-
-
-def test_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        ring = open_ring(loop, 64)
-        file = made(tmp_path)
-        futures: list[asyncio.Future[int]] = []
-        for number in range(64):
-            future: asyncio.Future[int] = loop.create_future()
-            ring.write(file, b"%4d" % number, 4 * number, future.set_result, synced=False)
-            futures.append(future)
-        async with asyncio.timeout(20):
-            assert await asyncio.gather(*futures) == [4] * 64
-        synced: asyncio.Future[int] = loop.create_future()
-        ring.datasync(file, synced.set_result)
-        async with asyncio.timeout(20):
-            assert await synced == 0
-        assert file.pread(300, 0) == b"".join(b"%4d" % number for number in range(64))
-        ring.close()
-        file.close()
-
-    run(scenario())
+async def test_what_is_written_is_in_the_file_when_that_is_told(
+    tmp_path: Path, synced: bool
+) -> None:
+    ring = open_ring(asyncio.get_running_loop(), 8)
+    file = made(tmp_path)
+    assert await result_of(ring, file, b"x" * 10_000, 0, synced) == 10_000
+    assert await result_of(ring, file, b"yy", 5_000, synced) == 2
+    assert file.pread(20_000, 0) == b"x" * 5000 + b"yy" + b"x" * 4998
+    ring.close()
+    ring.close()
+    file.close()
 
 
-def test_a_file_that_was_renamed_is_still_the_one_that_is_written(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        ring = open_ring(asyncio.get_running_loop(), 8)
-        file = made(tmp_path)
-        (tmp_path / "file").rename(tmp_path / "other")
-        assert await result_of(ring, file, b"data", 0, True) == 4
-        assert (tmp_path / "other").read_bytes() == b"data"
-        assert not (tmp_path / "file").exists()
-        ring.close()
-        file.close()
-
-    run(scenario())
-
-
-def test_an_error_of_the_system_is_told_by_its_number(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        ring = open_ring(asyncio.get_running_loop(), 8)
-        (tmp_path / "read").write_bytes(b"data")
-        only_read = DirectoryFile(os.open(tmp_path / "read", os.O_RDONLY))
-        assert await result_of(ring, only_read, b"x", 0, False) == -errno.EBADF
-        ring.close()
-        only_read.close()
-
-    run(scenario())
+async def test_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    ring = open_ring(loop, 64)
+    file = made(tmp_path)
+    futures: list[asyncio.Future[int]] = []
+    for number in range(64):
+        future: asyncio.Future[int] = loop.create_future()
+        ring.write(file, b"%4d" % number, 4 * number, future.set_result, synced=False)
+        futures.append(future)
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*futures) == [4] * 64
+    synced: asyncio.Future[int] = loop.create_future()
+    ring.datasync(file, synced.set_result)
+    async with asyncio.timeout(20):
+        assert await synced == 0
+    assert file.pread(300, 0) == b"".join(b"%4d" % number for number in range(64))
+    ring.close()
+    file.close()
 
 
-def test_without_a_descriptor_for_synced_writes_nothing_is_written(
+async def test_a_file_that_was_renamed_is_still_the_one_that_is_written(tmp_path: Path) -> None:
+    ring = open_ring(asyncio.get_running_loop(), 8)
+    file = made(tmp_path)
+    (tmp_path / "file").rename(tmp_path / "other")
+    assert await result_of(ring, file, b"data", 0, True) == 4
+    assert (tmp_path / "other").read_bytes() == b"data"
+    assert not (tmp_path / "file").exists()
+    ring.close()
+    file.close()
+
+
+async def test_an_error_of_the_system_is_told_by_its_number(tmp_path: Path) -> None:
+    ring = open_ring(asyncio.get_running_loop(), 8)
+    (tmp_path / "read").write_bytes(b"data")
+    only_read = DirectoryFile(os.open(tmp_path / "read", os.O_RDONLY))
+    assert await result_of(ring, only_read, b"x", 0, False) == -errno.EBADF
+    ring.close()
+    only_read.close()
+
+
+async def test_without_a_descriptor_for_synced_writes_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        ring = open_ring(asyncio.get_running_loop(), 8)
-        file = made(tmp_path)
+    ring = open_ring(asyncio.get_running_loop(), 8)
+    file = made(tmp_path)
 
-        def none_left(_: DirectoryFile) -> int:
-            raise OSError(errno.EMFILE, "too many")
+    def none_left(_: DirectoryFile) -> int:
+        raise OSError(errno.EMFILE, "too many")
 
-        monkeypatch.setattr(DirectoryFile, "synced_fileno", none_left)
-        assert await result_of(ring, file, b"x", 0, True) == -errno.EMFILE
-        assert file.length == 0
-        ring.close()
-        file.close()
-
-    run(scenario())
+    monkeypatch.setattr(DirectoryFile, "synced_fileno", none_left)
+    assert await result_of(ring, file, b"x", 0, True) == -errno.EMFILE
+    assert file.length == 0
+    ring.close()
+    file.close()
 
 
-def test_a_request_that_the_system_cannot_take_now_is_offered_again(
+async def test_a_request_that_the_system_cannot_take_now_is_offered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        ring = open_ring(asyncio.get_running_loop(), 8)
-        file = made(tmp_path)
-        context = ring._context  # pyright: ignore[reportPrivateUsage]
+    ring = open_ring(asyncio.get_running_loop(), 8)
+    file = made(tmp_path)
+    context = ring._context  # pyright: ignore[reportPrivateUsage]
 
-        class Busy:
-            """Fails once."""
+    class Busy:
+        """Fails once."""
 
-            def __getattr__(self, name: str) -> object:
-                return getattr(context, name)
+        def __getattr__(self, name: str) -> object:
+            return getattr(context, name)
 
-            def flush(self) -> int:
-                monkeypatch.undo()
-                raise SystemError("[Errno 11] Resource temporarily unavailable")
+        def flush(self) -> int:
+            monkeypatch.undo()
+            raise SystemError("[Errno 11] Resource temporarily unavailable")
 
-        monkeypatch.setattr(ring, "_context", Busy())
-        assert await result_of(ring, file, b"data", 0, True) == 4
-        assert "trying again" in caplog.text
-        ring.close()
-        file.close()
-
-    run(scenario())
+    monkeypatch.setattr(ring, "_context", Busy())
+    assert await result_of(ring, file, b"data", 0, True) == 4
+    assert "trying again" in caplog.text
+    ring.close()
+    file.close()
 
 
-def test_other_systems_have_no_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr(_caio.sys, "platform", "darwin")
-        with pytest.raises(OSError, match="io_uring needs Linux"):
-            open_ring(asyncio.get_running_loop(), 8)
-
-    run(scenario())
+async def test_other_systems_have_no_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_caio.sys, "platform", "darwin")
+    with pytest.raises(OSError, match="io_uring needs Linux"):
+        open_ring(asyncio.get_running_loop(), 8)
 
 
 @pytest.mark.parametrize("entries", [1, 500, 4096])
-def test_rings_of_every_size_that_can_be_configured(tmp_path: Path, entries: int) -> None:
-    async def scenario() -> None:
-        ring = open_ring(asyncio.get_running_loop(), entries)
-        file = made(tmp_path)
-        assert await result_of(ring, file, b"data", 0, True) == 4
-        ring.close()
-        file.close()
-
-    run(scenario())
+async def test_rings_of_every_size_that_can_be_configured(tmp_path: Path, entries: int) -> None:
+    ring = open_ring(asyncio.get_running_loop(), entries)
+    file = made(tmp_path)
+    assert await result_of(ring, file, b"data", 0, True) == 4
+    ring.close()
+    file.close()
 
 
-def test_a_busy_loop_lets_the_kernel_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_loop_lets_the_kernel_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the writer's hand-over: a batch that is not one client's that waits."""
     yields: list[int] = []
     monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
 
-    async def scenario() -> None:
-        ring = open_ring(asyncio.get_running_loop(), 8)
-        file = made(tmp_path)
-        await result_of(ring, file, bytes(400), 0, True)
-        assert len(yields) == 0
-        await result_of(ring, file, bytes(40_000), 0, True)
-        assert len(yields) == 1
-        ring.close()
-        file.close()
-
-    run(scenario())
+    ring = open_ring(asyncio.get_running_loop(), 8)
+    file = made(tmp_path)
+    await result_of(ring, file, bytes(400), 0, True)
+    assert len(yields) == 0
+    await result_of(ring, file, bytes(40_000), 0, True)
+    assert len(yields) == 1
+    ring.close()
+    file.close()

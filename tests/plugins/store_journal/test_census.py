@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, data_files, opened, run, write
+from journal_kit import ack, add, data_files, opened, write
 
 from tidegate.spi import AddDestination, RecordDelivery, RemoveDestination
 from tidegate_store_journal.log import format as _format
@@ -20,15 +20,12 @@ from tidegate_store_journal.tools.census import (
 from tidegate_store_journal.tools.lookon import ReadOnlyStorage
 
 
-def filled(where: Path) -> Path:
-    async def scenario() -> None:
-        store, _ = await opened(where, keep=True)
-        await write(store, AddDestination("queue://q", 1), add(1), add(2))
-        await write(store, add(3, 1, 2), RecordDelivery(1, (1,), (2,)))
-        await write(store, ack(1, 2), RemoveDestination("queue://x", 9))
-        await store.close()
-
-    run(scenario())
+async def filled(where: Path) -> Path:
+    store, _ = await opened(where, keep=True)
+    await write(store, AddDestination("queue://q", 1), add(1), add(2))
+    await write(store, add(3, 1, 2), RecordDelivery(1, (1,), (2,)))
+    await write(store, ack(1, 2), RemoveDestination("queue://x", 9))
+    await store.close()
     return data_files(where)[0]
 
 
@@ -37,8 +34,8 @@ def census_of(path: Path, *, checks: bool = True) -> Census:
     return take_census(read_data_file(storage, path.name), checks=checks)
 
 
-def test_batches_and_records_are_counted_by_type(tmp_path: Path) -> None:
-    census = census_of(filled(tmp_path))
+async def test_batches_and_records_are_counted_by_type(tmp_path: Path) -> None:
+    census = census_of(await filled(tmp_path))
     assert (census.first_batch, census.last_batch, census.batches, census.records) == (1, 3, 3, 7)
     assert census.types == {
         "add": 3,
@@ -51,15 +48,15 @@ def test_batches_and_records_are_counted_by_type(tmp_path: Path) -> None:
     assert census.end > DATA_OFFSET
 
 
-def test_a_file_without_batches_is_empty(tmp_path: Path) -> None:
-    path = filled(tmp_path)
+async def test_a_file_without_batches_is_empty(tmp_path: Path) -> None:
+    path = await filled(tmp_path)
     spare = data_files(tmp_path)[1]
     assert spare != path
     assert census_of(spare) == Census()
 
 
-def test_counting_ends_where_a_batch_is_not_whole(tmp_path: Path) -> None:
-    path = filled(tmp_path)
+async def test_counting_ends_where_a_batch_is_not_whole(tmp_path: Path) -> None:
+    path = await filled(tmp_path)
     whole = census_of(path)
     data = bytearray(path.read_bytes())
     data[whole.end - 3] ^= 1
@@ -69,10 +66,10 @@ def test_counting_ends_where_a_batch_is_not_whole(tmp_path: Path) -> None:
     assert census.end < whole.end
 
 
-def test_a_record_that_is_wrong_inside_a_whole_batch_is_named_with_its_offset(
+async def test_a_record_that_is_wrong_inside_a_whole_batch_is_named_with_its_offset(
     tmp_path: Path,
 ) -> None:
-    path = filled(tmp_path)
+    path = await filled(tmp_path)
     storage = ReadOnlyStorage(path.parent)
     file = read_data_file(storage, path.name)
     batch = next(walk(file))

@@ -18,7 +18,6 @@ from journal_kit import (
     killed,
     opened,
     pending,
-    run,
     write,
     write_only,
 )
@@ -39,150 +38,134 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_what_comes_and_goes_between_two_checkpoints_never_reaches_the_metadata(
+async def test_what_comes_and_goes_between_two_checkpoints_never_reaches_the_metadata(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True, journal_max_file_length=8 << 20)
-        counters = store.metadata_counters
-        before = counters.checkpoints
-        sequence = 0
-        for _ in range(5):
-            for _ in range(20):
-                batch = list(range(sequence + 1, sequence + 51))
-                sequence += 50
-                await write(store, *[add(item, 1, 2) for item in batch])
-                await write_only(store, RecordDelivery(1, tuple(batch[:3]), (1, 1, 1)))
-                await write(store, ack(*batch), ack(*batch, pending_list=2))
-            await store.release_acknowledged(store.log_statistics().last)
-            await checkpointer_of(store).run()
-        assert counters.checkpoints == before + 5
-        assert counters.pending_put == counters.pending_deleted == 0
-        assert counters.pieces_put == counters.pieces_deleted == 0
-        assert counters.acknowledged_put == counters.acknowledged_deleted == 0
-        # One that stays is put once and deleted once.
-        await write(store, add(sequence + 1))
+    store, _ = await opened(tmp_path, keep=True, journal_max_file_length=8 << 20)
+    counters = store.metadata_counters
+    before = counters.checkpoints
+    sequence = 0
+    for _ in range(5):
+        for _ in range(20):
+            batch = list(range(sequence + 1, sequence + 51))
+            sequence += 50
+            await write(store, *[add(item, 1, 2) for item in batch])
+            await write_only(store, RecordDelivery(1, tuple(batch[:3]), (1, 1, 1)))
+            await write(store, ack(*batch), ack(*batch, pending_list=2))
+        await store.release_acknowledged(store.log_statistics().last)
         await checkpointer_of(store).run()
-        await checkpointer_of(store).run(force=True)
-        assert (counters.pending_put, counters.pending_deleted) == (1, 0)
-        await write(store, ack(sequence + 1))
-        await checkpointer_of(store).run()
-        assert (counters.pending_put, counters.pending_deleted) == (1, 1)
-        assert (counters.acknowledged_put, counters.acknowledged_deleted) == (1, 0)
-        await store.close()
-
-    run(scenario())
-
-
-def test_an_idle_store_writes_no_checkpoint(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, add(1))
-        await checkpointer_of(store).run()
-        count = store.metadata_counters.checkpoints
-        await checkpointer_of(store).run()
-        await checkpointer_of(store).run(cleanup=True)
-        assert store.metadata_counters.checkpoints == count
-        await store.close()
-
-    run(scenario())
+    assert counters.checkpoints == before + 5
+    assert counters.pending_put == counters.pending_deleted == 0
+    assert counters.pieces_put == counters.pieces_deleted == 0
+    assert counters.acknowledged_put == counters.acknowledged_deleted == 0
+    # One that stays is put once and deleted once.
+    await write(store, add(sequence + 1))
+    await checkpointer_of(store).run()
+    await checkpointer_of(store).run(force=True)
+    assert (counters.pending_put, counters.pending_deleted) == (1, 0)
+    await write(store, ack(sequence + 1))
+    await checkpointer_of(store).run()
+    assert (counters.pending_put, counters.pending_deleted) == (1, 1)
+    assert (counters.acknowledged_put, counters.acknowledged_deleted) == (1, 0)
+    await store.close()
 
 
-def test_dead_files_are_used_again_and_acknowledgements_keep_none(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        files = store._files  # pyright: ignore[reportPrivateUsage]
-        sequence = 0
-        # One message is never acknowledged; the acknowledgements of all others come later.
-        await write(store, add(1_000_000 - 1, 9))
-        for _ in range(30):
-            first = sequence + 1
-            sequence += 10
-            await write(
-                store, *[add(1_000_000 + item, size=5000) for item in range(first, sequence + 1)]
-            )
-            await write(store, ack(*range(1_000_000 + first, 1_000_000 + sequence + 1)))
-            assert files.disk_bytes <= 4 * 64 * KB
-        assert max(file.file_id for file in files.used()) > 25
-        assert len(data_files(tmp_path)) <= 4
-        assert await pending(store, 9) == [999_999]
-        copy = killed(tmp_path, tmp_path.parent / "copy")
-        await store.close()
-        store, state = await opened(copy)
-        assert await pending(store, 9) == [999_999]
-        assert await pending(store, 1) == []
-        assert state.last_sequence == 1_000_000 + sequence
-        await store.close()
+async def test_an_idle_store_writes_no_checkpoint(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, add(1))
+    await checkpointer_of(store).run()
+    count = store.metadata_counters.checkpoints
+    await checkpointer_of(store).run()
+    await checkpointer_of(store).run(cleanup=True)
+    assert store.metadata_counters.checkpoints == count
+    await store.close()
 
-    run(scenario())
+
+async def test_dead_files_are_used_again_and_acknowledgements_keep_none(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    files = store._files  # pyright: ignore[reportPrivateUsage]
+    sequence = 0
+    # One message is never acknowledged; the acknowledgements of all others come later.
+    await write(store, add(1_000_000 - 1, 9))
+    for _ in range(30):
+        first = sequence + 1
+        sequence += 10
+        await write(
+            store, *[add(1_000_000 + item, size=5000) for item in range(first, sequence + 1)]
+        )
+        await write(store, ack(*range(1_000_000 + first, 1_000_000 + sequence + 1)))
+        assert files.disk_bytes <= 4 * 64 * KB
+    assert max(file.file_id for file in files.used()) > 25
+    assert len(data_files(tmp_path)) <= 4
+    assert await pending(store, 9) == [999_999]
+    copy = killed(tmp_path, tmp_path.parent / "copy")
+    await store.close()
+    store, state = await opened(copy)
+    assert await pending(store, 9) == [999_999]
+    assert await pending(store, 1) == []
+    assert state.last_sequence == 1_000_000 + sequence
+    await store.close()
 
 
 @pytest.mark.parametrize("with_live_list", [True, False])
-def test_an_acknowledgement_outlives_the_file_it_was_written_in(
+async def test_an_acknowledgement_outlives_the_file_it_was_written_in(
     tmp_path: Path, with_live_list: bool
 ) -> None:
     """Without the metadata store. The control run without live lists shows what they are for."""
-
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, _ = await opened(tmp_path, storage, keep=True)
-        await write(store, *[add(item, size=3000) for item in (1, 2, 3)], add(4, 1, 2, size=3000))
-        await write(store, *[add(item, size=5500) for item in range(10, 20)])
-        await write(store, ack(2, 4), ack(*range(10, 20)))
-        await store.release_acknowledged(1)
-        await write(store, *[add(item, size=5500) for item in range(20, 30)])
-        await write(store, ack(*range(20, 30)))
-        await store.release_acknowledged(22)
-        assert await checkpointer_of(store).run(cleanup=True) == 1
-        files = [name for name in storage.list() if name.endswith((".data", ".live"))]
-        assert "journal-0000000001.live" in files
-        after = storage.crash()
-        await store.close()
-        if not with_live_list:
-            after.unlink("journal-0000000001.live")
-        store, state = await opened(tmp_path, after, keep=True)
-        found = await pending(store)
-        if with_live_list:
-            assert found == [1, 3]
-            assert await pending(store, 2) == [4]
-            assert state.report.notes == ()
-        else:
-            assert found == [1, 2, 3, 4]
-        await store.close()
-
-    run(scenario())
-
-
-def test_rows_of_the_log_outlive_the_file_of_their_acknowledgement(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, _ = await opened(tmp_path, storage, keep=True)
-        await write(store, *[add(item, size=3000) for item in (1, 2, 3)])
-        await write(store, *[add(item, size=5500) for item in range(10, 20)])
-        await write(store, ack(*range(10, 20)))
-        await write(store, ack(3, 1))
-        await write(store, *[add(item, size=5500) for item in range(20, 30)])
-        await store.release_acknowledged(10)
-        assert await checkpointer_of(store).run(cleanup=True) == 1
-        after = storage.crash()
-        await store.close()
-        store, state = await opened(tmp_path, after, keep=True)
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage, keep=True)
+    await write(store, *[add(item, size=3000) for item in (1, 2, 3)], add(4, 1, 2, size=3000))
+    await write(store, *[add(item, size=5500) for item in range(10, 20)])
+    await write(store, ack(2, 4), ack(*range(10, 20)))
+    await store.release_acknowledged(1)
+    await write(store, *[add(item, size=5500) for item in range(20, 30)])
+    await write(store, ack(*range(20, 30)))
+    await store.release_acknowledged(22)
+    assert await checkpointer_of(store).run(cleanup=True) == 1
+    files = [name for name in storage.list() if name.endswith((".data", ".live"))]
+    assert "journal-0000000001.live" in files
+    after = storage.crash()
+    await store.close()
+    if not with_live_list:
+        after.unlink("journal-0000000001.live")
+    store, state = await opened(tmp_path, after, keep=True)
+    found = await pending(store)
+    if with_live_list:
+        assert found == [1, 3]
+        assert await pending(store, 2) == [4]
         assert state.report.notes == ()
-        page = await store.acknowledged(10, 10, ANY_SIZE)
-        assert [(row.ack_sequence, row.sequence, row.delivered_at) for row in page.rows] == [
-            (11, 3, 1003),
-            (12, 1, 1001),
-        ]
-        assert await pending(store) == [2, *range(20, 30)]
-        await store.close()
-
-    run(scenario())
+    else:
+        assert found == [1, 2, 3, 4]
+    await store.close()
 
 
-def test_a_checkpoint_that_fails_is_made_up_for_by_the_next(
+async def test_rows_of_the_log_outlive_the_file_of_their_acknowledgement(tmp_path: Path) -> None:
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage, keep=True)
+    await write(store, *[add(item, size=3000) for item in (1, 2, 3)])
+    await write(store, *[add(item, size=5500) for item in range(10, 20)])
+    await write(store, ack(*range(10, 20)))
+    await write(store, ack(3, 1))
+    await write(store, *[add(item, size=5500) for item in range(20, 30)])
+    await store.release_acknowledged(10)
+    assert await checkpointer_of(store).run(cleanup=True) == 1
+    after = storage.crash()
+    await store.close()
+    store, state = await opened(tmp_path, after, keep=True)
+    assert state.report.notes == ()
+    page = await store.acknowledged(10, 10, ANY_SIZE)
+    assert [(row.ack_sequence, row.sequence, row.delivered_at) for row in page.rows] == [
+        (11, 3, 1003),
+        (12, 1, 1001),
+    ]
+    assert await pending(store) == [2, *range(20, 30)]
+    await store.close()
+
+
+async def test_a_checkpoint_that_fails_is_made_up_for_by_the_next(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
         store, _ = await opened(tmp_path / "a", checkpoint_interval=0.02)
         metadata = store._metadata  # pyright: ignore[reportPrivateUsage]
         save = metadata.save
@@ -210,97 +193,88 @@ def test_a_checkpoint_that_fails_is_made_up_for_by_the_next(
         assert [session.client_id for session in state.sessions] == ["c"]
         assert await pending(store) == [2, 3]
         await store.close()
-
-    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-        run(scenario())
     assert "a checkpoint or cleanup failed" in caplog.text
 
 
-def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, _ = await opened(tmp_path, storage)
-        checkpointer = checkpointer_of(store)
-        assert storage.open(RESERVE_NAME).length == RESERVE_BYTES
-        for sequence in range(1, 10):
-            await write(store, add(sequence, size=30_000), PutSession(Session("c", sequence)))
-        await write(store, ack(*range(1, 10)))
+async def test_the_reserve_is_given_up_when_a_checkpoint_finds_the_disk_full(
+    tmp_path: Path,
+) -> None:
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage)
+    checkpointer = checkpointer_of(store)
+    assert storage.open(RESERVE_NAME).length == RESERVE_BYTES
+    for sequence in range(1, 10):
+        await write(store, add(sequence, size=30_000), PutSession(Session("c", sequence)))
+    await write(store, ack(*range(1, 10)))
 
-        def full_for_reserve(operation: str, name: str) -> OSError | None:
-            if operation == "preallocate" and name == RESERVE_NAME:
-                return OSError(errno.ENOSPC, "full")
-            return None
+    def full_for_reserve(operation: str, name: str) -> OSError | None:
+        if operation == "preallocate" and name == RESERVE_NAME:
+            return OSError(errno.ENOSPC, "full")
+        return None
 
-        def full_until_reserve_is_gone(operation: str, name: str) -> OSError | None:
-            if operation == "pwritev" and RESERVE_NAME in storage.list() and "bindings" in name:
-                return OSError(errno.ENOSPC, "full")
-            return None
+    def full_until_reserve_is_gone(operation: str, name: str) -> OSError | None:
+        if operation == "pwritev" and RESERVE_NAME in storage.list() and "bindings" in name:
+            return OSError(errno.ENOSPC, "full")
+        return None
 
-        storage.fault = full_until_reserve_is_gone
-        assert await checkpointer.run(cleanup=True) > 0
-        assert RESERVE_NAME not in storage.list()
-        # It cannot be made again while there is no room, and an empty one is not left behind.
-        storage.fault = full_for_reserve
-        checkpointer.make_reserve()
-        assert RESERVE_NAME not in storage.list()
-        # Without a reserve the error is reported.
-        storage.fault = lambda operation, name: (
-            OSError(errno.ENOSPC, "full") if operation == "pwritev" and "bindings" in name else None
-        )
-        await write(store, PutSession(Session("d", 1)))
-        with pytest.raises(OSError, match="full"):
-            await checkpointer.run()
-        storage.fault = lambda *_: None
-        checkpointer.make_reserve()
-        assert RESERVE_NAME in storage.list()
-        await store.close()
-
-    run(scenario())
-
-
-def test_a_file_that_is_being_read_and_those_behind_it_are_put_away_later(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        for sequence in range(1, 10):
-            await write(store, add(sequence, size=30_000))
-        files = store._files  # pyright: ignore[reportPrivateUsage]
-        first = files.used()[0]
-        files.borrow(first)
-        await write(store, ack(*range(1, 10)))
-        dead = len(files.used()) - 1
-        assert dead > 2
-        assert await checkpointer_of(store).run(cleanup=True) == 0
-        assert (tmp_path / "journal" / first.name).exists()
-        files.give_back(first)
-        assert await checkpointer_of(store).run(cleanup=True) == dead
-        assert not (tmp_path / "journal" / first.name).exists()
-        await store.close()
-
-    run(scenario())
+    storage.fault = full_until_reserve_is_gone
+    assert await checkpointer.run(cleanup=True) > 0
+    assert RESERVE_NAME not in storage.list()
+    # It cannot be made again while there is no room, and an empty one is not left behind.
+    storage.fault = full_for_reserve
+    checkpointer.make_reserve()
+    assert RESERVE_NAME not in storage.list()
+    # Without a reserve the error is reported.
+    storage.fault = lambda operation, name: (
+        OSError(errno.ENOSPC, "full") if operation == "pwritev" and "bindings" in name else None
+    )
+    await write(store, PutSession(Session("d", 1)))
+    with pytest.raises(OSError, match="full"):
+        await checkpointer.run()
+    storage.fault = lambda *_: None
+    checkpointer.make_reserve()
+    assert RESERVE_NAME in storage.list()
+    await store.close()
 
 
-def test_dead_files_are_put_away_in_the_journals_order(tmp_path: Path) -> None:
+async def test_a_file_that_is_being_read_and_those_behind_it_are_put_away_later(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path)
+    for sequence in range(1, 10):
+        await write(store, add(sequence, size=30_000))
+    files = store._files  # pyright: ignore[reportPrivateUsage]
+    first = files.used()[0]
+    files.borrow(first)
+    await write(store, ack(*range(1, 10)))
+    dead = len(files.used()) - 1
+    assert dead > 2
+    assert await checkpointer_of(store).run(cleanup=True) == 0
+    assert (tmp_path / "journal" / first.name).exists()
+    files.give_back(first)
+    assert await checkpointer_of(store).run(cleanup=True) == dead
+    assert not (tmp_path / "journal" / first.name).exists()
+    await store.close()
+
+
+async def test_dead_files_are_put_away_in_the_journals_order(tmp_path: Path) -> None:
     """A file that says what became of messages never goes before the file of those messages."""
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage)
+    for sequence in range(1, 30):
+        await write(store, add(sequence, size=20_000))
+    await write(store, ack(*range(1, 30)))
+    files = store._files  # pyright: ignore[reportPrivateUsage]
+    order = [file.name for file in files.used()[:-1]]
+    gone: list[str] = []
+    real = storage.rename
 
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, _ = await opened(tmp_path, storage)
-        for sequence in range(1, 30):
-            await write(store, add(sequence, size=20_000))
-        await write(store, ack(*range(1, 30)))
-        files = store._files  # pyright: ignore[reportPrivateUsage]
-        order = [file.name for file in files.used()[:-1]]
-        gone: list[str] = []
-        real = storage.rename
+    def rename(old: str, new: str) -> None:
+        if new.endswith(".free"):
+            gone.append(old)
+        real(old, new)
 
-        def rename(old: str, new: str) -> None:
-            if new.endswith(".free"):
-                gone.append(old)
-            real(old, new)
-
-        storage.rename = rename  # type: ignore[method-assign]  # only looks on
-        assert await checkpointer_of(store).run(cleanup=True) == len(order)
-        assert gone == order
-        await store.close()
-
-    run(scenario())
+    storage.rename = rename  # type: ignore[method-assign]  # only looks on
+    assert await checkpointer_of(store).run(cleanup=True) == len(order)
+    assert gone == order
+    await store.close()

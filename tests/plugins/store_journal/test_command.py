@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from gateway_process import GatewayProcess
-from journal_kit import KB, ack, add, data_files, opened, run, write
+from journal_kit import KB, ack, add, data_files, opened, write
 from series_kit import add as series_add
 from series_kit import series_store, size_of
 
@@ -34,20 +34,17 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, journal_max_file_length=64 * KB)
-        await write(
-            store,
-            AddDestination("queue://orders", 1),
-            PutSubscription(Subscription(2, "laptop", "news", "topic://news.>", True)),
-        )
-        for sequence in range(1, 40):
-            await write(store, add(sequence, 1, 2, size=5000))
-        await write(store, ack(*range(3, 40)), ack(*range(2, 40), pending_list=2))
-        await store.close()
-
-    run(scenario())
+async def journal(tmp_path: Path) -> Path:
+    store, _ = await opened(tmp_path, journal_max_file_length=64 * KB)
+    await write(
+        store,
+        AddDestination("queue://orders", 1),
+        PutSubscription(Subscription(2, "laptop", "news", "topic://news.>", True)),
+    )
+    for sequence in range(1, 40):
+        await write(store, add(sequence, 1, 2, size=5000))
+    await write(store, ack(*range(3, 40)), ack(*range(2, 40), pending_list=2))
+    await store.close()
     return tmp_path / "journal"
 
 
@@ -242,21 +239,18 @@ FIRST_FILES = {
 
 
 @pytest.fixture(params=FIRST_FILES)
-def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+async def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     """A journal with the names of a preset: the preset, and where it is."""
     preset = str(request.param)
 
-    async def scenario() -> None:
-        store, _ = await opened(
-            tmp_path, preset=preset, directory="kept", journal_max_file_length=64 * KB
-        )
-        await write(store, AddDestination("queue://orders", 1))
-        for sequence in range(1, 60):
-            await write(store, add(sequence, size=5000))
-        await write(store, ack(*range(3, 59)))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(
+        tmp_path, preset=preset, directory="kept", journal_max_file_length=64 * KB
+    )
+    await write(store, AddDestination("queue://orders", 1))
+    for sequence in range(1, 60):
+        await write(store, add(sequence, size=5000))
+    await write(store, ack(*range(3, 59)))
+    await store.close()
     return preset, tmp_path / "kept"
 
 
@@ -318,17 +312,13 @@ def test_damage_and_missing_files_are_called_as_the_preset_calls_them(
 
 
 @pytest.fixture
-def split(tmp_path: Path) -> Path:
+async def split(tmp_path: Path) -> Path:
     """A journal with a directory for each destination, most of one of them dead."""
-
-    async def scenario() -> None:
-        store = await series_store(tmp_path)
-        await write(store, AddDestination("queue://q", 1))
-        await write(store, *(series_add(sequence, size=2000) for sequence in range(1, 101)))
-        await write(store, ack(*range(3, 101)))
-        await store.close()
-
-    run(scenario())
+    store = await series_store(tmp_path)
+    await write(store, AddDestination("queue://q", 1))
+    await write(store, *(series_add(sequence, size=2000) for sequence in range(1, 101)))
+    await write(store, ack(*range(3, 101)))
+    await store.close()
     return tmp_path / "journal"
 
 
@@ -369,7 +359,7 @@ def test_a_destination_goes_with_no_option_about_data_files(
     assert "neither --below nor --delete-free" in err
 
 
-def test_a_destination_is_not_compacted_beside_a_gateway(call: Call, split: Path) -> None:
+async def test_a_destination_is_not_compacted_beside_a_gateway(call: Call, split: Path) -> None:
     async def scenario() -> tuple[int, str, str]:
         store = await series_store(split.parent)
         try:
@@ -379,6 +369,6 @@ def test_a_destination_is_not_compacted_beside_a_gateway(call: Call, split: Path
         finally:
             await store.close()
 
-    code, out, err = run(scenario())
+    code, out, err = await scenario()
     assert (code, out) == (4, "")
     assert "stop it first" in err

@@ -19,7 +19,6 @@ from journal_kit import (
     new_store,
     opened,
     pending,
-    run,
     write,
     write_only,
 )
@@ -128,160 +127,144 @@ async def compact_all(store: JournalStore) -> int:
 
 
 @pytest.mark.parametrize("deletes", ["nothing", "metadata"])
-def test_what_was_copied_is_there_in_order_before_and_after_a_restart(
+async def test_what_was_copied_is_there_in_order_before_and_after_a_restart(
     tmp_path: Path, deletes: str
 ) -> None:
-    async def scenario() -> None:
-        store = new_store(tmp_path, journal_compact_min_files=0)
-        await store.open()
-        staying: list[int] = []
-        for first in range(1, 101, 10):
-            await write(store, add(first, 1, 2, size=4000))
-            await write(store, *[add(item, size=4000) for item in range(first + 1, first + 10)])
-            await write(store, ack(*range(first + 3, first + 10)))
-            staying += [first, first + 1, first + 2]
-        files = store._files  # pyright: ignore[reportPrivateUsage]
-        before = len(files.used())
-        left = await compact_all(store)
-        assert before >= 7
-        assert left <= 4
-        # 30 messages, but those of the current file stayed where they were.
-        assert store._maintenance.compactor.copied_messages >= 24  # pyright: ignore[reportPrivateUsage]
-        assert await pending(store) == staying
-        assert await pending(store, 2) == staying[::3]
-        await write(store, ack(*staying[:4]), ack(1, pending_list=2))
-        copy = killed(tmp_path, tmp_path.parent / f"{tmp_path.name}-copy")
-        await store.close()
-        if deletes == "metadata":
-            for path in (copy / "journal" / "metadata").iterdir():
-                path.unlink()
-        store, state = await opened(copy)
-        assert await pending(store) == staying[4:]
-        assert await pending(store, 2) == staying[3::3]
-        assert state.last_sequence == 100
-        await store.close()
-
-    run(scenario())
+    store = new_store(tmp_path, journal_compact_min_files=0)
+    await store.open()
+    staying: list[int] = []
+    for first in range(1, 101, 10):
+        await write(store, add(first, 1, 2, size=4000))
+        await write(store, *[add(item, size=4000) for item in range(first + 1, first + 10)])
+        await write(store, ack(*range(first + 3, first + 10)))
+        staying += [first, first + 1, first + 2]
+    files = store._files  # pyright: ignore[reportPrivateUsage]
+    before = len(files.used())
+    left = await compact_all(store)
+    assert before >= 7
+    assert left <= 4
+    # 30 messages, but those of the current file stayed where they were.
+    assert store._maintenance.compactor.copied_messages >= 24  # pyright: ignore[reportPrivateUsage]
+    assert await pending(store) == staying
+    assert await pending(store, 2) == staying[::3]
+    await write(store, ack(*staying[:4]), ack(1, pending_list=2))
+    copy = killed(tmp_path, tmp_path.parent / f"{tmp_path.name}-copy")
+    await store.close()
+    if deletes == "metadata":
+        for path in (copy / "journal" / "metadata").iterdir():
+            path.unlink()
+    store, state = await opened(copy)
+    assert await pending(store) == staying[4:]
+    assert await pending(store, 2) == staying[3::3]
+    assert state.last_sequence == 100
+    await store.close()
 
 
-def test_rows_that_no_sink_has_released_are_alive_and_are_copied(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, staying = await sparse_store(tmp_path, storage, keep=True)
-        # All rows but three are released; of those the messages lie in the oldest files.
-        await store.release_acknowledged(70)
-        await write(store, ack(1, 11, 21), ack(1, pending_list=2))
-        await compact_all(store)
+async def test_rows_that_no_sink_has_released_are_alive_and_are_copied(tmp_path: Path) -> None:
+    storage = CrashStorage()
+    store, staying = await sparse_store(tmp_path, storage, keep=True)
+    # All rows but three are released; of those the messages lie in the oldest files.
+    await store.release_acknowledged(70)
+    await write(store, ack(1, 11, 21), ack(1, pending_list=2))
+    await compact_all(store)
 
-        async def rows() -> list[tuple[int, int, int, str]]:
-            page = await store.acknowledged(70, 10, ANY_SIZE)
-            for row in page.rows:
-                assert row.message.body.split()[0] == b"%d" % row.sequence
-            return [(r.ack_sequence, r.sequence, r.delivered_at, r.client_id) for r in page.rows]
+    async def rows() -> list[tuple[int, int, int, str]]:
+        page = await store.acknowledged(70, 10, ANY_SIZE)
+        for row in page.rows:
+            assert row.message.body.split()[0] == b"%d" % row.sequence
+        return [(r.ack_sequence, r.sequence, r.delivered_at, r.client_id) for r in page.rows]
 
-        expected = [
-            (71, 1, 1001, "client"),
-            (72, 11, 1011, "client"),
-            (73, 21, 1021, "client"),
-            (74, 1, 1001, "client"),
-        ]
-        left = [item for item in staying if item not in (1, 11, 21)]
-        assert await rows() == expected
-        after = storage.crash()
-        await store.close()
-        # CrashStorage has no metadata store: everything comes from copies and copied rows.
-        store, state = await opened(tmp_path, after, keep=True)
-        assert state.report.notes == ()
-        assert await rows() == expected
-        assert await pending(store) == left
-        await store.release_acknowledged(74)
-        assert store.log_statistics().held_bytes == 0
-        await store.close()
-
-    run(scenario())
+    expected = [
+        (71, 1, 1001, "client"),
+        (72, 11, 1011, "client"),
+        (73, 21, 1021, "client"),
+        (74, 1, 1001, "client"),
+    ]
+    left = [item for item in staying if item not in (1, 11, 21)]
+    assert await rows() == expected
+    after = storage.crash()
+    await store.close()
+    # CrashStorage has no metadata store: everything comes from copies and copied rows.
+    store, state = await opened(tmp_path, after, keep=True)
+    assert state.report.notes == ()
+    assert await rows() == expected
+    assert await pending(store) == left
+    await store.release_acknowledged(74)
+    assert store.log_statistics().held_bytes == 0
+    await store.close()
 
 
-def test_messages_acknowledged_while_their_file_is_compacted_stay_acknowledged(
+async def test_messages_acknowledged_while_their_file_is_compacted_stay_acknowledged(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, staying = await sparse_store(tmp_path, storage, keep=True)
-        compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
-        files = store._files  # pyright: ignore[reportPrivateUsage]
-        await store.release_acknowledged(70)
-        gone: list[int] = []
-        for file in files.used()[:-1]:
-            work = asyncio.create_task(compactor.compact(file))
-            await asyncio.sleep(0)
-            item = staying[len(gone) * 3 + 1]
-            await write(store, ack(item))
-            gone.append(item)
-            assert await work
-            use = store._index.files[file.file_id]  # pyright: ignore[reportPrivateUsage]
-            assert (use.references, use.live_bytes) == (0, 0)
-        left = [item for item in staying if item not in gone]
-        assert await pending(store) == left
-        await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
-        after = storage.crash()
-        await store.close()
-        store, _ = await opened(tmp_path, after, keep=True)
-        assert await pending(store) == left
-        page = await store.acknowledged(70, 100, ANY_SIZE)
-        assert [row.sequence for row in page.rows] == gone
-        await store.close()
-
-    run(scenario())
+    storage = CrashStorage()
+    store, staying = await sparse_store(tmp_path, storage, keep=True)
+    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    files = store._files  # pyright: ignore[reportPrivateUsage]
+    await store.release_acknowledged(70)
+    gone: list[int] = []
+    for file in files.used()[:-1]:
+        work = asyncio.create_task(compactor.compact(file))
+        await asyncio.sleep(0)
+        item = staying[len(gone) * 3 + 1]
+        await write(store, ack(item))
+        gone.append(item)
+        assert await work
+        use = store._index.files[file.file_id]  # pyright: ignore[reportPrivateUsage]
+        assert (use.references, use.live_bytes) == (0, 0)
+    left = [item for item in staying if item not in gone]
+    assert await pending(store) == left
+    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    after = storage.crash()
+    await store.close()
+    store, _ = await opened(tmp_path, after, keep=True)
+    assert await pending(store) == left
+    page = await store.acknowledged(70, 100, ANY_SIZE)
+    assert [row.sequence for row in page.rows] == gone
+    await store.close()
 
 
-def test_a_file_with_a_damaged_message_is_left_alone_and_named(
+async def test_a_file_with_a_damaged_message_is_left_alone_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, staying = await sparse_store(tmp_path, storage)
-        file = store._files.used()[0]  # pyright: ignore[reportPrivateUsage]
-        place = store._index.lists[1].get(2) or 0  # pyright: ignore[reportPrivateUsage]
-        storage.flip(file.name, (place >> 64 & 0x7_FFFF_FFFF) + 200)
-        with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-            assert not await store._maintenance.compactor.compact(file)  # pyright: ignore[reportPrivateUsage]
-        assert file.name in caplog.text
-        assert "message 2" in caplog.text
-        page = await store.page_in(1, 2, 100, ANY_SIZE)  # the others are not affected
-        assert [item.sequence for item in page] == staying[2:]
-        await store.close()
-
-    run(scenario())
+    storage = CrashStorage()
+    store, staying = await sparse_store(tmp_path, storage)
+    file = store._files.used()[0]  # pyright: ignore[reportPrivateUsage]
+    place = store._index.lists[1].get(2) or 0  # pyright: ignore[reportPrivateUsage]
+    storage.flip(file.name, (place >> 64 & 0x7_FFFF_FFFF) + 200)
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
+        assert not await store._maintenance.compactor.compact(file)  # pyright: ignore[reportPrivateUsage]
+    assert file.name in caplog.text
+    assert "message 2" in caplog.text
+    page = await store.page_in(1, 2, 100, ANY_SIZE)  # the others are not affected
+    assert [item.sequence for item in page] == staying[2:]
+    await store.close()
 
 
-def test_confirmations_pass_between_the_steps(tmp_path: Path) -> None:
+async def test_confirmations_pass_between_the_steps(tmp_path: Path) -> None:
     """A synced batch that is written while a large file is compacted waits for a step at most."""
-
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, _ = await opened(
-            tmp_path, storage, journal_max_file_length=4 * MB, journal_compact_min_files=0
-        )
-        for first in range(1, 3001, 100):
-            await write_only(store, *[add(item, size=1000) for item in range(first, first + 100)])
-        await write_only(store, *[add(item, size=1000) for item in range(3001, 4001)])
-        compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
-        file = store._files.used()[0]  # pyright: ignore[reportPrivateUsage]
-        work = asyncio.create_task(compactor.compact(file))
-        sequence = 4000
-        seen: list[int] = []
-        while not work.done():
-            sequence += 1
-            before = compactor.copied_bytes
-            await write(store, add(sequence))
-            seen.append(compactor.copied_bytes - before)
-        assert work.result()
-        assert compactor.copied_messages > 2000
-        assert len(seen) > 20
-        assert max(seen) <= 2 * 128 * KB
-        await store.close()
-
-    run(scenario())
+    storage = CrashStorage()
+    store, _ = await opened(
+        tmp_path, storage, journal_max_file_length=4 * MB, journal_compact_min_files=0
+    )
+    for first in range(1, 3001, 100):
+        await write_only(store, *[add(item, size=1000) for item in range(first, first + 100)])
+    await write_only(store, *[add(item, size=1000) for item in range(3001, 4001)])
+    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    file = store._files.used()[0]  # pyright: ignore[reportPrivateUsage]
+    work = asyncio.create_task(compactor.compact(file))
+    sequence = 4000
+    seen: list[int] = []
+    while not work.done():
+        sequence += 1
+        before = compactor.copied_bytes
+        await write(store, add(sequence))
+        seen.append(compactor.copied_bytes - before)
+    assert work.result()
+    assert compactor.copied_messages > 2000
+    assert len(seen) > 20
+    assert max(seen) <= 2 * 128 * KB
+    await store.close()
 
 
 # ------------------------------------------------------------------------------------- the bound
@@ -327,146 +310,128 @@ async def has_all(store: JournalStore, messages: int, keep_one_in: int) -> None:
     ("messages", "keep_one_in"),
     [(200_000, 10_000), (30_000, 500), (20_000, 20), (20_000, 5), (20_000, 3), (20_000, 2)],
 )
-def test_the_disk_never_holds_more_than_three_times_what_lives_and_a_few_files(
+async def test_the_disk_never_holds_more_than_three_times_what_lives_and_a_few_files(
     tmp_path: Path, messages: int, keep_one_in: int
 ) -> None:
-    async def scenario() -> None:
-        store = await endure(tmp_path, messages, keep_one_in, 512 * KB)
-        await has_all(store, messages, keep_one_in)
-        await store.close()
-        store, _ = await opened(tmp_path, journal_max_file_length=512 * KB)
-        await has_all(store, messages, keep_one_in)
-        await store.close()
-
-    run(scenario())
+    store = await endure(tmp_path, messages, keep_one_in, 512 * KB)
+    await has_all(store, messages, keep_one_in)
+    await store.close()
+    store, _ = await opened(tmp_path, journal_max_file_length=512 * KB)
+    await has_all(store, messages, keep_one_in)
+    await store.close()
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_writers_leave_the_rest_of_the_last_file_to_the_copies(
+async def test_writers_leave_the_rest_of_the_last_file_to_the_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
 ) -> None:
     """Compaction that is as slow as can be: before each step the writers fill the current file until
     the step has just no room there any more, or until they are made to wait. Without that (the
     negative control) the next step begins yet another file.
     """
+    if not is_held:
+        monkeypatch.setattr(DataFiles, "holds", lambda *_: False)
+    store, _ = await opened(tmp_path, journal_max_file_length=256 * KB)
+    reclaim = store._maintenance._reclaim  # pyright: ignore[reportPrivateUsage]
+    reader = store._reader  # pyright: ignore[reportPrivateUsage]
+    tail = store._appender.tail  # pyright: ignore[reportPrivateUsage]
+    files = store._files  # pyright: ignore[reportPrivateUsage]
+    uses = store._index.files  # pyright: ignore[reportPrivateUsage]
+    read_values = reader.read_values
+    progress = asyncio.Event()
+    is_over = False
 
-    async def scenario() -> None:
-        if not is_held:
-            monkeypatch.setattr(DataFiles, "holds", lambda *_: False)
-        store, _ = await opened(tmp_path, journal_max_file_length=256 * KB)
-        reclaim = store._maintenance._reclaim  # pyright: ignore[reportPrivateUsage]
-        reader = store._reader  # pyright: ignore[reportPrivateUsage]
-        tail = store._appender.tail  # pyright: ignore[reportPrivateUsage]
-        files = store._files  # pyright: ignore[reportPrivateUsage]
-        uses = store._index.files  # pyright: ignore[reportPrivateUsage]
-        read_values = reader.read_values
-        progress = asyncio.Event()
-        is_over = False
+    async def read_late(wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        values = await read_values(wanted)
+        step = sum(map(len, values))  # and some more: it has no room in what is left
+        while tail.file and tail.file.length - tail.offset > step:
+            if is_over or reclaim._waiting:  # pyright: ignore[reportPrivateUsage]
+                break
+            progress.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await progress.wait()
+        return values
 
-        async def read_late(wanted: Sequence[tuple[int, int]]) -> list[bytes]:
-            values = await read_values(wanted)
-            step = sum(map(len, values))  # and some more: it has no room in what is left
-            while tail.file and tail.file.length - tail.offset > step:
-                if is_over or reclaim._waiting:  # pyright: ignore[reportPrivateUsage]
-                    break
-                progress.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.01):
-                        await progress.wait()
-            return values
-
-        monkeypatch.setattr(reader, "read_values", read_late)
-        worst = 0
-        for first in range(1, 55_001, 50):
-            sequences = range(first, first + 50)
-            await write_only(store, *[add(item, size=64) for item in sequences])
-            live = sum(use.live_bytes for use in uses.values())
-            await write_only(store, ack(*[item for item in sequences if item % 20]))
-            progress.set()
-            worst = max(worst, files.disk_bytes - 3 * live)
-        is_over = True
+    monkeypatch.setattr(reader, "read_values", read_late)
+    worst = 0
+    for first in range(1, 55_001, 50):
+        sequences = range(first, first + 50)
+        await write_only(store, *[add(item, size=64) for item in sequences])
+        live = sum(use.live_bytes for use in uses.values())
+        await write_only(store, ack(*[item for item in sequences if item % 20]))
         progress.set()
-        await has_all(store, 55_000, 20)
-        await store.close()
-        assert (worst <= 4 * 256 * KB) is is_held
-
-    run(scenario())
+        worst = max(worst, files.disk_bytes - 3 * live)
+    is_over = True
+    progress.set()
+    await has_all(store, 55_000, 20)
+    await store.close()
+    assert (worst <= 4 * 256 * KB) is is_held
 
 
 @pytest.mark.soak
-def test_the_bound_holds_for_ten_million_messages(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await endure(tmp_path, 10_000_000, 10_000, 8 * MB)
-        await has_all(store, 10_000_000, 10_000)
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_the_bound_holds_for_ten_million_messages(tmp_path: Path) -> None:
+    store = await endure(tmp_path, 10_000_000, 10_000, 8 * MB)
+    await has_all(store, 10_000_000, 10_000)
+    await store.close()
 
 
-def test_without_compaction_the_same_load_breaks_the_bound(tmp_path: Path) -> None:
+async def test_without_compaction_the_same_load_breaks_the_bound(tmp_path: Path) -> None:
     """The negative control."""
-
-    async def scenario() -> None:
-        store, _ = await opened(
-            tmp_path, journal_max_file_length=512 * KB, journal_compact_percentage=0
-        )
-        for first in range(1, 60_001, 250):
-            sequences = range(first, first + 250)
-            await write_only(store, *[add(item, size=64) for item in sequences])
-            await write_only(store, ack(*[item for item in sequences if item % 2000]))
-        files = store._files  # pyright: ignore[reportPrivateUsage]
-        assert files.disk_bytes > 12 * 512 * KB
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(
+        tmp_path, journal_max_file_length=512 * KB, journal_compact_percentage=0
+    )
+    for first in range(1, 60_001, 250):
+        sequences = range(first, first + 250)
+        await write_only(store, *[add(item, size=64) for item in sequences])
+        await write_only(store, ack(*[item for item in sequences if item % 2000]))
+    files = store._files  # pyright: ignore[reportPrivateUsage]
+    assert files.disk_bytes > 12 * 512 * KB
+    await store.close()
 
 
 # ------------------------------------------------------------------- half-compacted, and forgotten
 
 
 @pytest.mark.parametrize("copy_outlives_the_acknowledgement", [True, False])
-def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_its_original(
+async def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_its_original(
     tmp_path: Path, copy_outlives_the_acknowledgement: bool
 ) -> None:
     """Compaction stopped half-way: the original is still there, the acknowledgement is not."""
+    storage = CrashStorage()  # without a metadata store: every start is a rebuild
+    store, _ = await opened(tmp_path, storage, journal_compact_min_files=0)
+    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
+    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    files = store._files  # pyright: ignore[reportPrivateUsage]
 
-    async def scenario() -> None:
-        storage = CrashStorage()  # without a metadata store: every start is a rebuild
-        store, _ = await opened(tmp_path, storage, journal_compact_min_files=0)
-        checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-        compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
-        files = store._files  # pyright: ignore[reportPrivateUsage]
+    async def next_file() -> None:
+        """Fill the current file with what is gone at once."""
+        before = files.used()[-1]
+        while files.used()[-1] is before:
+            sequence = store._index.last_sequence + 1  # pyright: ignore[reportPrivateUsage]
+            await write(store, add(sequence, 9, size=20_000), ack(sequence, pending_list=9))
 
-        async def next_file() -> None:
-            """Fill the current file with what is gone at once."""
-            before = files.used()[-1]
-            while files.used()[-1] is before:
-                sequence = store._index.last_sequence + 1  # pyright: ignore[reportPrivateUsage]
-                await write(store, add(sequence, 9, size=20_000), ack(sequence, pending_list=9))
-
-        await write(store, *[add(item, size=5000) for item in range(1, 11)])
-        first = files.used()[0]
+    await write(store, *[add(item, size=5000) for item in range(1, 11)])
+    first = files.used()[0]
+    await next_file()
+    found = await compactor._find(first.file_id)  # pyright: ignore[reportPrivateUsage]
+    assert [item.sequence for item in found] == list(range(1, 11))
+    assert await compactor._copy(first, found[:2]) == 2  # pyright: ignore[reportPrivateUsage]
+    assert files.used()[-1] is not first
+    if copy_outlives_the_acknowledgement:
         await next_file()
-        found = await compactor._find(first.file_id)  # pyright: ignore[reportPrivateUsage]
-        assert [item.sequence for item in found] == list(range(1, 11))
-        assert await compactor._copy(first, found[:2]) == 2  # pyright: ignore[reportPrivateUsage]
-        assert files.used()[-1] is not first
-        if copy_outlives_the_acknowledgement:
-            await next_file()
-            await write(store, ack(1))
-        else:
-            await write(store, ack(1, 2))
-        await next_file()
-        await checkpointer.run(cleanup=True)
-        names = storage.list()
-        assert first.name in names
-        assert first.name.replace("data", "live") in names
-        after = storage.crash()
-        await store.close()
-        store, state = await opened(tmp_path, after)
-        assert state.report.notes == ()
-        left = range(2, 11) if copy_outlives_the_acknowledgement else range(3, 11)
-        assert await pending(store) == list(left)
-        await store.close()
-
-    run(scenario())
+        await write(store, ack(1))
+    else:
+        await write(store, ack(1, 2))
+    await next_file()
+    await checkpointer.run(cleanup=True)
+    names = storage.list()
+    assert first.name in names
+    assert first.name.replace("data", "live") in names
+    after = storage.crash()
+    await store.close()
+    store, state = await opened(tmp_path, after)
+    assert state.report.notes == ()
+    left = range(2, 11) if copy_outlives_the_acknowledgement else range(3, 11)
+    assert await pending(store) == list(left)
+    await store.close()

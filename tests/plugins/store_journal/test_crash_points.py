@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from crash_crew import Job, amount, job
 from journal_crash import EAGER as EAGER_OPTIONS
 from journal_crash import LARGE_NAME, Profile, fast_directory, problem_at, record
-from journal_kit import ANY_SIZE, ack, add, opened, pending, run, with_maps, with_ring
+from journal_kit import ANY_SIZE, ack, add, opened, pending, with_maps, with_ring
 from metadata_fates import Fate, fate_of
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
@@ -193,10 +194,10 @@ async def live_and_crash(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_after_a_power_cut_the_store_is_in_a_state_that_it_went_through(
+async def test_after_a_power_cut_the_store_is_in_a_state_that_it_went_through(
     tmp_path: Path, seed: int
 ) -> None:
-    assert run(live_and_crash(tmp_path, seed)) == ""
+    assert await live_and_crash(tmp_path, seed) == ""
 
 
 #: ASYNCIO as it is, with requests that are pieces of batches, and with batches that gather first.
@@ -209,30 +210,29 @@ ASYNCIO: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_after_a_power_cut_amid_requests_the_store_is_in_a_state_that_it_went_through(
+async def test_after_a_power_cut_amid_requests_the_store_is_in_a_state_that_it_went_through(
     tmp_path: Path, seed: int
 ) -> None:
     """The requests of a batch are carried out in any order."""
-    problem = live_and_crash(tmp_path, seed, **ASYNCIO[seed % len(ASYNCIO)])
-    assert run(problem) == ""
+    assert await live_and_crash(tmp_path, seed, **ASYNCIO[seed % len(ASYNCIO)]) == ""
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_after_a_power_cut_amid_requests_and_compaction_it_is_as_well(
+async def test_after_a_power_cut_amid_requests_and_compaction_it_is_as_well(
     tmp_path: Path, seed: int
 ) -> None:
     changes: dict[str, Any] = {**policy_of(seed), **ASYNCIO[seed // 2 % 3]}
-    assert run(live_and_crash(tmp_path, seed, sparse_load, 150, **changes)) == ""
+    assert await live_and_crash(tmp_path, seed, sparse_load, 150, **changes) == ""
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_after_a_power_cut_amid_mapped_pages_the_store_is_in_a_state_that_it_went_through(
+async def test_after_a_power_cut_amid_mapped_pages_the_store_is_in_a_state_that_it_went_through(
     tmp_path: Path, seed: int
 ) -> None:
     """Pages are written back in any order, each as it was at any moment."""
     live, syncs, policy = ((load, 60, {}), (sparse_load, 150, policy_of(seed)))[seed % 2]
     options = {**policy, "journal_type": "MAPPED"}
-    assert run(live_and_crash(tmp_path, seed, live, syncs, **options)) == ""
+    assert await live_and_crash(tmp_path, seed, live, syncs, **options) == ""
 
 
 def policy_of(seed: int) -> dict[str, object]:
@@ -245,12 +245,11 @@ def policy_of(seed: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_after_a_power_cut_amid_compaction_the_store_is_in_a_state_that_it_went_through(
+async def test_after_a_power_cut_amid_compaction_the_store_is_in_a_state_that_it_went_through(
     tmp_path: Path, seed: int
 ) -> None:
-    metadata = seed % 3 == 0
-    problem = live_and_crash(tmp_path, seed, sparse_load, 150, metadata=metadata, **policy_of(seed))
-    assert run(problem) == ""
+    changes = {"metadata": seed % 3 == 0, **policy_of(seed)}
+    assert await live_and_crash(tmp_path, seed, sparse_load, 150, **changes) == ""
 
 
 #: Seeds of one job of ``make crash``.
@@ -266,7 +265,7 @@ def problems_amid_compaction(first: int) -> dict[int, str]:
             cut = live_and_crash(
                 Path(name, str(seed)), seed, sparse_load, 150, metadata=metadata, **policy_of(seed)
             )
-            if problem := run(cut):
+            if problem := uvloop.run(cut):
                 problems[seed] = problem
     return problems
 
@@ -294,7 +293,7 @@ def problems_amid_requests(first: int) -> dict[int, str]:
             else:
                 changes = {**policy_of(seed), **changes}
                 cut = live_and_crash(where, seed, sparse_load, 150, **changes)
-            if problem := run(cut):
+            if problem := uvloop.run(cut):
                 problems[seed] = problem
     return problems
 
@@ -311,37 +310,33 @@ def test_many_power_cuts_amid_requests(results: list[dict[int, str]]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_sparse_load_compacts_and_uses_files_again(tmp_path: Path, seed: int) -> None:
+async def test_the_sparse_load_compacts_and_uses_files_again(tmp_path: Path, seed: int) -> None:
     """Otherwise the crash points would prove nothing about either."""
-
-    async def scenario() -> None:
-        disk = FaultyDisk(seed)
-        storage = disk.start()
-        store, _ = await opened(tmp_path, storage, keep=True, **policy_of(seed))
-        history = History([], lists={list_id: [] for list_id in LISTS})
-        await sparse_load(store, history, random.Random(seed))
-        await store.close()
-        compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
-        assert compactor.copied_messages > 20
-        names = storage.list()
-        reused = [name for name in names if name.endswith(".data") and is_reused(storage, name)]
-        archived = [name for name in names if name.startswith("archive/")]
-        assert len(archived) > 10 if seed % 4 == 3 else reused
-        # And everything is still there in the end.
-        store, _ = await opened(tmp_path, disk.start(), keep=True)
-        history.states = [history.state()]
-        history.confirmed = 0
-        assert is_after(await observed(store), history)
-        await store.close()
-
-    run(scenario())
+    disk = FaultyDisk(seed)
+    storage = disk.start()
+    store, _ = await opened(tmp_path, storage, keep=True, **policy_of(seed))
+    history = History([], lists={list_id: [] for list_id in LISTS})
+    await sparse_load(store, history, random.Random(seed))
+    await store.close()
+    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    assert compactor.copied_messages > 20
+    names = storage.list()
+    reused = [name for name in names if name.endswith(".data") and is_reused(storage, name)]
+    archived = [name for name in names if name.startswith("archive/")]
+    assert len(archived) > 10 if seed % 4 == 3 else reused
+    # And everything is still there in the end.
+    store, _ = await opened(tmp_path, disk.start(), keep=True)
+    history.states = [history.state()]
+    history.confirmed = 0
+    assert is_after(await observed(store), history)
+    await store.close()
 
 
 def is_reused(storage: FaultyStorage, name: str) -> bool:
     return decode_file_header(storage.open(name).pread(64, 0)).reused
 
 
-def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
+async def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
     """The negative control: a check that cannot fail proves nothing."""
     controls: tuple[dict[str, Any], ...] = (
         {"journal_disk_sync_strategy": "never"},
@@ -351,7 +346,7 @@ def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
         {"journal_disk_sync_strategy": "never", "journal_type": "MAPPED"},
     )
     for changes in controls:
-        problems = [run(live_and_crash(tmp_path, seed, **changes)) for seed in range(10)]
+        problems = [await live_and_crash(tmp_path, seed, **changes) for seed in range(10)]
         assert any(problems), changes
 
 
@@ -404,7 +399,7 @@ EXERCISED = {
 
 
 @pytest.mark.parametrize("name", EXERCISED)
-def test_the_recorded_loads_do_what_they_are_for(tmp_path: Path, name: str) -> None:
+async def test_the_recorded_loads_do_what_they_are_for(tmp_path: Path, name: str) -> None:
     """Otherwise their crash points would prove nothing about it."""
 
     async def scenario(directory: Path) -> None:
@@ -415,11 +410,13 @@ def test_the_recorded_loads_do_what_they_are_for(tmp_path: Path, name: str) -> N
             assert count > (1 if part.endswith(".tmp") else 0), (kind, part)
 
     with fast_directory(tmp_path) as directory:
-        run(scenario(Path(directory)))
+        await scenario(Path(directory))
 
 
 @pytest.mark.parametrize("profile", RECORDED, ids=lambda item: item.name)
-def test_at_any_change_of_a_recorded_run_the_power_may_go(tmp_path: Path, profile: Profile) -> None:
+async def test_at_any_change_of_a_recorded_run_the_power_may_go(
+    tmp_path: Path, profile: Profile
+) -> None:
     async def scenario(directory: Path) -> None:
         recording, model = await record(directory / "run", 5, profile)
         count = 0
@@ -434,14 +431,14 @@ def test_at_any_change_of_a_recorded_run_the_power_may_go(tmp_path: Path, profil
         assert count > 80
 
     with fast_directory(tmp_path) as directory:
-        run(scenario(Path(directory)))
+        await scenario(Path(directory))
 
 
 @pytest.mark.parametrize(
     ("name", "without"),
     [("sparse", "sync"), ("sparse", "names"), ("mapped", "flush"), ("folders", "sync")],
 )
-def test_on_a_disk_that_lies_the_same_points_find_losses(
+async def test_on_a_disk_that_lies_the_same_points_find_losses(
     tmp_path: Path, name: str, without: str
 ) -> None:
     async def scenario(directory: Path) -> None:
@@ -455,4 +452,4 @@ def test_on_a_disk_that_lies_the_same_points_find_losses(
         assert caught > 5
 
     with fast_directory(tmp_path) as directory:
-        run(scenario(Path(directory)))
+        await scenario(Path(directory))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from journal_crash import Model, fast_directory
 from journal_flips import TINY, make_journal, outcome_of_flip, places
-from journal_kit import ack, add, opened, run, write
+from journal_kit import ack, add, opened, write
 
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.format import DATA_OFFSET
@@ -43,61 +43,54 @@ def found(store: JournalStore) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def test_a_stretch_is_as_long_as_the_batches_that_it_hits(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        ends = [await tail_of(store)]
-        for sequence in range(1, 6):
-            await write(store, add(sequence))
-            ends.append(await tail_of(store))
-        assert ends[0] == DATA_OFFSET
-        damage(store, 0, ends[1] + 80)
-        assert found(store) == [(1, ends[1], ends[2], 2, 2)]
-        damage(store, 0, ends[2] + 3)
-        assert found(store) == [(1, ends[1], ends[3], 2, 3)]
-        damage(store, 0, ends[0] + 3)
-        assert found(store) == [(1, ends[0], ends[3], 1, 3)]  # no whole batch lies between
-        await store.close()
-
-    run(scenario())
+async def test_a_stretch_is_as_long_as_the_batches_that_it_hits(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    ends = [await tail_of(store)]
+    for sequence in range(1, 6):
+        await write(store, add(sequence))
+        ends.append(await tail_of(store))
+    assert ends[0] == DATA_OFFSET
+    damage(store, 0, ends[1] + 80)
+    assert found(store) == [(1, ends[1], ends[2], 2, 2)]
+    damage(store, 0, ends[2] + 3)
+    assert found(store) == [(1, ends[1], ends[3], 2, 3)]
+    damage(store, 0, ends[0] + 3)
+    assert found(store) == [(1, ends[0], ends[3], 1, 3)]  # no whole batch lies between
+    await store.close()
 
 
-def test_the_newest_batch_may_be_torn_and_is_no_damage_unless_it_is_known(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, add(1))
-        begin = await tail_of(store)
-        await write(store, add(2))
-        damage(store, 0, begin + 80)
-        assert found(store) == []
-        known = damages_of(store, 2)
-        assert [(item.begin, item.first_batch) for item in known] == [(begin, 2)]
-        await store.close()
+async def test_the_newest_batch_may_be_torn_and_is_no_damage_unless_it_is_known(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, add(1))
+    begin = await tail_of(store)
+    await write(store, add(2))
+    damage(store, 0, begin + 80)
+    assert found(store) == []
+    known = damages_of(store, 2)
+    assert [(item.begin, item.first_batch) for item in known] == [(begin, 2)]
+    await store.close()
 
-    run(scenario())
 
-
-def test_a_survey_says_what_was_in_the_damaged_part(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
-        await write(store, add(1), add(2))
-        begin = await tail_of(store)
-        await write(store, add(3), add(4, 2), ack(1))
-        await write(store, ack(2), add(5))
-        await write(store, add(6))
-        damage(store, 0, begin + 64 + 36 + 50)  # in message 3
-        [item] = damages_of(store)
-        assert isinstance(item, Damage)
-        assert (item.sequence_from, item.sequence_to) == (3, 5)
-        assert item.last_ack == 1
-        await store.close()
-
-    run(scenario())
+async def test_a_survey_says_what_was_in_the_damaged_part(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, add(1), add(2))
+    begin = await tail_of(store)
+    await write(store, add(3), add(4, 2), ack(1))
+    await write(store, ack(2), add(5))
+    await write(store, add(6))
+    damage(store, 0, begin + 64 + 36 + 50)  # in message 3
+    [item] = damages_of(store)
+    assert isinstance(item, Damage)
+    assert (item.sequence_from, item.sequence_to) == (3, 5)
+    assert item.last_ack == 1
+    await store.close()
 
 
 @pytest.mark.parametrize("policy", ["refuse", "quarantine"])
 @pytest.mark.parametrize("rebuilds", [True, False], ids=["rebuilt", "with metadata"])
-def test_a_wrong_bit_anywhere_is_noticed_or_harmless(
+async def test_a_wrong_bit_anywhere_is_noticed_or_harmless(
     tmp_path: Path, policy: str, rebuilds: bool
 ) -> None:
     async def scenario(directory: Path) -> None:
@@ -112,4 +105,4 @@ def test_a_wrong_bit_anywhere_is_noticed_or_harmless(
             assert result in ("harmless", "refused", "reported"), (name, offset, result)
 
     with fast_directory(tmp_path) as directory:
-        run(scenario(Path(directory)))
+        await scenario(Path(directory))

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, data_files, killed, opened, pending, run, write
+from journal_kit import KB, ack, add, data_files, killed, opened, pending, write
 
 from tidegate.spi import AddDestination, RemoveDestination
 from tidegate_store_journal import JournalStore
@@ -38,45 +38,41 @@ async def until_given_up(store: JournalStore) -> None:
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_what_a_long_list_held_is_given_up_in_parts(tmp_path: Path, saved: bool) -> None:
-    async def scenario() -> None:
-        store = await filled(tmp_path)
-        if saved:
-            await checkpoint(store)
-        files = len(data_files(tmp_path))
-        await write(store, RemoveDestination("queue://q", 1))
-        assert await pending(store) == []  # at once
-        assert store.statistics().pending_messages > _COUNT // 2
-        await checkpoint(store)  # in between
-        await until_given_up(store)
-        kept = list(range(100, _COUNT + 1, 100))
-        assert await pending(store, 2) == kept
-        await write(store, ack(*kept, pending_list=2))
-        assert store.statistics().pending_messages == store.live_bytes == 0
+async def test_what_a_long_list_held_is_given_up_in_parts(tmp_path: Path, saved: bool) -> None:
+    store = await filled(tmp_path)
+    if saved:
         await checkpoint(store)
-        await checkpoint(store)
-        assert len(data_files(tmp_path)) < files / 2
-        await store.close()
-
-    run(scenario())
+    files = len(data_files(tmp_path))
+    await write(store, RemoveDestination("queue://q", 1))
+    assert await pending(store) == []  # at once
+    assert store.statistics().pending_messages > _COUNT // 2
+    await checkpoint(store)  # in between
+    await until_given_up(store)
+    kept = list(range(100, _COUNT + 1, 100))
+    assert await pending(store, 2) == kept
+    await write(store, ack(*kept, pending_list=2))
+    assert store.statistics().pending_messages == store.live_bytes == 0
+    await checkpoint(store)
+    await checkpoint(store)
+    assert len(data_files(tmp_path)) < files / 2
+    await store.close()
 
 
 @pytest.mark.parametrize("rebuilt", [False, True])
-def test_a_kill_or_a_close_on_the_way_brings_nothing_back(tmp_path: Path, rebuilt: bool) -> None:
-    async def scenario() -> None:
-        store = await filled(tmp_path / "0")
-        await write(store, RemoveDestination("queue://q", 1))
-        await checkpoint(store)
-        killed(tmp_path / "0", tmp_path / "1")
+async def test_a_kill_or_a_close_on_the_way_brings_nothing_back(
+    tmp_path: Path, rebuilt: bool
+) -> None:
+    store = await filled(tmp_path / "0")
+    await write(store, RemoveDestination("queue://q", 1))
+    await checkpoint(store)
+    killed(tmp_path / "0", tmp_path / "1")
+    await store.close()
+    for name in ("0", "1"):
+        if rebuilt:
+            (tmp_path / name / "journal" / "index-store-state").unlink(missing_ok=True)
+        store, _ = await opened(tmp_path / name, journal_max_file_length=256 * KB)
+        assert await pending(store) == []
+        kept = list(range(100, _COUNT + 1, 100))
+        assert await pending(store, 2) == kept
+        assert store.statistics().pending_messages == len(kept)
         await store.close()
-        for name in ("0", "1"):
-            if rebuilt:
-                (tmp_path / name / "journal" / "index-store-state").unlink(missing_ok=True)
-            store, _ = await opened(tmp_path / name, journal_max_file_length=256 * KB)
-            assert await pending(store) == []
-            kept = list(range(100, _COUNT + 1, 100))
-            assert await pending(store, 2) == kept
-            assert store.statistics().pending_messages == len(kept)
-            await store.close()
-
-    run(scenario())

@@ -9,7 +9,7 @@ import errno
 from pathlib import Path
 
 from journal_crash import EAGER, Profile, fast_directory, restart_after_faults
-from journal_kit import run, with_maps
+from journal_kit import with_maps
 
 from tidegate.testing.faulty_storage import Call, Faults
 
@@ -21,7 +21,7 @@ PROFILES = (
 )
 
 
-def test_what_is_confirmed_after_a_failed_sync_and_a_restart_is_on_the_disk(
+async def test_what_is_confirmed_after_a_failed_sync_and_a_restart_is_on_the_disk(
     tmp_path: Path,
 ) -> None:
     """Fault 2: what recovery replays is in memory only, and its pages are clean, so that a sync of
@@ -40,4 +40,4 @@ def test_what_is_confirmed_after_a_failed_sync_and_a_restart_is_on_the_disk(
         assert failed > 50, "too few syncs failed to prove anything"
 
     with fast_directory(tmp_path) as directory:
-        run(scenario(Path(directory)))
+        await scenario(Path(directory))

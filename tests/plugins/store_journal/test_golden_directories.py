@@ -20,7 +20,7 @@ from golden_kit import (
     SESSION,
     opened_store,
 )
-from journal_kit import ANY_SIZE, run
+from journal_kit import ANY_SIZE
 
 from tidegate.spi import AddMessage, Message, RecoveredState, StoredMessage, WriteBatch
 from tidegate_store_journal import JournalStore
@@ -77,40 +77,34 @@ async def check(store: JournalStore, state: RecoveredState, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "closed"])
-def test_what_a_program_of_this_format_version_wrote_is_read_and_continued(
+async def test_what_a_program_of_this_format_version_wrote_is_read_and_continued(
     how: str, tmp_path: Path
 ) -> None:
     where = unpacked(how, tmp_path)
     assert verify(where / "journal", lambda *_: None).damages == []
 
-    async def scenario() -> None:
-        store = opened_store(where)
-        state = await store.open()
-        assert state.report.notes == ()
-        assert (state.report.counts["replayed"] > 0) == (how == "killed")
-        await check(store, state, how)
-        await store.write(WriteBatch([AddMessage(99, Message("queue://orders", b"99"), (1,))]))
-        await store.close()
-        store = opened_store(where)
-        state = await store.open()
-        assert state.report.clean
-        assert (await page(store, 1))[-1].sequence == 99
-        await store.close()
-
-    run(scenario())
+    store = opened_store(where)
+    state = await store.open()
+    assert state.report.notes == ()
+    assert (state.report.counts["replayed"] > 0) == (how == "killed")
+    await check(store, state, how)
+    await store.write(WriteBatch([AddMessage(99, Message("queue://orders", b"99"), (1,))]))
+    await store.close()
+    store = opened_store(where)
+    state = await store.open()
+    assert state.report.clean
+    assert (await page(store, 1))[-1].sequence == 99
+    await store.close()
 
 
 @pytest.mark.parametrize("how", ["killed", "closed"])
-def test_the_data_files_are_enough(how: str, tmp_path: Path) -> None:
+async def test_the_data_files_are_enough(how: str, tmp_path: Path) -> None:
     where = unpacked(how, tmp_path)
     shutil.rmtree(where / "journal" / "metadata")
 
-    async def scenario() -> None:
-        store = opened_store(where)
-        await check(store, await store.open(), how)
-        await store.close()
-
-    run(scenario())
+    store = opened_store(where)
+    await check(store, await store.open(), how)
+    await store.close()
 
 
 def test_the_golden_directories_are_of_version_1(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, opened, run, write
+from journal_kit import KB, ack, add, opened, write
 
 from tidegate.spi import (
     AddDestination,
@@ -24,22 +24,19 @@ def silent(_what: str, _done: int, _total: int) -> None: ...
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True, journal_max_file_length=64 * KB)
-        await write(
-            store,
-            AddDestination("queue://orders", 1),
-            AddDestination("topic://news", 0),
-            PutSubscription(Subscription(2, "laptop", "news", "topic://news", True)),
-        )
-        for sequence in range(1, 9):
-            await write(store, add(sequence, 1, 2, size=20_000))
-        await write(store, add(9, 7, size=10), RecordDelivery(1, (3, 4), (1, 2)))
-        await write(store, ack(1, 2), ack(*range(1, 9), pending_list=2))
-        await store.close()
-
-    run(scenario())
+async def journal(tmp_path: Path) -> Path:
+    store, _ = await opened(tmp_path, keep=True, journal_max_file_length=64 * KB)
+    await write(
+        store,
+        AddDestination("queue://orders", 1),
+        AddDestination("topic://news", 0),
+        PutSubscription(Subscription(2, "laptop", "news", "topic://news", True)),
+    )
+    for sequence in range(1, 9):
+        await write(store, add(sequence, 1, 2, size=20_000))
+    await write(store, add(9, 7, size=10), RecordDelivery(1, (3, 4), (1, 2)))
+    await write(store, ack(1, 2), ack(*range(1, 9), pending_list=2))
+    await store.close()
     return tmp_path / "journal"
 
 
@@ -103,15 +100,12 @@ def test_a_file_that_is_put_away_meanwhile_is_left_out(
     assert "journal-0000000002.data" in found.records
 
 
-def test_the_list_of_a_prepared_branch_says_whose_it_is(tmp_path: Path) -> None:
+async def test_the_list_of_a_prepared_branch_says_whose_it_is(tmp_path: Path) -> None:
     branch = Branch(BranchId(1, b"one"), 7, client_id="manager")
 
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, AddDestination("queue://q", 1), add(1, 7), PutBranch(branch))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path)
+    await write(store, AddDestination("queue://q", 1), add(1, 7), PutBranch(branch))
+    await store.close()
     found = report(tmp_path / "journal", silent)
     held = next(item for item in found.lists if item.pending_list == 7)
     assert (held.kind, held.client_id, held.messages) == ("prepared branch", "manager", 1)

@@ -21,7 +21,6 @@ from journal_kit import (
     opened,
     options,
     pending,
-    run,
     with_ring,
     write,
     write_only,
@@ -75,17 +74,14 @@ async def cost(store: JournalStore, storage: Counting, batch: WriteBatch) -> tup
 
 
 @pytest.mark.parametrize("journal_type", JOURNAL_TYPES)
-def test_every_type_has_its_files_and_its_writer(tmp_path: Path, journal_type: str) -> None:
-    async def scenario() -> None:
-        chosen = options(journal_type=journal_type)
-        storage = open_directory(chosen, tmp_path)
-        assert isinstance(storage, MappedStorage) is (journal_type == "MAPPED")
-        writer = make_writer(chosen, storage, asyncio.get_running_loop(), lambda _: None)
-        assert isinstance(writer, RingWriter if journal_type == "ASYNCIO" else Writer)
-        writer.start(0)
-        await writer.close()
-
-    run(scenario())
+async def test_every_type_has_its_files_and_its_writer(tmp_path: Path, journal_type: str) -> None:
+    chosen = options(journal_type=journal_type)
+    storage = open_directory(chosen, tmp_path)
+    assert isinstance(storage, MappedStorage) is (journal_type == "MAPPED")
+    writer = make_writer(chosen, storage, asyncio.get_running_loop(), lambda _: None)
+    assert isinstance(writer, RingWriter if journal_type == "ASYNCIO" else Writer)
+    writer.start(0)
+    await writer.close()
 
 
 async def life(where: Path, journal_type: str, first: int) -> list[int]:
@@ -103,18 +99,15 @@ async def life(where: Path, journal_type: str, first: int) -> list[int]:
 
 
 @pytest.mark.parametrize("journal_type", JOURNAL_TYPES)
-def test_what_one_type_wrote_every_other_reads(tmp_path: Path, journal_type: str) -> None:
-    async def scenario() -> None:
-        left: list[int] = []
-        for round_number, other in enumerate((journal_type, *JOURNAL_TYPES)):
-            first = 1 + 200 * round_number
-            left += [number for number in range(first, first + 200) if number % 7 == 0]
-            assert await life(tmp_path, other, first) == left
-
-    run(scenario())
+async def test_what_one_type_wrote_every_other_reads(tmp_path: Path, journal_type: str) -> None:
+    left: list[int] = []
+    for round_number, other in enumerate((journal_type, *JOURNAL_TYPES)):
+        first = 1 + 200 * round_number
+        left += [number for number in range(first, first + 200) if number % 7 == 0]
+        assert await life(tmp_path, other, first) == left
 
 
-def test_the_bytes_on_disk_are_the_same_for_every_type(
+async def test_the_bytes_on_disk_are_the_same_for_every_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(where: Path, journal_type: str) -> Sequence[bytes]:
@@ -128,7 +121,7 @@ def test_the_bytes_on_disk_are_the_same_for_every_type(
     monkeypatch.setattr("secrets.token_hex", lambda size=16: "5" * 2 * size)
     monkeypatch.setattr("uuid.uuid4", lambda: __import__("uuid").UUID(int=5))
     found = {
-        journal_type: run(scenario(tmp_path / journal_type, journal_type))
+        journal_type: await scenario(tmp_path / journal_type, journal_type)
         for journal_type in JOURNAL_TYPES
     }
     assert len(found["NIO"]) > 5
@@ -136,7 +129,7 @@ def test_the_bytes_on_disk_are_the_same_for_every_type(
     assert found["MAPPED"] == found["NIO"]
 
 
-def test_without_the_package_asyncio_falls_back_and_says_so_once(
+async def test_without_the_package_asyncio_falls_back_and_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real_import = builtins.__import__
@@ -146,60 +139,53 @@ def test_without_the_package_asyncio_falls_back_and_says_so_once(
             raise ImportError("No module named 'caio'")
         return real_import(name, *rest, **more)
 
-    async def scenario() -> None:
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
         monkeypatch.setattr(builtins, "__import__", without_caio)
         store, _ = await opened(tmp_path, journal_type="ASYNCIO")
         assert isinstance(store._writer, Writer)  # pyright: ignore[reportPrivateUsage]
         await write(store, *[add(number) for number in range(1, 50)])
         assert len(await pending(store)) == 49
         await store.close()
-
-    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-        run(scenario())
     assert [record.message for record in caplog.records] == [
         "journal_type=ASYNCIO falls back to NIO reason=No module named 'caio'"
     ]
 
 
-def test_a_storage_that_takes_no_requests_falls_back_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        chosen = options(journal_type="ASYNCIO")
-        assert isinstance(make_writer(chosen, CrashStorage(), loop, lambda _: None), Writer)
-        assert "crash: takes no requests" in caplog.text
-        caplog.clear()
-        assert isinstance(make_writer(chosen, MemoryStorage(), loop, lambda _: None), Writer)
-        assert not caplog.records  # nothing gets to a disk, by whatever way
+async def test_a_storage_that_takes_no_requests_falls_back_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.get_running_loop()
+    chosen = options(journal_type="ASYNCIO")
+    assert isinstance(make_writer(chosen, CrashStorage(), loop, lambda _: None), Writer)
+    assert "crash: takes no requests" in caplog.text
+    caplog.clear()
+    assert isinstance(make_writer(chosen, MemoryStorage(), loop, lambda _: None), Writer)
+    assert not caplog.records  # nothing gets to a disk, by whatever way
 
-    run(scenario())
 
+async def test_the_options_reach_the_ring(tmp_path: Path) -> None:
+    made: list[tuple[int, ShuffledRing]] = []
+    storage: Any = CrashStorage()
 
-def test_the_options_reach_the_ring(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        made: list[tuple[int, ShuffledRing]] = []
-        storage: Any = CrashStorage()
+    def make_ring(loop: asyncio.AbstractEventLoop, entries: int) -> ShuffledRing:
+        made.append((entries, ShuffledRing(loop)))
+        return made[-1][1]
 
-        def make_ring(loop: asyncio.AbstractEventLoop, entries: int) -> ShuffledRing:
-            made.append((entries, ShuffledRing(loop)))
-            return made[-1][1]
-
-        storage.make_ring = make_ring
-        store, _ = await opened(
-            tmp_path,
-            storage,
-            journal_type="ASYNCIO",
-            journal_max_io=3,
-            journal_buffer_size=4 * KB,
-        )
-        ((entries, ring),) = made
-        assert entries == 3
-        await write(store, add(1, size=40 * KB))
-        assert ring.calls.count("write") == 11
-        assert ring.under_way == 3
-        await store.close()
-        assert ring.is_closed
-
-    run(scenario())
+    storage.make_ring = make_ring
+    store, _ = await opened(
+        tmp_path,
+        storage,
+        journal_type="ASYNCIO",
+        journal_max_io=3,
+        journal_buffer_size=4 * KB,
+    )
+    ((entries, ring),) = made
+    assert entries == 3
+    await write(store, add(1, size=40 * KB))
+    assert ring.calls.count("write") == 11
+    assert ring.under_way == 3
+    await store.close()
+    assert ring.is_closed
 
 
 # -------------------------------------------------------------------------------- what is synced
@@ -223,106 +209,83 @@ def test_the_options_reach_the_ring(tmp_path: Path) -> None:
         ({"journal_disk_sync_strategy": "periodic", "journal_disk_sync_interval": 3600.0}, 0, 0, 0),
     ],
 )
-def test_a_batch_is_synced_before_it_is_confirmed_where_the_options_say_so(
+async def test_a_batch_is_synced_before_it_is_confirmed_where_the_options_say_so(
     journal_type: str, changes: dict[str, object], plain: int, transaction: int, both: int
 ) -> None:
-    async def scenario() -> None:
-        store, storage = await counted(journal_type=journal_type, **changes)
-        expected = ((PLAIN, plain), (TRANSACTION, transaction), (PLAIN | TRANSACTION, both))
-        for number, (origin, syncs) in enumerate(expected, 1):
-            batch = WriteBatch([add(number)], Durability.SYNCED, origin)
-            assert await cost(store, storage, batch) == (1, syncs), origin
-        assert store.capabilities.durable is (plain + transaction == 2)
-        await store.close()
-
-    run(scenario())
+    store, storage = await counted(journal_type=journal_type, **changes)
+    expected = ((PLAIN, plain), (TRANSACTION, transaction), (PLAIN | TRANSACTION, both))
+    for number, (origin, syncs) in enumerate(expected, 1):
+        batch = WriteBatch([add(number)], Durability.SYNCED, origin)
+        assert await cost(store, storage, batch) == (1, syncs), origin
+    assert store.capabilities.durable is (plain + transaction == 2)
+    await store.close()
 
 
 @pytest.mark.parametrize("journal_type", ["NIO", "ASYNCIO"])
-def test_what_was_confirmed_without_a_sync_is_synced_soon(journal_type: str) -> None:
-    async def scenario() -> None:
-        store, storage = await counted(
-            journal_type=journal_type, journal_sync_non_transactional=False
-        )
-        await write(store, add(1))
-        async with asyncio.timeout(10):
-            while store._writer.synced_batch < 1:  # pyright: ignore[reportPrivateUsage]
-                await asyncio.sleep(0.001)
-        after = storage.crash()
-        await store.close()
-        store, _ = await opened(Path("unused"), after)
-        assert await pending(store) == [1]
-        await store.close()
-
-    run(scenario())
+async def test_what_was_confirmed_without_a_sync_is_synced_soon(journal_type: str) -> None:
+    store, storage = await counted(journal_type=journal_type, journal_sync_non_transactional=False)
+    await write(store, add(1))
+    async with asyncio.timeout(10):
+        while store._writer.synced_batch < 1:  # pyright: ignore[reportPrivateUsage]
+            await asyncio.sleep(0.001)
+    after = storage.crash()
+    await store.close()
+    store, _ = await opened(Path("unused"), after)
+    assert await pending(store) == [1]
+    await store.close()
 
 
-def test_without_datasync_a_checkpoint_is_still_not_ahead_of_the_data(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, storage = await counted(journal_datasync=False)
-        await write(store, *[add(number) for number in range(1, 10)])
-        before = storage.syncs
-        await store._checkpointer.run(force=True)  # pyright: ignore[reportPrivateUsage]
-        assert storage.syncs > before
-        await store.close()
-
-    run(scenario())
+async def test_without_datasync_a_checkpoint_is_still_not_ahead_of_the_data(tmp_path: Path) -> None:
+    store, storage = await counted(journal_datasync=False)
+    await write(store, *[add(number) for number in range(1, 10)])
+    before = storage.syncs
+    await store._checkpointer.run(force=True)  # pyright: ignore[reportPrivateUsage]
+    assert storage.syncs > before
+    await store.close()
 
 
 # ------------------------------------------------------------------------------ the timed buffer
 
 
 @pytest.mark.parametrize("journal_type", ["NIO", "ASYNCIO"])
-def test_batches_that_gather_are_one_write_and_one_sync(journal_type: str) -> None:
-    async def scenario() -> None:
-        store, storage = await counted(journal_type=journal_type, journal_buffer_timeout=0.02)
-        writes, syncs = storage.writes, storage.syncs
-        await asyncio.gather(*[write(store, add(number)) for number in range(1, 21)])
-        assert (storage.writes - writes, storage.syncs - syncs) == (1, 1)
-        assert await pending(store) == list(range(1, 21))
-        await store.close()
-
-    run(scenario())
+async def test_batches_that_gather_are_one_write_and_one_sync(journal_type: str) -> None:
+    store, storage = await counted(journal_type=journal_type, journal_buffer_timeout=0.02)
+    writes, syncs = storage.writes, storage.syncs
+    await asyncio.gather(*[write(store, add(number)) for number in range(1, 21)])
+    assert (storage.writes - writes, storage.syncs - syncs) == (1, 1)
+    assert await pending(store) == list(range(1, 21))
+    await store.close()
 
 
-def test_without_the_timeout_each_is_written_at_once() -> None:
-    async def scenario() -> None:
-        store, storage = await counted()
-        writes, syncs = storage.writes, storage.syncs
-        await asyncio.gather(*[write(store, add(number)) for number in range(1, 21)])
-        assert (storage.writes - writes, storage.syncs - syncs) == (20, 20)
-        await store.close()
-
-    run(scenario())
+async def test_without_the_timeout_each_is_written_at_once() -> None:
+    store, storage = await counted()
+    writes, syncs = storage.writes, storage.syncs
+    await asyncio.gather(*[write(store, add(number)) for number in range(1, 21)])
+    assert (storage.writes - writes, storage.syncs - syncs) == (20, 20)
+    await store.close()
 
 
-def test_the_buffer_is_written_when_it_is_full() -> None:
-    async def scenario() -> None:
-        store, storage = await counted(journal_buffer_timeout=3600.0, journal_buffer_size=8 * KB)
-        writes, syncs = storage.writes, storage.syncs
-        # Three of these fill it, and the last one fills it alone.
-        sizes = [2 * KB] * 8 + [8 * KB]
-        await asyncio.gather(
-            *[write(store, add(number, size=size)) for number, size in enumerate(sizes, 1)]
-        )
-        assert (storage.writes - writes, storage.syncs - syncs) == (4, 4)
-        await store.close()
-
-    run(scenario())
+async def test_the_buffer_is_written_when_it_is_full() -> None:
+    store, storage = await counted(journal_buffer_timeout=3600.0, journal_buffer_size=8 * KB)
+    writes, syncs = storage.writes, storage.syncs
+    # Three of these fill it, and the last one fills it alone.
+    sizes = [2 * KB] * 8 + [8 * KB]
+    await asyncio.gather(
+        *[write(store, add(number, size=size)) for number, size in enumerate(sizes, 1)]
+    )
+    assert (storage.writes - writes, storage.syncs - syncs) == (4, 4)
+    await store.close()
 
 
-def test_what_has_gathered_is_written_when_the_store_is_closed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, journal_buffer_timeout=3600.0)
-        waiting = asyncio.ensure_future(write(store, add(1)))
-        await asyncio.sleep(0)
-        await store.close()
-        await waiting
-        store, _ = await opened(tmp_path)
-        assert await pending(store) == [1]
-        await store.close()
-
-    run(scenario())
+async def test_what_has_gathered_is_written_when_the_store_is_closed(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, journal_buffer_timeout=3600.0)
+    waiting = asyncio.ensure_future(write(store, add(1)))
+    await asyncio.sleep(0)
+    await store.close()
+    await waiting
+    store, _ = await opened(tmp_path)
+    assert await pending(store) == [1]
+    await store.close()
 
 
 def test_a_directory_is_an_ordinary_one_by_default(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, add, data_files, opened, run, write
+from journal_kit import KB, add, data_files, opened, write
 
 from tidegate.spi import ConfigError, ConfiguredStore, Progress
 from tidegate_store_journal.log.names import NamedStorage
@@ -45,13 +45,10 @@ class Host:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, journal_max_file_length=128 * KB)
-        await write(store, add(1))
-        await store.close()
-
-    run(scenario())
+async def journal(tmp_path: Path) -> Path:
+    store, _ = await opened(tmp_path, journal_max_file_length=128 * KB)
+    await write(store, add(1))
+    await store.close()
     return tmp_path / "journal"
 
 
@@ -102,15 +99,12 @@ def test_a_newer_format_is_said_to_be_newer(journal: Path) -> None:
 
 
 @pytest.mark.parametrize(("preset", "folder"), [("kahadb", ""), ("amq", "journal")])
-def test_the_names_of_a_preset_are_found_and_go_on(
+async def test_the_names_of_a_preset_are_found_and_go_on(
     tmp_path: Path, preset: str, folder: str
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset=preset, directory="x")
-        await write(store, add(1))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, preset=preset, directory="x")
+    await write(store, add(1))
+    await store.close()
     place = tmp_path / "x"
     require_journal(place)
     file = place / folder / ("db-1.log" if preset == "kahadb" else "data-1")

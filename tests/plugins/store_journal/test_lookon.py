@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from journal_kit import add, data_files, opened, run, write
+from journal_kit import add, data_files, opened, write
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal.tools.lookon import ReadOnlyStorage, look
@@ -19,8 +19,8 @@ async def some_files(where: Path) -> None:
     await store.close()
 
 
-def test_nothing_can_be_changed_through_it(tmp_path: Path) -> None:
-    run(some_files(tmp_path))
+async def test_nothing_can_be_changed_through_it(tmp_path: Path) -> None:
+    await some_files(tmp_path)
     storage = ReadOnlyStorage(tmp_path / "journal")
     name = data_files(tmp_path)[0].name
     file = storage.open(name)
@@ -42,10 +42,10 @@ def test_nothing_can_be_changed_through_it(tmp_path: Path) -> None:
     assert data_files(tmp_path)[0].read_bytes() == before
 
 
-def test_files_that_are_put_away_meanwhile_make_it_read_again(
+async def test_files_that_are_put_away_meanwhile_make_it_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(some_files(tmp_path))
+    await some_files(tmp_path)
     listings = 0
     real = ReadOnlyStorage.list
 
@@ -62,10 +62,10 @@ def test_files_that_are_put_away_meanwhile_make_it_read_again(
     assert listings == 4
 
 
-def test_a_journal_that_never_stands_still_is_given_up(
+async def test_a_journal_that_never_stands_still_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(some_files(tmp_path))
+    await some_files(tmp_path)
     real = ReadOnlyStorage.list
     listings = 0
 
@@ -79,8 +79,8 @@ def test_a_journal_that_never_stands_still_is_given_up(
         pass
 
 
-def test_damage_is_told_from_change(tmp_path: Path) -> None:
-    run(some_files(tmp_path))
+async def test_damage_is_told_from_change(tmp_path: Path) -> None:
+    await some_files(tmp_path)
     path = data_files(tmp_path)[0]
     whole = path.read_bytes()
     path.write_bytes(b"TGJOURNLx" + whole[9:2048] + b"TGJOURNLx" + whole[2057:])
@@ -94,7 +94,7 @@ def test_what_is_no_journal_is_said_to_be_none(tmp_path: Path) -> None:
         pass
 
 
-def test_an_error_of_the_one_who_looks_is_passed_on(tmp_path: Path) -> None:
-    run(some_files(tmp_path))
+async def test_an_error_of_the_one_who_looks_is_passed_on(tmp_path: Path) -> None:
+    await some_files(tmp_path)
     with pytest.raises(FileNotFoundError), look(tmp_path / "journal"):
         raise FileNotFoundError("mine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ANY_SIZE, ack, add, opened, pending, run, write
+from journal_kit import ANY_SIZE, ack, add, opened, pending, write
 
 from tidegate.spi import (
     AddDestination,
@@ -22,31 +22,28 @@ from tidegate_store_journal.start.losses import Lost, find_lost
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
 
 
-def test_lost_messages_are_those_in_missing_files_and_in_damaged_stretches(
+async def test_lost_messages_are_those_in_missing_files_and_in_damaged_stretches(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, keep=True)
-        for sequence in range(1, 8):
-            await write(store, add(sequence, 1, 2, size=20_000))
-        await write(store, ack(2))
-        index = store._index  # pyright: ignore[reportPrivateUsage]
-        first, second, third = store._files.used()  # pyright: ignore[reportPrivateUsage]
-        assert not find_lost(index, {third.file_id + 50}, [])
-        lost = find_lost(index, {second.file_id}, [])
-        assert lost.missing == {1: [4, 5, 6], 2: [4, 5, 6]}
-        assert lost.rows_through == 0
-        stretch = Damage(first, 4096, 4096 + 30_000, 1, 2, 0, 0, 0)
-        lost = find_lost(index, set(), [stretch])
-        assert lost.damaged == {1: [1], 2: [1, 2]}
-        assert lost.rows_through == 1
-        assert lost.operations() == [
-            Discard(1, (1,), DiscardReason.DROPPED),
-            Discard(2, (1, 2), DiscardReason.DROPPED),
-        ]
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, keep=True)
+    for sequence in range(1, 8):
+        await write(store, add(sequence, 1, 2, size=20_000))
+    await write(store, ack(2))
+    index = store._index  # pyright: ignore[reportPrivateUsage]
+    first, second, third = store._files.used()  # pyright: ignore[reportPrivateUsage]
+    assert not find_lost(index, {third.file_id + 50}, [])
+    lost = find_lost(index, {second.file_id}, [])
+    assert lost.missing == {1: [4, 5, 6], 2: [4, 5, 6]}
+    assert lost.rows_through == 0
+    stretch = Damage(first, 4096, 4096 + 30_000, 1, 2, 0, 0, 0)
+    lost = find_lost(index, set(), [stretch])
+    assert lost.damaged == {1: [1], 2: [1, 2]}
+    assert lost.rows_through == 1
+    assert lost.operations() == [
+        Discard(1, (1,), DiscardReason.DROPPED),
+        Discard(2, (1, 2), DiscardReason.DROPPED),
+    ]
+    await store.close()
     assert not Lost()
 
 
@@ -60,43 +57,37 @@ def break_message(store: JournalStore, pending_list: int, sequence: int) -> None
     handle.pwritev([bytes([handle.pread(1, offset)[0] ^ 8])], offset)
 
 
-def test_with_refuse_a_list_goes_on_up_to_the_damaged_message(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, AddDestination("queue://q", 1), *[add(item) for item in range(1, 7)])
-        break_message(store, 1, 4)
-        page = await store.page_in(1, 0, 10, ANY_SIZE)
-        assert [item.sequence for item in page] == [1, 2, 3]
-        with pytest.raises(CorruptRecordError, match="message 4"):
-            await store.page_in(1, 3, 10, ANY_SIZE)
-        assert store.statistics().pending_messages == 6
-        assert not list((tmp_path / "journal").glob("damage-*"))
-        await store.close()
-
-    run(scenario())
+async def test_with_refuse_a_list_goes_on_up_to_the_damaged_message(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, AddDestination("queue://q", 1), *[add(item) for item in range(1, 7)])
+    break_message(store, 1, 4)
+    page = await store.page_in(1, 0, 10, ANY_SIZE)
+    assert [item.sequence for item in page] == [1, 2, 3]
+    with pytest.raises(CorruptRecordError, match="message 4"):
+        await store.page_in(1, 3, 10, ANY_SIZE)
+    assert store.statistics().pending_messages == 6
+    assert not list((tmp_path / "journal").glob("damage-*"))
+    await store.close()
 
 
-def test_a_page_of_nothing_but_damaged_messages_does_not_end_the_list(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, **QUARANTINE)
-        subscription = Subscription(2, "c", "s", "topic://t", True)
-        await write(store, AddDestination("queue://q", 1), PutSubscription(subscription))
-        await write(store, *[add(item, 1, 2) for item in range(1, 7)], add(7, 9))
-        for sequence in (1, 2, 3, 7):
-            break_message(store, 1 if sequence < 7 else 9, sequence)
-        page = await store.page_in(1, 0, 3, ANY_SIZE)
-        assert [item.sequence for item in page] == [4, 5, 6]
-        assert await store.page_in(9, 0, 3, ANY_SIZE) == ()
-        # Shared: the other list finds out by itself, and nothing is counted twice.
-        assert await pending(store, 2) == [4, 5, 6]
-        assert store.statistics().pending_messages == 3
-        text = (tmp_path / "journal" / "damage-0001.report").read_text()
-        assert text.count("message 2 of queue://q (list 1)") == 1
-        assert "message 2 of topic://t of client 'c', subscription 's' (list 2)" in text
-        assert "message 7 of list 9, whose destination is not known" in text
-        await store.close()
-        store, _ = await opened(tmp_path)
-        assert await pending(store) == [4, 5, 6]
-        await store.close()
-
-    run(scenario())
+async def test_a_page_of_nothing_but_damaged_messages_does_not_end_the_list(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, **QUARANTINE)
+    subscription = Subscription(2, "c", "s", "topic://t", True)
+    await write(store, AddDestination("queue://q", 1), PutSubscription(subscription))
+    await write(store, *[add(item, 1, 2) for item in range(1, 7)], add(7, 9))
+    for sequence in (1, 2, 3, 7):
+        break_message(store, 1 if sequence < 7 else 9, sequence)
+    page = await store.page_in(1, 0, 3, ANY_SIZE)
+    assert [item.sequence for item in page] == [4, 5, 6]
+    assert await store.page_in(9, 0, 3, ANY_SIZE) == ()
+    # Shared: the other list finds out by itself, and nothing is counted twice.
+    assert await pending(store, 2) == [4, 5, 6]
+    assert store.statistics().pending_messages == 3
+    text = (tmp_path / "journal" / "damage-0001.report").read_text()
+    assert text.count("message 2 of queue://q (list 1)") == 1
+    assert "message 2 of topic://t of client 'c', subscription 's' (list 2)" in text
+    assert "message 7 of list 9, whose destination is not known" in text
+    await store.close()
+    store, _ = await opened(tmp_path)
+    assert await pending(store) == [4, 5, 6]
+    await store.close()

@@ -15,7 +15,6 @@ from journal_kit import (
     add,
     data_files,
     opened,
-    run,
     write,
 )
 
@@ -30,58 +29,52 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_cleanup_happens_at_its_interval(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, checkpoint_interval=0.02, cleanup_interval=0.05)
-        for sequence in range(1, 20):
-            await write(store, add(sequence, size=20_000))
-        await write(store, ack(*range(1, 20)))
-        await until(lambda: len(data_files(tmp_path)) <= 4)
-        await store.close()
-
-    run(scenario())
+async def test_cleanup_happens_at_its_interval(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, checkpoint_interval=0.02, cleanup_interval=0.05)
+    for sequence in range(1, 20):
+        await write(store, add(sequence, size=20_000))
+    await write(store, ack(*range(1, 20)))
+    await until(lambda: len(data_files(tmp_path)) <= 4)
+    await store.close()
 
 
-def test_a_checkpoint_happens_at_its_interval(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, checkpoint_interval=0.02)
-        count = store.metadata_counters.checkpoints
-        await write(store, add(1))
-        await until(lambda: store.metadata_counters.checkpoints > count)
-        assert store.metadata_counters.pending_put == 1
-        await store.close()
-
-    run(scenario())
+async def test_a_checkpoint_happens_at_its_interval(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, checkpoint_interval=0.02)
+    count = store.metadata_counters.checkpoints
+    await write(store, add(1))
+    await until(lambda: store.metadata_counters.checkpoints > count)
+    assert store.metadata_counters.pending_put == 1
+    await store.close()
 
 
-def test_a_checkpoint_happens_early_when_many_messages_stay(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(
-            tmp_path, max_checkpoint_message_add_size=4096, journal_max_file_length=8192 * KB
-        )
-        counters = store.metadata_counters
-        before = counters.checkpoints
-        sequence = 0
-        for _ in range(100):  # what is consumed does not count
-            batch = range(sequence + 1, sequence + 101)
-            await write(store, *[add(item, size=1) for item in batch])
-            await write(store, ack(*batch))
-            sequence += 100
-        assert counters.checkpoints == before
-        for number in (1, 2):
-            await write(store, *[add(sequence + item, size=1) for item in range(1, 4097)])
-            sequence += 4096
-            await until(lambda number=number: counters.checkpoints == before + number)
-        assert counters.pending_put == 2 * 4096
-        await store.close()
-
-    run(scenario())
+async def test_a_checkpoint_happens_early_when_many_messages_stay(tmp_path: Path) -> None:
+    store, _ = await opened(
+        tmp_path, max_checkpoint_message_add_size=4096, journal_max_file_length=8192 * KB
+    )
+    counters = store.metadata_counters
+    before = counters.checkpoints
+    sequence = 0
+    for _ in range(100):  # what is consumed does not count
+        batch = range(sequence + 1, sequence + 101)
+        await write(store, *[add(item, size=1) for item in batch])
+        await write(store, ack(*batch))
+        sequence += 100
+    assert counters.checkpoints == before
+    for number in (1, 2):
+        await write(store, *[add(sequence + item, size=1) for item in range(1, 4097)])
+        sequence += 4096
+        await until(lambda number=number: counters.checkpoints == before + number)
+    assert counters.pending_put == 2 * 4096
+    await store.close()
 
 
-def test_the_watch_says_when_room_is_short_and_when_it_is_back(
+async def test_the_watch_says_when_room_is_short_and_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> None:
+    def broken() -> int:
+        raise OSError(5, "gone")
+
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
         storage = CrashStorage()
         with ThreadPoolExecutor(1) as executor:
             room = RoomWatch(storage, executor, 1000)
@@ -99,12 +92,6 @@ def test_the_watch_says_when_room_is_short_and_when_it_is_back(
             storage.free_bytes = broken  # type: ignore[method-assign]  # a fault
             await room.look()
             assert not room.is_short  # unknown is not short
-
-    def broken() -> int:
-        raise OSError(5, "gone")
-
-    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-        run(scenario())
     assert "room is short free_bytes=999" in caplog.text
     assert "room is back free_bytes=1000" in caplog.text
     assert "cannot tell how much room is left" in caplog.text

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, new_store, opened, options, pending, run, write
+from journal_kit import KB, ack, add, new_store, opened, options, pending, write
 
 from tidegate.spi import (
     ConfigError,
@@ -84,32 +84,28 @@ async def fill(store: JournalStore) -> tuple[list[int], str]:
     raise AssertionError("never full")
 
 
-def test_at_the_limit_messages_are_refused_and_consuming_makes_room_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, persistent=False, memory_limit=LIMIT)
-        for _ in range(3):
-            stored, reason = await fill(store)
-            assert "memory_limit = 512kb" in reason
-            assert await pending(store) == stored
-            assert len(stored) * 10_000 > LIMIT // 2
-            assert store.statistics().disk_bytes <= LIMIT
-            await write(store, ack(*stored))  # has its place at the limit, too
-            await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
-        await store.close()
-        assert list(tmp_path.iterdir()) == []
+async def test_at_the_limit_messages_are_refused_and_consuming_makes_room_again(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path, persistent=False, memory_limit=LIMIT)
+    for _ in range(3):
+        stored, reason = await fill(store)
+        assert "memory_limit = 512kb" in reason
+        assert await pending(store) == stored
+        assert len(stored) * 10_000 > LIMIT // 2
+        assert store.statistics().disk_bytes <= LIMIT
+        await write(store, ack(*stored))  # has its place at the limit, too
+        await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await store.close()
+    assert list(tmp_path.iterdir()) == []
 
-    run(scenario())
 
-
-def test_the_start_says_that_nothing_survives(
+async def test_the_start_says_that_nothing_survives(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
         store, _ = await opened(tmp_path, persistent=False, memory_limit=LIMIT)
         await store.close()
-
-    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-        run(scenario())
     assert "persistent=false: nothing survives" in caplog.text
     assert "memory_limit=512kb" in caplog.text
 

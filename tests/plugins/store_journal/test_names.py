@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, opened, pending, run, write
+from journal_kit import ack, add, opened, pending, write
 
 from tidegate.spi import StoreIOError
 from tidegate_store_journal import inspect, why
@@ -90,133 +90,111 @@ def files_below(directory: Path) -> set[str]:
         ),
     ],
 )
-def test_a_store_lies_where_its_document_has_it(
+async def test_a_store_lies_where_its_document_has_it(
     tmp_path: Path, preset: str, directory: str, expected: set[str]
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset=preset)
-        await write(store, add(1))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, preset=preset)
+    await write(store, add(1))
+    await store.close()
     assert expected <= files_below(tmp_path / directory)
 
 
 @pytest.mark.parametrize("second", ["none", "kahadb", "amq", "artemis", "flatfile"])
 @pytest.mark.parametrize("first", ["none", "kahadb", "amq", "artemis", "flatfile"])
-def test_a_journal_goes_on_under_another_preset(tmp_path: Path, first: str, second: str) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset=first, directory="here")
-        await write(store, *(add(sequence, size=9000) for sequence in range(1, 6)))
-        await write(store, *(add(sequence, size=9000) for sequence in range(6, 11)))
-        await write(store, ack(1, 2))
-        await store.close()
-        store, state = await opened(tmp_path, preset=second, directory="here")
-        assert state.report.clean
-        await write(store, *(add(sequence, size=9000) for sequence in range(11, 16)))
-        await write(store, *(add(sequence, size=9000) for sequence in range(16, 21)))
-        assert await pending(store) == list(range(3, 21))
-        await write(store, ack(*range(3, 11)))
-        await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
-        await store.close()
-        store, state = await opened(tmp_path, preset=first, directory="here")
-        assert state.report.clean
-        assert await pending(store) == list(range(11, 21))
-        await store.close()
-
-    run(scenario())
+async def test_a_journal_goes_on_under_another_preset(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    store, _ = await opened(tmp_path, preset=first, directory="here")
+    await write(store, *(add(sequence, size=9000) for sequence in range(1, 6)))
+    await write(store, *(add(sequence, size=9000) for sequence in range(6, 11)))
+    await write(store, ack(1, 2))
+    await store.close()
+    store, state = await opened(tmp_path, preset=second, directory="here")
+    assert state.report.clean
+    await write(store, *(add(sequence, size=9000) for sequence in range(11, 16)))
+    await write(store, *(add(sequence, size=9000) for sequence in range(16, 21)))
+    assert await pending(store) == list(range(3, 21))
+    await write(store, ack(*range(3, 11)))
+    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await store.close()
+    store, state = await opened(tmp_path, preset=first, directory="here")
+    assert state.report.clean
+    assert await pending(store) == list(range(11, 21))
+    await store.close()
 
 
 @pytest.mark.parametrize("preset", ["kahadb", "amq", "artemis"])
-def test_it_is_rebuilt_without_metadata_under_every_name(tmp_path: Path, preset: str) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset=preset, directory="here")
-        await write(store, add(1), add(2))
-        await write(store, ack(1))
-        metadata = store._storage.metadata_directory  # pyright: ignore[reportPrivateUsage]
-        await store.close()
-        assert metadata is not None
-        (metadata / "data.mdb").unlink()
+async def test_it_is_rebuilt_without_metadata_under_every_name(tmp_path: Path, preset: str) -> None:
+    store, _ = await opened(tmp_path, preset=preset, directory="here")
+    await write(store, add(1), add(2))
+    await write(store, ack(1))
+    metadata = store._storage.metadata_directory  # pyright: ignore[reportPrivateUsage]
+    await store.close()
+    assert metadata is not None
+    (metadata / "data.mdb").unlink()
+    store, state = await opened(tmp_path, preset=preset, directory="here")
+    assert not state.report.clean
+    assert await pending(store) == [2]
+    await store.close()
+
+
+async def test_removing_the_marker_where_the_amq_document_has_it_rebuilds(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, preset="amq", directory="here")
+    await write(store, add(1))
+    await store.close()
+    (marker,) = (tmp_path / "here").rglob("index-store-state*")
+    assert marker == tmp_path / "here" / "kr-store" / "state" / "index-store-state"
+    marker.unlink()
+    store, state = await opened(tmp_path, preset="amq", directory="here")
+    assert any("rebuilt" in note for note in state.report.notes)
+    assert await pending(store) == [1]
+    await store.close()
+    store, state = await opened(tmp_path, preset="amq", directory="here")
+    assert state.report.clean
+    await store.close()
+    assert marker.is_file()
+
+
+async def test_a_marker_stays_where_another_preset_put_it(tmp_path: Path) -> None:
+    for preset in ("none", "amq", "none"):
         store, state = await opened(tmp_path, preset=preset, directory="here")
-        assert not state.report.clean
-        assert await pending(store) == [2]
+        assert state.report.notes == ()
         await store.close()
-
-    run(scenario())
-
-
-def test_removing_the_marker_where_the_amq_document_has_it_rebuilds(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset="amq", directory="here")
-        await write(store, add(1))
-        await store.close()
-        (marker,) = (tmp_path / "here").rglob("index-store-state*")
-        assert marker == tmp_path / "here" / "kr-store" / "state" / "index-store-state"
-        marker.unlink()
-        store, state = await opened(tmp_path, preset="amq", directory="here")
-        assert any("rebuilt" in note for note in state.report.notes)
-        assert await pending(store) == [1]
-        await store.close()
-        store, state = await opened(tmp_path, preset="amq", directory="here")
-        assert state.report.clean
-        await store.close()
-        assert marker.is_file()
-
-    run(scenario())
+    (marker,) = (tmp_path / "here").rglob("index-store-state*")
+    assert marker.parent == tmp_path / "here"
 
 
-def test_a_marker_stays_where_another_preset_put_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        for preset in ("none", "amq", "none"):
-            store, state = await opened(tmp_path, preset=preset, directory="here")
-            assert state.report.notes == ()
-            await store.close()
-        (marker,) = (tmp_path / "here").rglob("index-store-state*")
-        assert marker.parent == tmp_path / "here"
-
-    run(scenario())
-
-
-def test_archived_files_have_the_names_of_the_preset(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset="kahadb", archive_data_logs=True)
-        for sequence in range(1, 21):
-            await write(store, add(sequence, size=9000))
-        await write(store, ack(*range(1, 21)))
-        await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
-        await store.close()
-
-    run(scenario())
+async def test_archived_files_have_the_names_of_the_preset(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, preset="kahadb", archive_data_logs=True)
+    for sequence in range(1, 21):
+        await write(store, add(sequence, size=9000))
+    await write(store, ack(*range(1, 21)))
+    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await store.close()
     assert (tmp_path / "kahadb" / "archive" / "db-1.log").is_file()
 
 
-def test_two_files_that_are_the_same_one_are_refused_by_name(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset="kahadb")
-        await store.close()
-        there = tmp_path / "kahadb" / "db-1.log"
-        there.with_name("journal-0000000001.data").write_bytes(there.read_bytes())
-        with pytest.raises(StoreIOError, match=r"db-1\.log.*under two names"):
-            await opened(tmp_path, preset="kahadb")
-
-    run(scenario())
+async def test_two_files_that_are_the_same_one_are_refused_by_name(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, preset="kahadb")
+    await store.close()
+    there = tmp_path / "kahadb" / "db-1.log"
+    there.with_name("journal-0000000001.data").write_bytes(there.read_bytes())
+    with pytest.raises(StoreIOError, match=r"db-1\.log.*under two names"):
+        await opened(tmp_path, preset="kahadb")
 
 
-def test_inspect_and_why_use_the_names_on_the_disk(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset="artemis")
-        await write(store, add(1))
-        reports = inspect(tmp_path / "data")
-        assert reports[0].name == "activemq-data-1.amq"
-        for asked in ("activemq-data-1.amq", "journal-0000000001.data"):
-            report = why(tmp_path / "data", asked)
-            assert report.name == "activemq-data-1.amq"
-            assert [holder.sequences for holder in report.holders] == [[1]]
-        with pytest.raises(StoreIOError, match=r"it has: activemq-data-1\.amq"):
-            why(tmp_path / "data", "activemq-data-77.amq")
-        await store.close()
-
-    run(scenario())
+async def test_inspect_and_why_use_the_names_on_the_disk(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path, preset="artemis")
+    await write(store, add(1))
+    reports = inspect(tmp_path / "data")
+    assert reports[0].name == "activemq-data-1.amq"
+    for asked in ("activemq-data-1.amq", "journal-0000000001.data"):
+        report = why(tmp_path / "data", asked)
+        assert report.name == "activemq-data-1.amq"
+        assert [holder.sequences for holder in report.holders] == [[1]]
+    with pytest.raises(StoreIOError, match=r"it has: activemq-data-1\.amq"):
+        why(tmp_path / "data", "activemq-data-77.amq")
+    await store.close()
 
 
 def test_a_directory_holds_a_journal_when_there_is_a_data_file_of_any_name(tmp_path: Path) -> None:

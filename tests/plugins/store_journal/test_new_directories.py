@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import ack, add, new_store, opened, run, write
+from journal_kit import ack, add, new_store, opened, write
 from name_watch import new_directories
 
 from tidegate.spi import AddDestination
@@ -33,20 +33,16 @@ def test_a_new_directory_is_seen_until_the_one_above_it_is_synced(tmp_path: Path
     [{}, {"preset": "flatfile", "per_destination": ("queue://>",)}, {"large_message_min_size": 10}],
     ids=["journal", "a directory for each destination", "large messages"],
 )
-def test_a_new_store_is_there_as_soon_as_it_confirmed(
+async def test_a_new_store_is_there_as_soon_as_it_confirmed(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     """Fault 9: what was confirmed is gone with the store's own directory."""
-
-    async def scenario() -> None:
-        with new_directories() as watch:
-            store, _ = await opened(tmp_path / "data" / "store", **changes)
-            await write(store, AddDestination("queue://q", 1), add(1))
-            # The metadata store is made again when it is missing.
-            assert {path for path in watch.unsynced() if path.name != "metadata"} == set()
-            await store.close()
-
-    run(scenario())
+    with new_directories() as watch:
+        store, _ = await opened(tmp_path / "data" / "store", **changes)
+        await write(store, AddDestination("queue://q", 1), add(1))
+        # The metadata store is made again when it is missing.
+        assert {path for path in watch.unsynced() if path.name != "metadata"} == set()
+        await store.close()
 
 
 @pytest.mark.parametrize(
@@ -54,19 +50,18 @@ def test_a_new_store_is_there_as_soon_as_it_confirmed(
     ["", "far"],
     ids=["in the journal", "elsewhere"],
 )
-def test_the_archive_is_there_as_soon_as_a_file_was_moved_to_it(tmp_path: Path, above: str) -> None:
+async def test_the_archive_is_there_as_soon_as_a_file_was_moved_to_it(
+    tmp_path: Path, above: str
+) -> None:
     """Fault 9, of the archive: the moved data files are gone with its directory."""
     archive = str(tmp_path / above / "archive") if above else "archive"
 
-    async def scenario() -> None:
-        store = new_store(tmp_path, archive_data_logs=True, directory_archive=archive)
-        await store.open()
-        with new_directories() as watch:
-            for number in range(1, 20):
-                await write(store, add(number, size=30_000))
-                await write(store, ack(number))
-            await store.close()
-            assert list(tmp_path.rglob("archive/*")), "nothing was archived"
-            assert watch.unsynced() == set()
-
-    run(scenario())
+    store = new_store(tmp_path, archive_data_logs=True, directory_archive=archive)
+    await store.open()
+    with new_directories() as watch:
+        for number in range(1, 20):
+            await write(store, add(number, size=30_000))
+            await write(store, ack(number))
+        await store.close()
+        assert list(tmp_path.rglob("archive/*")), "nothing was archived"
+        assert watch.unsynced() == set()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import KB, ack, add, data_files, new_store, opened, options, pending, run, write
+from journal_kit import KB, ack, add, data_files, new_store, opened, options, pending, write
 
 from tidegate.spi import (
     AddDestination,
@@ -50,11 +51,8 @@ async def sparse(where: Path) -> JournalStore:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    async def scenario() -> None:
-        await (await sparse(tmp_path)).close()
-
-    run(scenario())
+async def journal(tmp_path: Path) -> Path:
+    await (await sparse(tmp_path)).close()
     return tmp_path
 
 
@@ -76,14 +74,16 @@ async def held(where: Path) -> tuple[object, ...]:
     return found
 
 
-def test_sparse_files_are_emptied_whatever_the_options_say_and_nothing_is_lost(
+async def test_sparse_files_are_emptied_whatever_the_options_say_and_nothing_is_lost(
     journal: Path,
 ) -> None:
-    expected = run(held(journal))
+    expected = await held(journal)
     assert len(expected[0]) == 12  # type: ignore[arg-type]
     told: list[tuple[str, int, int]] = []
-    before, after = compact(
-        configured(journal), lambda *one: told.append(one), percentage=50, delete_free=True
+    before, after = await asyncio.to_thread(
+        lambda: compact(
+            configured(journal), lambda *one: told.append(one), percentage=50, delete_free=True
+        )
     )
     assert before.files >= 12
     assert after.files <= 5
@@ -91,7 +91,7 @@ def test_sparse_files_are_emptied_whatever_the_options_say_and_nothing_is_lost(
     assert after.live_bytes >= 12 * 5000
     assert space_of(journal / "journal") == (after.files, after.disk_bytes)
     assert any(what == "compacting data files" for what, _, _ in told)
-    assert run(held(journal)) == expected
+    assert await held(journal) == expected
 
 
 def test_dead_files_stay_to_be_used_again_unless_they_are_to_be_deleted(journal: Path) -> None:
@@ -110,29 +110,31 @@ def test_files_that_are_alive_enough_are_left_alone(journal: Path) -> None:
     assert set(names[:3]) <= {path.name for path in data_files(journal)}
 
 
-def test_metadata_is_built_anew_and_says_the_same(journal: Path) -> None:
-    expected = run(held(journal))
+async def test_metadata_is_built_anew_and_says_the_same(journal: Path) -> None:
+    expected = await held(journal)
     told: list[str] = []
-    found = rebuild_index(configured(journal), lambda what, _done, _total: told.append(what))
+    found = await asyncio.to_thread(
+        rebuild_index, configured(journal), lambda what, _done, _total: told.append(what)
+    )
     assert "rebuilding from the journal" in told
     assert (found.pending_messages, found.destinations, found.subscriptions) == (12, 1, 1)
     assert found.notes == ()
     assert found.replayed > 100
-    assert run(held(journal)) == expected
+    assert await held(journal) == expected
     assert not (journal / "journal" / "metadata.before").exists()
 
 
-def test_metadata_is_built_anew_when_the_old_one_is_garbage_or_gone(journal: Path) -> None:
-    expected = run(held(journal))
+async def test_metadata_is_built_anew_when_the_old_one_is_garbage_or_gone(journal: Path) -> None:
+    expected = await held(journal)
     path = journal / "journal" / "metadata" / "data.mdb"
     path.write_bytes(b"garbage" * 1000)
-    rebuild_index(configured(journal), silent)
-    assert run(held(journal)) == expected
+    await asyncio.to_thread(rebuild_index, configured(journal), silent)
+    assert await held(journal) == expected
     for name in path.parent.iterdir():
         name.unlink()
     path.parent.rmdir()
-    rebuild_index(configured(journal), silent)
-    assert run(held(journal)) == expected
+    await asyncio.to_thread(rebuild_index, configured(journal), silent)
+    assert await held(journal) == expected
 
 
 def test_when_the_data_files_are_damaged_the_old_metadata_stays(journal: Path) -> None:
@@ -148,33 +150,24 @@ def test_when_the_data_files_are_damaged_the_old_metadata_stays(journal: Path) -
     assert not (journal / "journal" / "metadata.before").exists()
 
 
-def test_both_refuse_while_somebody_has_the_journal(tmp_path: Path) -> None:
-    async def scenario() -> JournalStore:
-        return await sparse(tmp_path)
-
-    import asyncio
-
-    async def beside() -> None:
-        store = await scenario()
-        loop = asyncio.get_running_loop()
-        for work in (
-            lambda: compact(configured(tmp_path), silent, percentage=50, delete_free=True),
-            lambda: rebuild_index(configured(tmp_path), silent),
-        ):
-            with pytest.raises(StoreLockedError):
-                await loop.run_in_executor(None, work)
-        assert (tmp_path / "journal" / "metadata").exists()
-        assert len(await pending(store)) == 12
-        await store.close()
-
-    run(beside())
+async def test_both_refuse_while_somebody_has_the_journal(tmp_path: Path) -> None:
+    store = await sparse(tmp_path)
+    for work in (
+        lambda: compact(configured(tmp_path), silent, percentage=50, delete_free=True),
+        lambda: rebuild_index(configured(tmp_path), silent),
+    ):
+        with pytest.raises(StoreLockedError):
+            await asyncio.to_thread(work)
+    assert (tmp_path / "journal" / "metadata").exists()
+    assert len(await pending(store)) == 12
+    await store.close()
 
 
-def test_what_an_interrupted_rebuild_left_aside_is_no_harm(journal: Path) -> None:
+async def test_what_an_interrupted_rebuild_left_aside_is_no_harm(journal: Path) -> None:
     aside = journal / "journal" / _offline.ASIDE
     aside.mkdir()
     (aside / "data.mdb").write_bytes(b"old")
-    expected = run(held(journal))
-    rebuild_index(configured(journal), silent)
-    assert run(held(journal)) == expected
+    expected = await held(journal)
+    await asyncio.to_thread(rebuild_index, configured(journal), silent)
+    assert await held(journal) == expected
     assert not aside.exists()

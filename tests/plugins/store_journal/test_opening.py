@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import CrashStorage, ack, add, opened, options, pending, run, write
+from journal_kit import CrashStorage, ack, add, opened, options, pending, write
 
 from tidegate.spi import AddDestination, RemoveDestination
 from tidegate_store_journal.log.datafile import prepare
@@ -38,21 +38,18 @@ def test_the_pool_is_cut_to_its_limit_and_to_files_of_our_length(
     assert sorted(storage.list()) == found
 
 
-def test_the_broker_is_told_the_highest_list_that_was_ever_used(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, state = await opened(tmp_path)
-        assert (state.last_sequence, state.last_pending_list) == (0, 0)
-        await write(store, AddDestination("queue://a", 3), AddDestination("queue://b", 4))
-        await write(store, add(7, 3), add(8, 4))
-        await write(store, ack(8, pending_list=4), RemoveDestination("queue://b", 4))
-        await store.close()
-        store, again = await opened(tmp_path)
-        assert again.store_id == state.store_id
-        assert again.last_sequence == 8
-        assert again.last_pending_list == 4
-        assert [item.destination for item in again.destinations] == ["queue://a"]
-        assert {key: count.messages for key, count in again.pending.items()} == {3: 1}
-        assert await pending(store, 3) == [7]
-        await store.close()
-
-    run(scenario())
+async def test_the_broker_is_told_the_highest_list_that_was_ever_used(tmp_path: Path) -> None:
+    store, state = await opened(tmp_path)
+    assert (state.last_sequence, state.last_pending_list) == (0, 0)
+    await write(store, AddDestination("queue://a", 3), AddDestination("queue://b", 4))
+    await write(store, add(7, 3), add(8, 4))
+    await write(store, ack(8, pending_list=4), RemoveDestination("queue://b", 4))
+    await store.close()
+    store, again = await opened(tmp_path)
+    assert again.store_id == state.store_id
+    assert again.last_sequence == 8
+    assert again.last_pending_list == 4
+    assert [item.destination for item in again.destinations] == ["queue://a"]
+    assert {key: count.messages for key, count in again.pending.items()} == {3: 1}
+    assert await pending(store, 3) == [7]
+    await store.close()

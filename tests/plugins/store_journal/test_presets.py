@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from journal_kit import add, new_store, opened, pending, run, write
+from journal_kit import add, new_store, opened, pending, write
 
 from tidegate.spi import ConfigError, StoreContext, StoreIOError, format_size, parse_options
 from tidegate_store_journal import JournalOptions
@@ -107,26 +107,25 @@ def test_the_name_of_the_gateway_is_part_of_the_directory(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("first", CHOICES)
 @pytest.mark.parametrize("second", CHOICES)
-def test_another_presets_journal_is_not_overlooked(tmp_path: Path, first: str, second: str) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, preset=first)
-        await write(store, add(1))
-        await store.close()
-        if first == second:
-            return
-        with pytest.raises(StoreIOError, match="holds a journal") as caught:
-            await opened(tmp_path, preset=second)
-        hint = re.search(r'directory = "([^"]+)"', str(caught.value))
-        assert hint is not None
-        store, _ = await opened(tmp_path, preset=second, directory=hint[1])
-        assert await pending(store) == [1]
-        await store.close()
-        # Whoever names another directory means it.
-        store, _ = await opened(tmp_path, preset=second, directory="elsewhere")
-        assert await pending(store) == []
-        await store.close()
-
-    run(scenario())
+async def test_another_presets_journal_is_not_overlooked(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    store, _ = await opened(tmp_path, preset=first)
+    await write(store, add(1))
+    await store.close()
+    if first == second:
+        return
+    with pytest.raises(StoreIOError, match="holds a journal") as caught:
+        await opened(tmp_path, preset=second)
+    hint = re.search(r'directory = "([^"]+)"', str(caught.value))
+    assert hint is not None
+    store, _ = await opened(tmp_path, preset=second, directory=hint[1])
+    assert await pending(store) == [1]
+    await store.close()
+    # Whoever names another directory means it.
+    store, _ = await opened(tmp_path, preset=second, directory="elsewhere")
+    assert await pending(store) == []
+    await store.close()
 
 
 def test_a_store_is_made_without_touching_the_disk(tmp_path: Path) -> None:

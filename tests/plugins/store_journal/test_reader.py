@@ -6,7 +6,7 @@ import errno
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from journal_kit import CrashStorage, message, run
+from journal_kit import CrashStorage, message
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal.index.reader import Reader
@@ -51,65 +51,53 @@ class Bench:
         return sequence, location(file.file_id, offset, len(record), len(wanted.body))
 
 
-def test_neighbours_are_read_in_one_piece_and_far_ones_apart() -> None:
-    async def scenario() -> None:
-        with ThreadPoolExecutor(1) as executor:
-            bench = Bench(executor)
-            first, second = await bench.file(), await bench.file()
-            wanted = [
-                bench.put(first, DATA_OFFSET, 1),
-                bench.put(first, DATA_OFFSET + 1000, 2),
-                bench.put(first, DATA_OFFSET + 900_000, 3),
-                bench.put(second, DATA_OFFSET, 4),
-                bench.put(first, DATA_OFFSET + 2000, 5),
-            ]
-            messages = await bench.reader.read(wanted)
-            assert messages == [message(number) for number in range(1, 6)]
-            assert bench.reads == 4
-            assert [file.readers for file in bench.made] == [0, 0]
-
-    run(scenario())
+async def test_neighbours_are_read_in_one_piece_and_far_ones_apart() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        bench = Bench(executor)
+        first, second = await bench.file(), await bench.file()
+        wanted = [
+            bench.put(first, DATA_OFFSET, 1),
+            bench.put(first, DATA_OFFSET + 1000, 2),
+            bench.put(first, DATA_OFFSET + 900_000, 3),
+            bench.put(second, DATA_OFFSET, 4),
+            bench.put(first, DATA_OFFSET + 2000, 5),
+        ]
+        messages = await bench.reader.read(wanted)
+        assert messages == [message(number) for number in range(1, 6)]
+        assert bench.reads == 4
+        assert [file.readers for file in bench.made] == [0, 0]
 
 
-def test_a_damaged_record_is_reported_with_its_place() -> None:
-    async def scenario() -> None:
-        with ThreadPoolExecutor(1) as executor:
-            bench = Bench(executor)
-            file = await bench.file()
-            wanted = [bench.put(file, DATA_OFFSET, 1), bench.put(file, 8000, 2)]
-            bench.storage.flip(file.name, 8000 + 60)
-            with pytest.raises(CorruptRecordError, match="message 2") as caught:
-                await bench.reader.read(wanted)
-            assert caught.value.location == f"crash:{file.name} at offset 8000"
-            assert file.readers == 0
-            assert await bench.reader.read(wanted[:1]) == [message(1)]
-
-    run(scenario())
+async def test_a_damaged_record_is_reported_with_its_place() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        bench = Bench(executor)
+        file = await bench.file()
+        wanted = [bench.put(file, DATA_OFFSET, 1), bench.put(file, 8000, 2)]
+        bench.storage.flip(file.name, 8000 + 60)
+        with pytest.raises(CorruptRecordError, match="message 2") as caught:
+            await bench.reader.read(wanted)
+        assert caught.value.location == f"crash:{file.name} at offset 8000"
+        assert file.readers == 0
+        assert await bench.reader.read(wanted[:1]) == [message(1)]
 
 
-def test_a_missing_file_is_reported_and_the_others_are_given_back() -> None:
-    async def scenario() -> None:
-        with ThreadPoolExecutor(1) as executor:
-            bench = Bench(executor)
-            file = await bench.file()
-            wanted = [bench.put(file, DATA_OFFSET, 1), (2, location(99, 5000, 10, 1))]
-            with pytest.raises(CorruptRecordError) as caught:
-                await bench.reader.read(wanted)
-            assert caught.value.location == "data file 99 at offset 5000"
-            assert file.readers == 0
-
-    run(scenario())
+async def test_a_missing_file_is_reported_and_the_others_are_given_back() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        bench = Bench(executor)
+        file = await bench.file()
+        wanted = [bench.put(file, DATA_OFFSET, 1), (2, location(99, 5000, 10, 1))]
+        with pytest.raises(CorruptRecordError) as caught:
+            await bench.reader.read(wanted)
+        assert caught.value.location == "data file 99 at offset 5000"
+        assert file.readers == 0
 
 
-def test_an_error_of_the_disk_is_a_store_error() -> None:
-    async def scenario() -> None:
-        with ThreadPoolExecutor(1) as executor:
-            bench = Bench(executor)
-            file = await bench.file()
-            wanted = [bench.put(file, DATA_OFFSET, 1)]
-            bench.error = OSError(errno.EIO, "broken")
-            with pytest.raises(StoreIOError, match="broken"):
-                await bench.reader.read(wanted)
-            assert file.readers == 0
-
-    run(scenario())
+async def test_an_error_of_the_disk_is_a_store_error() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        bench = Bench(executor)
+        file = await bench.file()
+        wanted = [bench.put(file, DATA_OFFSET, 1)]
+        bench.error = OSError(errno.EIO, "broken")
+        with pytest.raises(StoreIOError, match="broken"):
+            await bench.reader.read(wanted)
+        assert file.readers == 0

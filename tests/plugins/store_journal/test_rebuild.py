@@ -19,7 +19,6 @@ from journal_kit import (
     message,
     opened,
     pending,
-    run,
     unlink_bindings,
     write,
     write_only,
@@ -149,129 +148,121 @@ async def random_load(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_deleting_the_metadata_store_changes_nothing(tmp_path: Path, seed: int) -> None:
+async def test_deleting_the_metadata_store_changes_nothing(tmp_path: Path, seed: int) -> None:
     """Also when files with acknowledgements are long deleted: that is what live lists are for."""
-
-    async def scenario() -> None:
-        chance = random.Random(seed)
-        directory = tmp_path / "a"
-        store, _ = await opened(directory, keep=True)
-        checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-        subscription = Subscription(3, "c", "n", "topic://t", True)
-        await write(
-            store,
-            AddDestination("queue://one", 1),
-            AddDestination("queue://two", 2),
-            AddDestination("queue://four", 4),
-            PutSubscription(subscription),
-            PutSubscription(Subscription(5, "c", "gone", "topic://t", True)),
-            add(1, 5),
-        )
-        model: dict[int, list[int]] = {1: [], 2: [], 3: [], 4: []}
-        branches: dict[BranchId, int] = {}
-        sequence = 1
-        for turn in range(4):
-            sequence = await random_load(store, chance, sequence, model, branches)
-            for list_id, sequences in model.items():
-                # Nearly everything is consumed, so that files die; the rest lives on in old ones.
-                taken = sequences[1:-1]
-                del sequences[1:-1]
-                await write(store, ack(*taken, pending_list=list_id))
-            if turn == 1:
-                await write(store, RemoveSubscription(5))
-            first = store.log_statistics().first
-            last = store.log_statistics().last
-            await store.release_acknowledged(chance.randrange((first + last) // 2, last + 1))
-            await checkpointer.run(cleanup=chance.random() < 0.8)
+    chance = random.Random(seed)
+    directory = tmp_path / "a"
+    store, _ = await opened(directory, keep=True)
+    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
+    subscription = Subscription(3, "c", "n", "topic://t", True)
+    await write(
+        store,
+        AddDestination("queue://one", 1),
+        AddDestination("queue://two", 2),
+        AddDestination("queue://four", 4),
+        PutSubscription(subscription),
+        PutSubscription(Subscription(5, "c", "gone", "topic://t", True)),
+        add(1, 5),
+    )
+    model: dict[int, list[int]] = {1: [], 2: [], 3: [], 4: []}
+    branches: dict[BranchId, int] = {}
+    sequence = 1
+    for turn in range(4):
         sequence = await random_load(store, chance, sequence, model, branches)
-        await store._appender.sync()  # pyright: ignore[reportPrivateUsage]
-        assert len(data_files(directory)) < last_file_id(store) - 5  # several were deleted
-        with_metadata = killed(directory, tmp_path / "b")
-        without = killed(directory, tmp_path / "c")
-        rows = await rows_of(store)
-        released = store.log_statistics().first
-        statistics, log = store.statistics(), store.log_statistics()
-        await store.close()
-        shutil.rmtree(without / "journal" / "metadata")
+        for list_id, sequences in model.items():
+            # Nearly everything is consumed, so that files die; the rest lives on in old ones.
+            taken = sequences[1:-1]
+            del sequences[1:-1]
+            await write(store, ack(*taken, pending_list=list_id))
+        if turn == 1:
+            await write(store, RemoveSubscription(5))
+        first = store.log_statistics().first
+        last = store.log_statistics().last
+        await store.release_acknowledged(chance.randrange((first + last) // 2, last + 1))
+        await checkpointer.run(cleanup=chance.random() < 0.8)
+    sequence = await random_load(store, chance, sequence, model, branches)
+    await store._appender.sync()  # pyright: ignore[reportPrivateUsage]
+    assert len(data_files(directory)) < last_file_id(store) - 5  # several were deleted
+    with_metadata = killed(directory, tmp_path / "b")
+    without = killed(directory, tmp_path / "c")
+    rows = await rows_of(store)
+    released = store.log_statistics().first
+    statistics, log = store.statistics(), store.log_statistics()
+    await store.close()
+    shutil.rmtree(without / "journal" / "metadata")
 
-        one, state_one = await opened(with_metadata, keep=True)
-        two, state_two = await opened(without, keep=True)
-        assert state_one.report.notes == ()
-        assert "rebuilt" in state_two.report.notes[0]
-        told_by_one = await told(one, state_one)
-        assert told_by_one == await told(two, state_two)
-        for reopened in (one, two):
-            for list_id, expected in model.items():
-                assert await pending(reopened, list_id) == expected
-            assert await pending(reopened, 5) == []
-            # What was released since the last checkpoint may come back: it is released again.
-            found = await rows_of(reopened)
-            assert found[len(found) - len(rows) :] == rows
-            await reopened.release_acknowledged(released - 1)
-            again = reopened.statistics()
-            assert again.pending_messages == statistics.pending_messages
-            again_log = reopened.log_statistics()
-            assert (again_log.first, again_log.last) == (log.first, log.last)
-            assert again_log.held_bytes == log.held_bytes
-            await reopened.close()
-        # And the rebuilt metadata store is as good as the old one.
-        two, state = await opened(without, keep=True)
-        assert state.report.clean
-        assert told_by_one == await told(two, state)
-        assert await rows_of(two) == rows
-        await two.close()
-
-    run(scenario())
-
-
-def test_without_bindings_and_metadata_the_messages_are_still_there(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, _ = await opened(tmp_path, storage)
-        await write(store, AddDestination("queue://q", 1), add(1), add(2))
-        await store.close()
-        for damage in (False, True):
-            other = storage.crash()
-            if damage:
-                (name,) = [name for name in other.list() if re.match(r"bindings.*\.data", name)]
-                other.flip(name, 30)
-                other.flip(name, 2048 + 30)  # it is there twice
-                with pytest.raises(CorruptRecordError, match="CRC of its file header"):
-                    await opened(tmp_path, other)
-            else:
-                unlink_bindings(other)
-            changes = {"damaged_journal_policy": "quarantine"} if damage else {}
-            store, state = await opened(tmp_path, other, **changes)
-            assert await pending(store) == [1, 2]
-            assert [item.destination for item in state.destinations] == ["queue://q"]
-            assert state.last_sequence == 2
-            assert any("bindings" in note for note in state.report.notes) == damage
-            await store.close()
-
-    run(scenario())
+    one, state_one = await opened(with_metadata, keep=True)
+    two, state_two = await opened(without, keep=True)
+    assert state_one.report.notes == ()
+    assert "rebuilt" in state_two.report.notes[0]
+    told_by_one = await told(one, state_one)
+    assert told_by_one == await told(two, state_two)
+    for reopened in (one, two):
+        for list_id, expected in model.items():
+            assert await pending(reopened, list_id) == expected
+        assert await pending(reopened, 5) == []
+        # What was released since the last checkpoint may come back: it is released again.
+        found = await rows_of(reopened)
+        assert found[len(found) - len(rows) :] == rows
+        await reopened.release_acknowledged(released - 1)
+        again = reopened.statistics()
+        assert again.pending_messages == statistics.pending_messages
+        again_log = reopened.log_statistics()
+        assert (again_log.first, again_log.last) == (log.first, log.last)
+        assert again_log.held_bytes == log.held_bytes
+        await reopened.close()
+    # And the rebuilt metadata store is as good as the old one.
+    two, state = await opened(without, keep=True)
+    assert state.report.clean
+    assert told_by_one == await told(two, state)
+    assert await rows_of(two) == rows
+    await two.close()
 
 
-def test_sequences_are_not_used_again_when_everything_they_named_is_gone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store, _ = await opened(tmp_path, storage, keep=True)
-        for sequence in range(1, 10):
-            await write(store, add(sequence, size=30_000))
-            await write(store, ack(sequence))
-        await store.release_acknowledged(9)
-        await write_only(store, PutSession(Session("c", 1)))
-        await store.close()
-        names = [name for name in storage.list() if DATA_NAME.fullmatch(name)]
-        assert len(names) <= 3
-        store, state = await opened(tmp_path, storage, keep=True)
-        assert state.last_sequence == 9
-        assert store.log_statistics().last == 9
-        await write(store, add(10), ack(10))
-        page = await store.acknowledged(9, 10, ANY_SIZE)
-        assert [row.ack_sequence for row in page.rows] == [10]
+async def test_without_bindings_and_metadata_the_messages_are_still_there(tmp_path: Path) -> None:
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage)
+    await write(store, AddDestination("queue://q", 1), add(1), add(2))
+    await store.close()
+    for damage in (False, True):
+        other = storage.crash()
+        if damage:
+            (name,) = [name for name in other.list() if re.match(r"bindings.*\.data", name)]
+            other.flip(name, 30)
+            other.flip(name, 2048 + 30)  # it is there twice
+            with pytest.raises(CorruptRecordError, match="CRC of its file header"):
+                await opened(tmp_path, other)
+        else:
+            unlink_bindings(other)
+        changes = {"damaged_journal_policy": "quarantine"} if damage else {}
+        store, state = await opened(tmp_path, other, **changes)
+        assert await pending(store) == [1, 2]
+        assert [item.destination for item in state.destinations] == ["queue://q"]
+        assert state.last_sequence == 2
+        assert any("bindings" in note for note in state.report.notes) == damage
         await store.close()
 
-    run(scenario())
+
+async def test_sequences_are_not_used_again_when_everything_they_named_is_gone(
+    tmp_path: Path,
+) -> None:
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage, keep=True)
+    for sequence in range(1, 10):
+        await write(store, add(sequence, size=30_000))
+        await write(store, ack(sequence))
+    await store.release_acknowledged(9)
+    await write_only(store, PutSession(Session("c", 1)))
+    await store.close()
+    names = [name for name in storage.list() if DATA_NAME.fullmatch(name)]
+    assert len(names) <= 3
+    store, state = await opened(tmp_path, storage, keep=True)
+    assert state.last_sequence == 9
+    assert store.log_statistics().last == 9
+    await write(store, add(10), ack(10))
+    page = await store.acknowledged(9, 10, ANY_SIZE)
+    assert [row.ack_sequence for row in page.rows] == [10]
+    await store.close()
 
 
 def rows(first: int, count: int, file_id: int) -> AckBlock:

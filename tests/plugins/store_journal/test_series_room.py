@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from journal_kit import CrashStorage, ack, opened, pending, run, write
+from journal_kit import CrashStorage, ack, opened, pending, write
 from series_kit import (
     ALL,
     add,
@@ -139,77 +139,63 @@ LOADS: list[tuple[str, Callable[[Watched], Awaitable[None]]]] = [
 
 @pytest.mark.parametrize("keep", [True, False], ids=["with a sink", "without"])
 @pytest.mark.parametrize("load", [load for _, load in LOADS], ids=[name for name, _ in LOADS])
-def test_directories_never_take_more_than_three_times_what_lives_and_four_files(
+async def test_directories_never_take_more_than_three_times_what_lives_and_four_files(
     tmp_path: Path, load: Callable[[Watched], Awaitable[None]], keep: bool
 ) -> None:
     """Also amid a compaction, when the old file and the new one are there."""
-
-    async def scenario() -> None:
-        async with Watched(tmp_path, keep=keep) as watched:
-            await load(watched)
-            assert watched.worst <= 0
-            assert watched.highest > FILE // 2  # else the load was none
-
-    run(scenario())
+    async with Watched(tmp_path, keep=keep) as watched:
+        await load(watched)
+        assert watched.worst <= 0
+        assert watched.highest > FILE // 2  # else the load was none
 
 
 @pytest.mark.parametrize("load", [outgrow, move_on])
 @pytest.mark.parametrize("option", ["journal_compact_percentage", "journal_compact_min_files"])
-def test_without_compaction_the_bound_does_not_hold(
+async def test_without_compaction_the_bound_does_not_hold(
     tmp_path: Path, load: Callable[[Watched], Awaitable[None]], option: str
 ) -> None:
     """The negative control of the test above; either option turns it off, as for data files."""
-
-    async def scenario() -> None:
-        async with Watched(tmp_path, keep=False, **{option: 0}) as watched:
-            await load(watched)
-            assert watched.worst > 0
-
-    run(scenario())
+    async with Watched(tmp_path, keep=False, **{option: 0}) as watched:
+        await load(watched)
+        assert watched.worst > 0
 
 
-def test_a_consumed_backlog_is_given_back_at_the_cleanup(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with Watched(tmp_path, keep=True) as watched:
-            for first in range(1, 1001, 100):
-                await watched.add(*(add(first + n, size=1000) for n in range(100)))
-            assert watched.bytes_in("queue#q") > 1_000_000
-            await watched.acknowledge("q", *range(1, 1000))
-            await watched.clean_up()
-            assert watched.bytes_in("queue#q") <= 4 * FILE
-            assert await pending(watched.store) == [1000]
-
-    run(scenario())
+async def test_a_consumed_backlog_is_given_back_at_the_cleanup(tmp_path: Path) -> None:
+    async with Watched(tmp_path, keep=True) as watched:
+        for first in range(1, 1001, 100):
+            await watched.add(*(add(first + n, size=1000) for n in range(100)))
+        assert watched.bytes_in("queue#q") > 1_000_000
+        await watched.acknowledge("q", *range(1, 1000))
+        await watched.clean_up()
+        assert watched.bytes_in("queue#q") <= 4 * FILE
+        assert await pending(watched.store) == [1000]
 
 
-def test_a_damaged_record_keeps_its_file_and_no_other(
+async def test_a_damaged_record_keeps_its_file_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with Watched(tmp_path, keep=False) as watched:
-            storage = watched.storage
-            sequence = 0
-            for queue in ("a", "q", "z"):
-                first = sequence + 1
-                for _ in range(4):
-                    sequences = range(sequence + 1, sequence + 51)
-                    sequence += 50
-                    await watched.add(*(add(n, size=1000, queue=queue) for n in sequences))
-                if queue == "q":
-                    name = min(item for item in storage.list() if "queue#q" in item)
-                    storage.flip(name, 4096 + 500)
-                gone = [n for n in range(first, sequence + 1) if (n - first) % 50]
-                await watched.acknowledge(queue, *gone)
-            await watched.clean_up()
-            assert "a data file cannot be compacted" in caplog.text
-            assert f"{name}" in storage.list()
-            # And it is not tried again with every batch.
-            before = caplog.text.count("cannot be compacted")
-            for n in range(1, 30):
-                await watched.add(add(1000 + n, size=3000, queue="b"))
-            assert caplog.text.count("cannot be compacted") == before
-
-    run(scenario())
+    async with Watched(tmp_path, keep=False) as watched:
+        storage = watched.storage
+        sequence = 0
+        for queue in ("a", "q", "z"):
+            first = sequence + 1
+            for _ in range(4):
+                sequences = range(sequence + 1, sequence + 51)
+                sequence += 50
+                await watched.add(*(add(n, size=1000, queue=queue) for n in sequences))
+            if queue == "q":
+                name = min(item for item in storage.list() if "queue#q" in item)
+                storage.flip(name, 4096 + 500)
+            gone = [n for n in range(first, sequence + 1) if (n - first) % 50]
+            await watched.acknowledge(queue, *gone)
+        await watched.clean_up()
+        assert "a data file cannot be compacted" in caplog.text
+        assert f"{name}" in storage.list()
+        # And it is not tried again with every batch.
+        before = caplog.text.count("cannot be compacted")
+        for n in range(1, 30):
+            await watched.add(add(1000 + n, size=3000, queue="b"))
+        assert caplog.text.count("cannot be compacted") == before
 
 
 _BATCHES = {10_000: 20_000, 100: 8_000, 4: 4_000}
@@ -217,194 +203,170 @@ _BATCHES = {10_000: 20_000, 100: 8_000, 4: 4_000}
 
 @pytest.mark.soak
 @pytest.mark.parametrize("keep_one_in", _BATCHES)
-def test_the_bound_holds_for_long(tmp_path: Path, keep_one_in: int) -> None:
-    async def scenario() -> None:
-        async with Watched(tmp_path, keep=False) as watched:
-            await endure(watched, _BATCHES[keep_one_in], 200, keep_one_in)
-            assert watched.worst <= 0
-
-    run(scenario())
+async def test_the_bound_holds_for_long(tmp_path: Path, keep_one_in: int) -> None:
+    async with Watched(tmp_path, keep=False) as watched:
+        await endure(watched, _BATCHES[keep_one_in], 200, keep_one_in)
+        assert watched.worst <= 0
 
 
 # ------------------------------------------------------------------------------- waiting for disks
 
 
-def test_a_batch_waits_for_its_slowest_directory_and_not_for_all_of_them(tmp_path: Path) -> None:
+async def test_a_batch_waits_for_its_slowest_directory_and_not_for_all_of_them(
+    tmp_path: Path,
+) -> None:
     """100 directories of 20 ms each were a second, two at a time; also beside a checkpoint."""
+    storage = CrashStorage()
+    store = await series_store(tmp_path, storage)
+    batch = [add(n, queue=f"q{n}") for n in range(1, 101)]
+    await write(store, *batch)
 
-    async def scenario() -> None:
-        storage = CrashStorage()
-        store = await series_store(tmp_path, storage)
-        batch = [add(n, queue=f"q{n}") for n in range(1, 101)]
-        await write(store, *batch)
+    def slow(operation: str, name: str) -> None:
+        if operation == "datasync":
+            time.sleep(0.02 if "message|" in name else 0)
 
-        def slow(operation: str, name: str) -> None:
-            if operation == "datasync":
-                time.sleep(0.02 if "message|" in name else 0)
+    storage.fault = slow
+    begin = time.monotonic()
+    await write(store, *(add(100 + n, queue=f"q{n}") for n in range(1, 101)))
+    alone = time.monotonic() - begin
+    assert alone < 0.4
 
-        storage.fault = slow
-        begin = time.monotonic()
-        await write(store, *(add(100 + n, queue=f"q{n}") for n in range(1, 101)))
-        alone = time.monotonic() - begin
-        assert alone < 0.4
+    def stuck(operation: str, name: str) -> None:
+        slow(operation, name)
+        if operation == "datasync" and "bindings" in name:
+            time.sleep(1)  # what a checkpoint writes beside the journal
 
-        def stuck(operation: str, name: str) -> None:
-            slow(operation, name)
-            if operation == "datasync" and "bindings" in name:
-                time.sleep(1)  # what a checkpoint writes beside the journal
-
-        storage.fault = stuck
-        await write(store, AddDestination("queue://new", 1000))
-        checkpoints = [asyncio.create_task(checkpoint(store)) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        begin = time.monotonic()
-        await write(store, *(add(200 + n, queue=f"q{n}") for n in range(1, 101)))
-        beside = time.monotonic() - begin
-        await asyncio.gather(*checkpoints)
-        storage.fault = lambda _operation, _name: None
-        assert beside < 0.8
-        await store.close()
-
-    run(scenario())
+    storage.fault = stuck
+    await write(store, AddDestination("queue://new", 1000))
+    checkpoints = [asyncio.create_task(checkpoint(store)) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    begin = time.monotonic()
+    await write(store, *(add(200 + n, queue=f"q{n}") for n in range(1, 101)))
+    beside = time.monotonic() - begin
+    await asyncio.gather(*checkpoints)
+    storage.fault = lambda _operation, _name: None
+    assert beside < 0.8
+    await store.close()
 
 
 # ------------------------------------------------------------------------------- coming and going
 
 
-def test_the_directory_of_a_removed_destination_goes(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await series_store(tmp_path)
-        await write(store, AddDestination("queue://q", 1), AddDestination("queue://other", 2))
-        await write(store, add(1), add(2, 2, queue="other"))
-        await write(store, ack(1), RemoveDestination("queue://q", 1))
-        await tidy_of(store).tidy()
-        assert not directory_of(tmp_path).exists()
-        assert files_of(tmp_path, "other")
-        await write(store, AddDestination("queue://q", 3), add(3, 3))
-        assert await pending(store, 3) == [3]
-        await store.close()
-        store = await series_store(tmp_path)
-        assert (await pending(store, 2), await pending(store, 3)) == ([2], [3])
-        await store.close()
-
-    run(scenario())
+async def test_the_directory_of_a_removed_destination_goes(tmp_path: Path) -> None:
+    store = await series_store(tmp_path)
+    await write(store, AddDestination("queue://q", 1), AddDestination("queue://other", 2))
+    await write(store, add(1), add(2, 2, queue="other"))
+    await write(store, ack(1), RemoveDestination("queue://q", 1))
+    await tidy_of(store).tidy()
+    assert not directory_of(tmp_path).exists()
+    assert files_of(tmp_path, "other")
+    await write(store, AddDestination("queue://q", 3), add(3, 3))
+    assert await pending(store, 3) == [3]
+    await store.close()
+    store = await series_store(tmp_path)
+    assert (await pending(store, 2), await pending(store, 3)) == ([2], [3])
+    await store.close()
 
 
-def test_directories_of_topics_in_which_nothing_is_go(tmp_path: Path) -> None:
+async def test_directories_of_topics_in_which_nothing_is_go(tmp_path: Path) -> None:
     """Every topic that was ever published to had one for good."""
-
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, per_destination=ALL)
-        root = tmp_path / "journal" / "message"
-        for number in range(1, 51):
-            await write(store, add(number, queue=f"t{number}"))
-        await write(store, ack(*range(1, 50)))
-        assert len(list(root.iterdir())) == 50
-        for _ in range(2):
-            await tidy_of(store).tidy()
-        assert [item.name for item in root.iterdir()] == ["queue#t50"]
-        await write(store, add(51, queue="t1"))
-        assert await pending(store) == [50, 51]
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, per_destination=ALL)
+    root = tmp_path / "journal" / "message"
+    for number in range(1, 51):
+        await write(store, add(number, queue=f"t{number}"))
+    await write(store, ack(*range(1, 50)))
+    assert len(list(root.iterdir())) == 50
+    for _ in range(2):
+        await tidy_of(store).tidy()
+    assert [item.name for item in root.iterdir()] == ["queue#t50"]
+    await write(store, add(51, queue="t1"))
+    assert await pending(store) == [50, 51]
+    await store.close()
 
 
-def test_a_batch_into_a_directory_that_is_going_is_not_lost(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await series_store(tmp_path)
-        for number in range(1, 200, 2):
-            await write(store, add(number, queue="a"))
-            await write(store, ack(number))
-            tidy = asyncio.create_task(tidy_of(store).tidy())
-            for _ in range(number % 23):
-                await asyncio.sleep(0)
-            await write(store, add(number + 1, 2, queue="a"))
-            await tidy
-        expected = list(range(2, 201, 2))
-        assert await pending(store, 2) == expected
-        await store.close()
-        store = await series_store(tmp_path)
-        assert await pending(store, 2) == expected
-        await store.close()
-
-    run(scenario())
+async def test_a_batch_into_a_directory_that_is_going_is_not_lost(tmp_path: Path) -> None:
+    store = await series_store(tmp_path)
+    for number in range(1, 200, 2):
+        await write(store, add(number, queue="a"))
+        await write(store, ack(number))
+        tidy = asyncio.create_task(tidy_of(store).tidy())
+        for _ in range(number % 23):
+            await asyncio.sleep(0)
+        await write(store, add(number + 1, 2, queue="a"))
+        await tidy
+    expected = list(range(2, 201, 2))
+    assert await pending(store, 2) == expected
+    await store.close()
+    store = await series_store(tmp_path)
+    assert await pending(store, 2) == expected
+    await store.close()
 
 
 @pytest.mark.parametrize("limit", [0, 2, 100])
-def test_dead_files_are_kept_up_to_the_limit(tmp_path: Path, limit: int) -> None:
-    async def scenario() -> None:
-        store = await series_store(tmp_path, filepool_limit=limit, max_record_size=1024)
-        await write(store, *(add(n, size=5000) for n in range(1, 7)), add(7))
-        assert len(files_of(tmp_path)) == 7
-        await write(store, ack(*range(1, 7)))
-        await checkpoint(store)
-        assert len(files_of(tmp_path, suffix="free")) == min(limit, 6)
-        assert len(files_of(tmp_path)) == 1
-        await write(store, add(10, size=5000))
-        assert len(files_of(tmp_path, suffix="free")) == max(0, min(limit, 6) - 1)
-        await store.close()
-        store = await series_store(tmp_path)
-        assert await pending(store) == [7, 10]
-        await store.close()
-
-    run(scenario())
+async def test_dead_files_are_kept_up_to_the_limit(tmp_path: Path, limit: int) -> None:
+    store = await series_store(tmp_path, filepool_limit=limit, max_record_size=1024)
+    await write(store, *(add(n, size=5000) for n in range(1, 7)), add(7))
+    assert len(files_of(tmp_path)) == 7
+    await write(store, ack(*range(1, 7)))
+    await checkpoint(store)
+    assert len(files_of(tmp_path, suffix="free")) == min(limit, 6)
+    assert len(files_of(tmp_path)) == 1
+    await write(store, add(10, size=5000))
+    assert len(files_of(tmp_path, suffix="free")) == max(0, min(limit, 6) - 1)
+    await store.close()
+    store = await series_store(tmp_path)
+    assert await pending(store) == [7, 10]
+    await store.close()
 
 
 @pytest.mark.parametrize(("ratio", "emptied"), [(0, 0), (50, 2), (100, 4)])
-def test_the_clean_ratio_says_how_many_are_emptied_and_cleanup_empties_all(
+async def test_the_clean_ratio_says_how_many_are_emptied_and_cleanup_empties_all(
     tmp_path: Path, ratio: int, emptied: int
 ) -> None:
-    async def scenario() -> None:
-        store = await series_store(
-            tmp_path, filepool_cleanratio=ratio, max_record_size=1024, message_cleanup=True
-        )
-        await write(store, *(add(n, size=5000) for n in range(1, 5)), add(5))
-        await write(store, ack(*range(1, 5)))
-        await checkpoint(store)
-        sizes = [path.stat().st_size for path in files_of(tmp_path, suffix="free")]
-        assert (len(sizes), sizes.count(0)) == (4, emptied)
-        await write(store, *(add(n, size=6000) for n in range(10, 14)))
-        assert await pending(store) == [5, 10, 11, 12, 13]
-        await write(store, ack(*range(10, 14)))
-        await store.close()
-        assert {path.stat().st_size for path in files_of(tmp_path, suffix="free")} == {0}
-
-    run(scenario())
+    store = await series_store(
+        tmp_path, filepool_cleanratio=ratio, max_record_size=1024, message_cleanup=True
+    )
+    await write(store, *(add(n, size=5000) for n in range(1, 5)), add(5))
+    await write(store, ack(*range(1, 5)))
+    await checkpoint(store)
+    sizes = [path.stat().st_size for path in files_of(tmp_path, suffix="free")]
+    assert (len(sizes), sizes.count(0)) == (4, emptied)
+    await write(store, *(add(n, size=6000) for n in range(10, 14)))
+    assert await pending(store) == [5, 10, 11, 12, 13]
+    await write(store, ack(*range(10, 14)))
+    await store.close()
+    assert {path.stat().st_size for path in files_of(tmp_path, suffix="free")} == {0}
 
 
 # ------------------------------------------------------------------------------------- by command
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_one_destination_is_compacted_by_command_whatever_the_options_say(
+async def test_one_destination_is_compacted_by_command_whatever_the_options_say(
     tmp_path: Path, keep: bool
 ) -> None:
-    async def scenario() -> None:
-        store = await series_store(tmp_path, keep=keep, journal_compact_percentage=0)
-        for first in range(1, 401, 50):
-            await write(store, *(add(2 * n, size=1000) for n in range(first, first + 50)))
-            await write(store, add(2 * first + 99, 2, queue="other"))
-        gone = [2 * n for n in range(1, 401) if n % 10]
-        await write(store, ack(*gone))
-        others = size_of(tmp_path, "other")
-        done = await store.compact_destination("queue://q")
-        assert done.destination == "queue://q"
-        assert done.bytes_before > 400_000
-        assert done.bytes_after == size_of(tmp_path)
-        assert size_of(tmp_path, "other") == others
-        if not keep:
-            assert done.messages == 40
-            assert done.bytes_after < done.bytes_before / 5
-        with pytest.raises(StoreIOError, match=r"queue://none has no .*queue#other, queue#q"):
-            await store.compact_destination("queue://none")
-        await store.close()
-        store = await series_store(tmp_path, keep=keep)
-        assert await pending(store) == list(range(20, 801, 20))
-        assert len(await pending(store, 2)) == 8
-        if keep:
-            page = await store.acknowledged(0, 1000, 1 << 40)
-            assert [row.sequence for row in page.rows] == gone
-        await store.close()
-
-    run(scenario())
+    store = await series_store(tmp_path, keep=keep, journal_compact_percentage=0)
+    for first in range(1, 401, 50):
+        await write(store, *(add(2 * n, size=1000) for n in range(first, first + 50)))
+        await write(store, add(2 * first + 99, 2, queue="other"))
+    gone = [2 * n for n in range(1, 401) if n % 10]
+    await write(store, ack(*gone))
+    others = size_of(tmp_path, "other")
+    done = await store.compact_destination("queue://q")
+    assert done.destination == "queue://q"
+    assert done.bytes_before > 400_000
+    assert done.bytes_after == size_of(tmp_path)
+    assert size_of(tmp_path, "other") == others
+    if not keep:
+        assert done.messages == 40
+        assert done.bytes_after < done.bytes_before / 5
+    with pytest.raises(StoreIOError, match=r"queue://none has no .*queue#other, queue#q"):
+        await store.compact_destination("queue://none")
+    await store.close()
+    store = await series_store(tmp_path, keep=keep)
+    assert await pending(store) == list(range(20, 801, 20))
+    assert len(await pending(store, 2)) == 8
+    if keep:
+        page = await store.acknowledged(0, 1000, 1 << 40)
+        assert [row.sequence for row in page.rows] == gone
+    await store.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, data_files, opened, run, write
+from journal_kit import KB, ack, add, data_files, opened, write
 
 from tidegate.spi import (
     AddDestination,
@@ -51,11 +51,8 @@ async def filled(where: Path, *, count: int = 40) -> JournalStore:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    async def scenario() -> None:
-        await (await filled(tmp_path)).close()
-
-    run(scenario())
+async def journal(tmp_path: Path) -> Path:
+    await (await filled(tmp_path)).close()
     return tmp_path
 
 
@@ -69,39 +66,38 @@ def test_a_whole_journal_has_no_damage_and_everything_was_read(journal: Path) ->
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_was_done_to_it_a_whole_journal_has_no_damage(tmp_path: Path, seed: int) -> None:
+async def test_whatever_was_done_to_it_a_whole_journal_has_no_damage(
+    tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
 
-    async def scenario() -> None:
-        sequence = 0
-        held: dict[int, list[int]] = {1: [], 2: [], 3: []}
-        for _ in range(3):
-            store, _ = await opened(
-                tmp_path,
-                keep=seed % 2 == 0,
-                checkpoint_interval=0.05,
-                cleanup_interval=0.05,
-                **OPTIONS,
-            )
-            for _ in range(60):
-                operations: list[Operation] = []
-                for _ in range(chance.randint(1, 6)):
-                    sequence += 1
-                    lists = tuple(sorted(chance.sample([1, 2, 3], chance.randint(1, 3))))
-                    operations.append(add(sequence, *lists, size=chance.choice((10, 3000))))
-                    for number in lists:
-                        held[number].append(sequence)
-                for number, sequences in held.items():
-                    gone = [one for one in sequences if chance.random() < 0.4]
-                    if gone:
-                        operations.append(ack(*gone, pending_list=number))
-                        held[number] = [one for one in sequences if one not in gone]
-                    elif sequences:
-                        operations.append(RecordDelivery(number, (sequences[0],), (3,)))
-                await write(store, *operations)
-            await store.close()
-
-    run(scenario())
+    sequence = 0
+    held: dict[int, list[int]] = {1: [], 2: [], 3: []}
+    for _ in range(3):
+        store, _ = await opened(
+            tmp_path,
+            keep=seed % 2 == 0,
+            checkpoint_interval=0.05,
+            cleanup_interval=0.05,
+            **OPTIONS,
+        )
+        for _ in range(60):
+            operations: list[Operation] = []
+            for _ in range(chance.randint(1, 6)):
+                sequence += 1
+                lists = tuple(sorted(chance.sample([1, 2, 3], chance.randint(1, 3))))
+                operations.append(add(sequence, *lists, size=chance.choice((10, 3000))))
+                for number in lists:
+                    held[number].append(sequence)
+            for number, sequences in held.items():
+                gone = [one for one in sequences if chance.random() < 0.4]
+                if gone:
+                    operations.append(ack(*gone, pending_list=number))
+                    held[number] = [one for one in sequences if one not in gone]
+                elif sequences:
+                    operations.append(RecordDelivery(number, (sequences[0],), (3,)))
+            await write(store, *operations)
+        await store.close()
     found = checked(tmp_path)
     assert (found.damages, found.notes) == ([], [])
 
@@ -183,11 +179,8 @@ def test_a_journal_that_ends_before_its_checkpoint_is_damaged(journal: Path) -> 
     assert "was on disk once" in damage.problem
 
 
-def test_a_torn_tail_is_a_note_and_no_damage(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await (await filled(tmp_path)).close()
-
-    run(scenario())
+async def test_a_torn_tail_is_a_note_and_no_damage(tmp_path: Path) -> None:
+    await (await filled(tmp_path)).close()
     name, end = list(ends(tmp_path).items())[-1]
     path = tmp_path / "journal" / name
     with path.open("r+b") as file:
@@ -234,19 +227,16 @@ def test_metadata_that_says_something_else_than_the_data_files_is_damage(journal
 
 
 @pytest.mark.parametrize("suffix", [".live"])
-def test_a_damaged_side_file_is_named(tmp_path: Path, suffix: str) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path, **OPTIONS)
-        await write(store, AddDestination("queue://q", 1))
-        for sequence in range(1, 40):
-            await write(store, add(sequence, size=5000))
-        await write(store, ack(*range(2, 12)))
-        for sequence in range(40, 60):
-            await write(store, add(sequence, size=5000))
-        await write(store, ack(*range(20, 60)))
-        await store.close()
-
-    run(scenario())
+async def test_a_damaged_side_file_is_named(tmp_path: Path, suffix: str) -> None:
+    store, _ = await opened(tmp_path, **OPTIONS)
+    await write(store, AddDestination("queue://q", 1))
+    for sequence in range(1, 40):
+        await write(store, add(sequence, size=5000))
+    await write(store, ack(*range(2, 12)))
+    for sequence in range(40, 60):
+        await write(store, add(sequence, size=5000))
+    await write(store, ack(*range(20, 60)))
+    await store.close()
     names = [path for path in (tmp_path / "journal").iterdir() if path.name.endswith(suffix)]
     assert names
     assert checked(tmp_path).damages == []
@@ -257,7 +247,7 @@ def test_a_damaged_side_file_is_named(tmp_path: Path, suffix: str) -> None:
 # ------------------------------------------------------------------------- beside a gateway
 
 
-def test_a_file_whose_end_moves_is_being_written_and_not_damaged(tmp_path: Path) -> None:
+async def test_a_file_whose_end_moves_is_being_written_and_not_damaged(tmp_path: Path) -> None:
     async def scenario() -> bytes:
         store = await filled(tmp_path, count=2)
         path = data_files(tmp_path)[0]
@@ -269,7 +259,7 @@ def test_a_file_whose_end_moves_is_being_written_and_not_damaged(tmp_path: Path)
         path.write_bytes(half)
         return whole
 
-    whole = run(scenario())
+    whole = await scenario()
     path = data_files(tmp_path)[0]
     half = path.read_bytes()
     begin = next(n for n in range(DATA_OFFSET, len(whole)) if whole[n] != half[n])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, new_store, opened, run, write
+from journal_kit import KB, ack, new_store, opened, write
 from series_kit import add, directory_of, files_of, series_store
 
 from tidegate.spi import AddDestination, AddMessage, Message
@@ -44,11 +45,8 @@ async def filled(where: Path) -> JournalStore:
 
 
 @pytest.fixture
-def split(tmp_path: Path) -> Path:
-    async def scenario() -> None:
-        await (await filled(tmp_path)).close()
-
-    run(scenario())
+async def split(tmp_path: Path) -> Path:
+    await (await filled(tmp_path)).close()
     return tmp_path
 
 
@@ -97,19 +95,18 @@ def test_a_missing_directory_is_named_with_its_messages(split: Path) -> None:
     assert "1 pending messages of queue://other" in damage.problem
 
 
-def test_a_data_file_of_another_store_is_named(split: Path, tmp_path: Path) -> None:
+async def test_a_data_file_of_another_store_is_named(split: Path, tmp_path: Path) -> None:
     other = tmp_path / "another"
 
-    async def scenario() -> None:
-        await (await filled(other)).close()
-
-    run(scenario())
+    await (await filled(other)).close()
     shutil.copy(files_of(other)[0], files_of(split)[0])
     assert any("belongs to another store" in damage.problem for damage in checked(split).damages)
 
 
-def test_a_record_that_is_consumed_meanwhile_is_not_damaged(split: Path) -> None:
-    async def scenario() -> None:
+async def test_a_record_that_is_consumed_meanwhile_is_not_damaged(split: Path) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def consume() -> None:
         store = await series_store(split, max_record_size=5000)
         await write(store, ack(31))
         await store.close()
@@ -118,12 +115,12 @@ def test_a_record_that_is_consumed_meanwhile_is_not_damaged(split: Path) -> None
 
     def consumed(seconds: float) -> None:
         if not pauses:
-            run(scenario())
+            asyncio.run_coroutine_threadsafe(consume(), loop).result()
         pauses.append(seconds)
 
     path = files_of(split)[1]
     path.write_bytes(path.read_bytes()[:4200])  # the batch ends early, as one under way
-    assert checked(split, consumed).damages == []
+    assert (await asyncio.to_thread(checked, split, consumed)).damages == []
     assert len(pauses) == 1
 
 
@@ -131,21 +128,17 @@ def test_a_record_that_is_consumed_meanwhile_is_not_damaged(split: Path) -> None
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Path:
+async def large(tmp_path: Path) -> Path:
     """A journal with one large body that two messages share."""
-
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        bodies = store.capabilities.large_bodies
-        assert bodies is not None
-        writer = bodies.create(300 * KB)
-        await writer.write(b"x" * 300 * KB)
-        message = Message("queue://q", b"", large=await writer.finish())
-        await write(store, AddDestination("queue://q", 1))
-        await write(store, AddMessage(1, message, (1,)), AddMessage(2, message, (1,)))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path)
+    bodies = store.capabilities.large_bodies
+    assert bodies is not None
+    writer = bodies.create(300 * KB)
+    await writer.write(b"x" * 300 * KB)
+    message = Message("queue://q", b"", large=await writer.finish())
+    await write(store, AddDestination("queue://q", 1))
+    await write(store, AddMessage(1, message, (1,)), AddMessage(2, message, (1,)))
+    await store.close()
     return tmp_path
 
 
@@ -192,21 +185,22 @@ def test_large_bodies_are_looked_for_where_they_are(large: Path, tmp_path: Path)
     assert verify(large / "journal", silent, large=place).damages == []
 
 
-def test_a_body_that_is_removed_meanwhile_is_not_missed(large: Path) -> None:
+async def test_a_body_that_is_removed_meanwhile_is_not_missed(large: Path) -> None:
+    loop = asyncio.get_running_loop()
     path = body_of(large)
     aside = path.with_suffix(".aside")
     path.rename(aside)
 
-    def consumed(_seconds: float) -> None:
-        async def scenario() -> None:
-            store = new_store(large)
-            await store.open()
-            await write(store, ack(1, 2))
-            await store.close()
+    async def consume() -> None:
+        store = new_store(large)
+        await store.open()
+        await write(store, ack(1, 2))
+        await store.close()
 
+    def consumed(_seconds: float) -> None:
         if not aside.exists():
             return
         aside.unlink()
-        run(scenario())
+        asyncio.run_coroutine_threadsafe(consume(), loop).result()
 
-    assert checked(large, consumed).damages == []
+    assert (await asyncio.to_thread(checked, large, consumed)).damages == []

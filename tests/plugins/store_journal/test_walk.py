@@ -21,7 +21,6 @@ from journal_kit import (
     killed,
     opened,
     pending,
-    run,
     write,
     write_only,
 )
@@ -39,41 +38,39 @@ def silent(_what: str, _done: int, _total: int) -> None: ...
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_messages_replayed_after_a_failed_sync_survive_the_next_power_cut(
+async def test_messages_replayed_after_a_failed_sync_survive_the_next_power_cut(
     tmp_path: Path, seed: int
 ) -> None:
     """The new process reads bytes that the disk never got, and its own sync of them does nothing."""
-
-    async def scenario() -> None:
-        disk = FaultyDisk(seed)
-        store, _ = await opened(tmp_path, disk.start())
-        await write(store, AddDestination("queue://q", 1), add(1))
+    disk = FaultyDisk(seed)
+    store, _ = await opened(tmp_path, disk.start())
+    await write(store, AddDestination("queue://q", 1), add(1))
+    await store.close()
+    errors: dict[tuple[Call, int], int] = {}
+    storage = disk.start(Faults(errors=errors))
+    store, _ = await opened(tmp_path, storage)
+    errors[Call.SYNC, storage.count_of(Call.SYNC) + 1 + seed] = errno.EIO
+    sequence = 1
+    with contextlib.suppress(StoreError):
+        while sequence < 30:
+            sequence += 1
+            await write(store, add(sequence))
+    await store.close()
+    store, _ = await opened(tmp_path, disk.start())  # the log said: restart
+    found = await pending(store)
+    await write(store, add(100))  # confirmed, behind what was replayed
+    disk.cut_power()
+    with contextlib.suppress(StoreError, OSError):
         await store.close()
-        errors: dict[tuple[Call, int], int] = {}
-        storage = disk.start(Faults(errors=errors))
-        store, _ = await opened(tmp_path, storage)
-        errors[Call.SYNC, storage.count_of(Call.SYNC) + 1 + seed] = errno.EIO
-        sequence = 1
-        with contextlib.suppress(StoreError):
-            while sequence < 30:
-                sequence += 1
-                await write(store, add(sequence))
-        await store.close()
-        store, _ = await opened(tmp_path, disk.start())  # the log said: restart
-        found = await pending(store)
-        await write(store, add(100))  # confirmed, behind what was replayed
-        disk.cut_power()
-        with contextlib.suppress(StoreError, OSError):
-            await store.close()
-        store, state = await opened(tmp_path, disk.start())
-        assert await pending(store) == [*found, 100]
-        assert state.report.counts["repaired_bytes"] == 0
-        await store.close()
-
-    run(scenario())
+    store, state = await opened(tmp_path, disk.start())
+    assert await pending(store) == [*found, 100]
+    assert state.report.counts["repaired_bytes"] == 0
+    await store.close()
 
 
-def test_a_journal_of_many_files_opens_and_is_verified_with_few_descriptors(tmp_path: Path) -> None:
+async def test_a_journal_of_many_files_opens_and_is_verified_with_few_descriptors(
+    tmp_path: Path,
+) -> None:
     async def filled() -> None:
         store, _ = await opened(tmp_path / "a")
         for sequence in range(1, 120):
@@ -90,13 +87,13 @@ def test_a_journal_of_many_files_opens_and_is_verified_with_few_descriptors(tmp_
         assert len(await pending(store)) == 119
         await store.close()
 
-    run(filled())
+    await filled()
     assert len(data_files(tmp_path / "b")) > 100
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 90, limits[1]))
     try:
-        run(scenario())
+        await scenario()
         assert verify(tmp_path / "b" / "journal", silent).damages == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -116,34 +113,31 @@ async def torn(tmp_path: Path) -> tuple[CrashStorage, int]:
 
 
 @pytest.mark.parametrize("is_always_full", [True, False])
-def test_a_torn_tail_on_a_full_disk_does_not_keep_the_store_from_opening(
+async def test_a_torn_tail_on_a_full_disk_does_not_keep_the_store_from_opening(
     tmp_path: Path, is_always_full: bool
 ) -> None:
-    async def scenario() -> None:
-        storage, _ = await torn(tmp_path)
-        storage.open("reserve", create=True).pwritev([b"x"], 0)
+    storage, _ = await torn(tmp_path)
+    storage.open("reserve", create=True).pwritev([b"x"], 0)
 
-        def fault(call: str, name: str) -> OSError | None:
-            is_full = is_always_full or "reserve" in storage.list()
-            if call == "pwritev" and name.endswith(".torn") and is_full:
-                return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return None
+    def fault(call: str, name: str) -> OSError | None:
+        is_full = is_always_full or "reserve" in storage.list()
+        if call == "pwritev" and name.endswith(".torn") and is_full:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return None
 
-        storage.fault = fault
-        store, state = await opened(tmp_path, storage)
-        assert await pending(store) == [1]
-        assert state.report.counts["repaired_bytes"] > 3000
-        copies = [name for name in storage.list() if name.endswith(".torn")]
-        assert len(copies) == (not is_always_full)
-        what = "There was no room for a copy" if is_always_full else "A copy is kept in"
-        assert what in state.report.notes[0]
-        await write(store, add(3))
-        await store.close()
-
-    run(scenario())
+    storage.fault = fault
+    store, state = await opened(tmp_path, storage)
+    assert await pending(store) == [1]
+    assert state.report.counts["repaired_bytes"] > 3000
+    copies = [name for name in storage.list() if name.endswith(".torn")]
+    assert len(copies) == (not is_always_full)
+    what = "There was no room for a copy" if is_always_full else "A copy is kept in"
+    assert what in state.report.notes[0]
+    await write(store, add(3))
+    await store.close()
 
 
-def test_a_length_of_four_gigabytes_takes_no_memory(tmp_path: Path) -> None:
+async def test_a_length_of_four_gigabytes_takes_no_memory(tmp_path: Path) -> None:
     async def scenario() -> int:
         store, _ = await opened(tmp_path)
         await write(store, add(1))
@@ -151,7 +145,7 @@ def test_a_length_of_four_gigabytes_takes_no_memory(tmp_path: Path) -> None:
         await store.close()
         return end
 
-    end = run(scenario())
+    end = await scenario()
     path = data_files(tmp_path)[0]
     data = bytearray(path.read_bytes())
     seed = _format.decode_file_header(bytes(data[:64])).seed
@@ -174,15 +168,12 @@ def test_a_length_of_four_gigabytes_takes_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])
-def test_what_is_no_regular_file_is_named_and_does_not_stop_a_tool(
+async def test_what_is_no_regular_file_is_named_and_does_not_stop_a_tool(
     tmp_path: Path, command: str
 ) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, add(1))
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path)
+    await write(store, add(1))
+    await store.close()
     journal = tmp_path / "journal"
     os.mkfifo(journal / "journal-0000000077.data")
     done = subprocess.run(
@@ -198,82 +189,70 @@ def test_what_is_no_regular_file_is_named_and_does_not_stop_a_tool(
     assert "Traceback" not in done.stderr
 
 
-def test_a_start_names_what_is_no_regular_file(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        (tmp_path / "journal").mkdir()
-        os.mkfifo(tmp_path / "journal" / "journal-0000000077.data")
-        with pytest.raises(StoreIOError, match="regular file"):
-            await opened(tmp_path)
-
-    run(scenario())
+async def test_a_start_names_what_is_no_regular_file(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    os.mkfifo(tmp_path / "journal" / "journal-0000000077.data")
+    with pytest.raises(StoreIOError, match="regular file"):
+        await opened(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lock", "journal-0000000001.data.tmp", "index-store-state.tmp"])
-def test_nothing_is_written_through_a_symbolic_link(tmp_path: Path, name: str) -> None:
+async def test_nothing_is_written_through_a_symbolic_link(tmp_path: Path, name: str) -> None:
     """Whoever may write into the directory must not have other files of ours overwritten."""
-
-    async def scenario() -> None:
-        other = tmp_path / "other"
-        other.write_bytes(b"mine")
-        (tmp_path / "journal").mkdir()
-        (tmp_path / "journal" / name).symlink_to(other)
-        if name == "lock":
-            with pytest.raises(StoreIOError, match="lock"):
-                await opened(tmp_path)
-        else:
-            store, _ = await opened(tmp_path)
-            await write(store, add(1))
-            await store.close()
-        assert other.read_bytes() == b"mine"
-
-    run(scenario())
-
-
-def test_a_temporary_file_made_meanwhile_as_a_symbolic_link_is_replaced(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        other = tmp_path / "other"
-        other.write_bytes(b"mine")
+    other = tmp_path / "other"
+    other.write_bytes(b"mine")
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / name).symlink_to(other)
+    if name == "lock":
+        with pytest.raises(StoreIOError, match="lock"):
+            await opened(tmp_path)
+    else:
         store, _ = await opened(tmp_path)
-        for number in range(2, 60):
-            path = tmp_path / "journal" / f"journal-{number:010d}.data.tmp"
-            if not path.with_suffix("").exists():
-                path.symlink_to(other)
-        for sequence in range(1, 12):
-            await write(store, add(sequence, size=20_000))
-        assert await pending(store) == [*range(1, 12)]
+        await write(store, add(1))
         await store.close()
-        assert other.read_bytes() == b"mine"
+    assert other.read_bytes() == b"mine"
 
-    run(scenario())
+
+async def test_a_temporary_file_made_meanwhile_as_a_symbolic_link_is_replaced(
+    tmp_path: Path,
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"mine")
+    store, _ = await opened(tmp_path)
+    for number in range(2, 60):
+        path = tmp_path / "journal" / f"journal-{number:010d}.data.tmp"
+        if not path.with_suffix("").exists():
+            path.symlink_to(other)
+    for sequence in range(1, 12):
+        await write(store, add(sequence, size=20_000))
+    assert await pending(store) == [*range(1, 12)]
+    await store.close()
+    assert other.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_records_in_directories_are_written_again_too(tmp_path: Path, seed: int) -> None:
+async def test_records_in_directories_are_written_again_too(tmp_path: Path, seed: int) -> None:
     """A reference that was replayed must not outlive its record, which was in memory only."""
-
-    async def scenario() -> None:
-        disk = FaultyDisk(seed)
-        changes: dict[str, Any] = {"per_destination": ("queue://>",)}
-        errors: dict[tuple[Call, int], int] = {}
-        storage = disk.start(Faults(errors=errors))
-        periodic = {"journal_disk_sync_strategy": "periodic", "journal_disk_sync_interval": 60.0}
-        store, _ = await opened(tmp_path, storage, **changes, **periodic)
-        await write(store, AddDestination("queue://q", 1), add(1))
-        first = storage.count_of(Call.SYNC) + 1
-        errors.update({(Call.SYNC, number): errno.EIO for number in range(first, first + 99)})
-        with contextlib.suppress(StoreError):
-            for sequence in range(2, 12):
-                await write_only(store, add(sequence))
-            await write(store, add(12))
+    disk = FaultyDisk(seed)
+    changes: dict[str, Any] = {"per_destination": ("queue://>",)}
+    errors: dict[tuple[Call, int], int] = {}
+    storage = disk.start(Faults(errors=errors))
+    periodic = {"journal_disk_sync_strategy": "periodic", "journal_disk_sync_interval": 60.0}
+    store, _ = await opened(tmp_path, storage, **changes, **periodic)
+    await write(store, AddDestination("queue://q", 1), add(1))
+    first = storage.count_of(Call.SYNC) + 1
+    errors.update({(Call.SYNC, number): errno.EIO for number in range(first, first + 99)})
+    with contextlib.suppress(StoreError):
+        for sequence in range(2, 12):
+            await write_only(store, add(sequence))
+        await write(store, add(12))
+    await store.close()
+    store, _ = await opened(tmp_path, disk.start(), **changes)
+    found = await pending(store)
+    await write(store, add(100))
+    disk.cut_power()
+    with contextlib.suppress(StoreError, OSError):
         await store.close()
-        store, _ = await opened(tmp_path, disk.start(), **changes)
-        found = await pending(store)
-        await write(store, add(100))
-        disk.cut_power()
-        with contextlib.suppress(StoreError, OSError):
-            await store.close()
-        store, _ = await opened(tmp_path, disk.start(), **changes)
-        assert await pending(store) == [*found, 100]
-        await store.close()
-
-    run(scenario())
+    store, _ = await opened(tmp_path, disk.start(), **changes)
+    assert await pending(store) == [*found, 100]
+    await store.close()

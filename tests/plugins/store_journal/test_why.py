@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, opened, run, write
+from journal_kit import KB, ack, add, opened, write
 
 from tidegate.spi import (
     AddDestination,
@@ -42,11 +42,8 @@ async def pinned(where: Path, *, keep: bool = False) -> JournalStore:
     return store
 
 
-def test_a_pinned_file_names_destination_list_and_messages(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await (await pinned(tmp_path)).close()
-
-    run(scenario())
+async def test_a_pinned_file_names_destination_list_and_messages(tmp_path: Path) -> None:
+    await (await pinned(tmp_path)).close()
     report = why(tmp_path / "journal", "journal-0000000001.data")
     assert [
         (item.kind, item.destination, item.client_id, item.subscription, item.pending_list)
@@ -68,24 +65,18 @@ def test_a_pinned_file_names_destination_list_and_messages(tmp_path: Path) -> No
     assert "topic://news.> client laptop name news (list 2): messages 2 (1, " in text
 
 
-def test_rows_that_no_sink_released_are_named_as_the_reason(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await pinned(tmp_path, keep=True)
-        await store.release_acknowledged(7)
-        await store.close()
-
-    run(scenario())
+async def test_rows_that_no_sink_released_are_named_as_the_reason(tmp_path: Path) -> None:
+    store = await pinned(tmp_path, keep=True)
+    await store.release_acknowledged(7)
+    await store.close()
     report = why(tmp_path / "journal", "journal-0000000001.data")
     holder = report.holders[-1]
     assert (holder.kind, list(holder.sequences)) == ("acknowledged", [8])
     assert "no sink has released rows 8" in describe(report)
 
 
-def test_inspect_lists_every_file_with_its_share_and_state(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await (await pinned(tmp_path)).close()
-
-    run(scenario())
+async def test_inspect_lists_every_file_with_its_share_and_state(tmp_path: Path) -> None:
+    await (await pinned(tmp_path)).close()
     reports = inspect(tmp_path / "journal")
     names = sorted(path.name for path in (tmp_path / "journal").glob("journal-*[ae]"))
     assert sorted(report.name for report in reports) == names
@@ -100,24 +91,21 @@ def test_inspect_lists_every_file_with_its_share_and_state(tmp_path: Path) -> No
     assert "used again" in describe(why(tmp_path / "journal", free.name))
 
 
-def test_a_file_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await (await pinned(tmp_path)).close()
-
-    run(scenario())
+async def test_a_file_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    await (await pinned(tmp_path)).close()
     with pytest.raises(StoreIOError, match=r"it has: journal-0000000001\.data"):
         why(tmp_path / "journal", "journal-0000009999.data")
     with pytest.raises(StoreIOError, match="nothing"):
         inspect(tmp_path / "nothing")
 
 
-def test_only_the_first_sequences_are_named(tmp_path: Path) -> None:
+async def test_only_the_first_sequences_are_named(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, _ = await opened(tmp_path)
         await write(store, *[add(item) for item in range(1, 101)])
         await store.close()
 
-    run(scenario())
+    await scenario()
     (report,) = [item for item in inspect(tmp_path / "journal") if item.references]
     (holder,) = why(tmp_path / "journal", f"some/where/{report.name}").holders
     assert holder.messages == 100
@@ -125,11 +113,8 @@ def test_only_the_first_sequences_are_named(tmp_path: Path) -> None:
     assert "20, … (100, " in describe(why(tmp_path / "journal", report.name))
 
 
-def test_without_metadata_the_data_files_say_the_same(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await (await pinned(tmp_path)).close()
-
-    run(scenario())
+async def test_without_metadata_the_data_files_say_the_same(tmp_path: Path) -> None:
+    await (await pinned(tmp_path)).close()
     journal = tmp_path / "journal"
     before = why(journal, "journal-0000000001.data")
     for path in (journal / "metadata").iterdir():
@@ -137,22 +122,16 @@ def test_without_metadata_the_data_files_say_the_same(tmp_path: Path) -> None:
     assert why(journal, "journal-0000000001.data") == before
 
 
-def test_a_removed_destination_keeps_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await pinned(tmp_path)
-        await write(store, RemoveDestination("queue://orders", 1))
-        await store.close()
-
-    run(scenario())
+async def test_a_removed_destination_keeps_nothing(tmp_path: Path) -> None:
+    store = await pinned(tmp_path)
+    await write(store, RemoveDestination("queue://orders", 1))
+    await store.close()
     report = why(tmp_path / "journal", "journal-0000000001.data")
     assert [item.pending_list for item in report.holders] == [2, 7]
 
 
-def test_nothing_is_written(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await (await pinned(tmp_path)).close()
-
-    run(scenario())
+async def test_nothing_is_written(tmp_path: Path) -> None:
+    await (await pinned(tmp_path)).close()
     journal = tmp_path / "journal"
 
     def contents() -> dict[str, bytes]:
@@ -180,7 +159,7 @@ for line in sys.stdin:
 """
 
 
-def test_it_works_beside_a_gateway_that_writes_compacts_and_uses_files_again(
+async def test_it_works_beside_a_gateway_that_writes_compacts_and_uses_files_again(
     tmp_path: Path,
 ) -> None:
     """In a process of its own, as the command is."""
@@ -214,7 +193,7 @@ def test_it_works_beside_a_gateway_that_writes_compacts_and_uses_files_again(
         await store.close()
         return lines
 
-    lines = run(scenario())
+    lines = await scenario()
     assert len(lines) == 10
     for line in lines:
         assert "queue queue://orders (list 1): messages 1" in line

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from journal_kit import run
 
 from tidegate_store_journal.log.storage import MemoryFile
 from tidegate_store_journal.write.writer import Request, Writer
@@ -88,151 +87,121 @@ class Bench:
         await asyncio.to_thread(self.writer.stop)
 
 
-def test_a_synced_batch_is_written_then_synced_then_reported() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        file = bench.file("a")
-        request = await bench.submit(file, batch=1)
-        assert request.error is None
-        assert bench.calls == ["write a", "sync a"]
-        assert bench.writer.synced_batch == 1
-        assert file.pread(8, 0) == b"headdata"
-        await bench.stop()
-
-    run(scenario())
+async def test_a_synced_batch_is_written_then_synced_then_reported() -> None:
+    bench = Bench()
+    file = bench.file("a")
+    request = await bench.submit(file, batch=1)
+    assert request.error is None
+    assert bench.calls == ["write a", "sync a"]
+    assert bench.writer.synced_batch == 1
+    assert file.pread(8, 0) == b"headdata"
+    await bench.stop()
 
 
-def test_a_large_batch_is_handed_over_and_written_like_any_other() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        file = bench.file("a")
-        data = bytes(range(256)) * 64
-        await bench.submit(file, data, batch=1)
-        assert file.pread(len(data), 4) == data
-        await bench.stop()
-
-    run(scenario())
+async def test_a_large_batch_is_handed_over_and_written_like_any_other() -> None:
+    bench = Bench()
+    file = bench.file("a")
+    data = bytes(range(256)) * 64
+    await bench.submit(file, data, batch=1)
+    assert file.pread(len(data), 4) == data
+    await bench.stop()
 
 
-def test_a_written_batch_is_synced_with_the_next_synced_one() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        first, second = bench.file("a"), bench.file("b")
-        await bench.submit(first, batch=1, sync=False)
-        assert bench.writer.synced_batch == 0
-        await bench.submit(second, batch=2)
-        assert bench.calls == ["write a", "write b", "sync a", "sync b"]
-        assert bench.writer.synced_batch == 2
-        await bench.stop()
-
-    run(scenario())
+async def test_a_written_batch_is_synced_with_the_next_synced_one() -> None:
+    bench = Bench()
+    first, second = bench.file("a"), bench.file("b")
+    await bench.submit(first, batch=1, sync=False)
+    assert bench.writer.synced_batch == 0
+    await bench.submit(second, batch=2)
+    assert bench.calls == ["write a", "write b", "sync a", "sync b"]
+    assert bench.writer.synced_batch == 2
+    await bench.stop()
 
 
-def test_a_new_file_begins_only_after_the_old_one_is_synced() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        await bench.submit(bench.file("a"), batch=1, sync=False)
-        await bench.submit(bench.file("b"), batch=2, sync=False, sync_first=True)
-        assert bench.calls == ["write a", "sync a", "write b"]
-        await bench.submit()
-        assert bench.calls[3:] == ["sync b"]
-        assert bench.writer.synced_batch == 2
-        await bench.stop()
-
-    run(scenario())
+async def test_a_new_file_begins_only_after_the_old_one_is_synced() -> None:
+    bench = Bench()
+    await bench.submit(bench.file("a"), batch=1, sync=False)
+    await bench.submit(bench.file("b"), batch=2, sync=False, sync_first=True)
+    assert bench.calls == ["write a", "sync a", "write b"]
+    await bench.submit()
+    assert bench.calls[3:] == ["sync b"]
+    assert bench.writer.synced_batch == 2
+    await bench.stop()
 
 
-def test_an_idle_journal_syncs_what_was_only_written() -> None:
-    async def scenario() -> None:
-        bench = Bench(background=0.01)
-        file = bench.file("a")
-        await bench.submit(file, batch=1, sync=False)
-        async with asyncio.timeout(10):
-            while bench.writer.synced_batch != 1:
-                await asyncio.sleep(0.001)
-        assert bench.calls == ["write a", "sync a"]
-        await bench.stop()
-
-    run(scenario())
+async def test_an_idle_journal_syncs_what_was_only_written() -> None:
+    bench = Bench(background=0.01)
+    file = bench.file("a")
+    await bench.submit(file, batch=1, sync=False)
+    async with asyncio.timeout(10):
+        while bench.writer.synced_batch != 1:
+            await asyncio.sleep(0.001)
+    assert bench.calls == ["write a", "sync a"]
+    await bench.stop()
 
 
-def test_without_a_background_sync_only_stopping_syncs() -> None:
-    async def scenario() -> None:
-        bench = Bench(background=None)
-        await bench.submit(bench.file("a"), batch=1, sync=False)
-        await bench.submit(bench.file("b"), batch=2, sync=False)
-        assert bench.calls == ["write a", "write b"]
-        await bench.stop()
-        assert bench.calls == ["write a", "write b", "sync a", "sync b"]
-
-    run(scenario())
+async def test_without_a_background_sync_only_stopping_syncs() -> None:
+    bench = Bench(background=None)
+    await bench.submit(bench.file("a"), batch=1, sync=False)
+    await bench.submit(bench.file("b"), batch=2, sync=False)
+    assert bench.calls == ["write a", "write b"]
+    await bench.stop()
+    assert bench.calls == ["write a", "write b", "sync a", "sync b"]
 
 
-def test_a_write_that_failed_is_wiped_and_the_next_takes_its_place() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        file = bench.file("a")
-        file.write_error = OSError(errno.ENOSPC, "full")
-        request = await bench.submit(file, batch=1)
-        assert isinstance(request.error, OSError)
-        assert request.error.errno == errno.ENOSPC
-        assert not request.sync_failed
-        assert file.pread(8, 0) == bytes(8)
-        request = await bench.submit(file, batch=1)
-        assert request.error is None
-        assert file.pread(8, 0) == b"headdata"
-        await bench.stop()
-
-    run(scenario())
+async def test_a_write_that_failed_is_wiped_and_the_next_takes_its_place() -> None:
+    bench = Bench()
+    file = bench.file("a")
+    file.write_error = OSError(errno.ENOSPC, "full")
+    request = await bench.submit(file, batch=1)
+    assert isinstance(request.error, OSError)
+    assert request.error.errno == errno.ENOSPC
+    assert not request.sync_failed
+    assert file.pread(8, 0) == bytes(8)
+    request = await bench.submit(file, batch=1)
+    assert request.error is None
+    assert file.pread(8, 0) == b"headdata"
+    await bench.stop()
 
 
-def test_a_failed_sync_is_final() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        file = bench.file("a")
-        file.sync_error = OSError(errno.EIO, "broken")
-        request = await bench.submit(file, batch=1)
-        assert request.sync_failed
-        file.sync_error = None
-        # The kernel may have dropped the pages: a sync that succeeds now would prove nothing.
-        request = await bench.submit(file, batch=2)
-        assert request.sync_failed
-        assert bench.writer.synced_batch == 0
-        assert bench.calls == ["write a"]
-        await bench.stop()
-
-    run(scenario())
+async def test_a_failed_sync_is_final() -> None:
+    bench = Bench()
+    file = bench.file("a")
+    file.sync_error = OSError(errno.EIO, "broken")
+    request = await bench.submit(file, batch=1)
+    assert request.sync_failed
+    file.sync_error = None
+    # The kernel may have dropped the pages: a sync that succeeds now would prove nothing.
+    request = await bench.submit(file, batch=2)
+    assert request.sync_failed
+    assert bench.writer.synced_batch == 0
+    assert bench.calls == ["write a"]
+    await bench.stop()
 
 
-def test_a_failed_background_sync_is_reported() -> None:
-    async def scenario() -> None:
-        bench = Bench(background=0.001)
-        file = bench.file("a")
-        file.sync_error = OSError(errno.EIO, "broken")
-        await bench.submit(file, batch=1, sync=False)
-        async with asyncio.timeout(10):
-            await bench.failed.wait()
-        (failure,) = bench.failures
-        assert isinstance(failure, OSError)
-        assert failure.errno == errno.EIO
-        await bench.stop()
-
-    run(scenario())
+async def test_a_failed_background_sync_is_reported() -> None:
+    bench = Bench(background=0.001)
+    file = bench.file("a")
+    file.sync_error = OSError(errno.EIO, "broken")
+    await bench.submit(file, batch=1, sync=False)
+    async with asyncio.timeout(10):
+        await bench.failed.wait()
+    (failure,) = bench.failures
+    assert isinstance(failure, OSError)
+    assert failure.errno == errno.EIO
+    await bench.stop()
 
 
-def test_a_slow_sync_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        bench = Bench(slow=0.005)
-        file = bench.file("a")
-        with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-            await bench.submit(file, batch=1)
-            assert not caplog.records
-            file.sync_seconds = 0.01
-            await bench.submit(file, batch=2)
-        assert "slow sync" in caplog.text
-        await bench.stop()
-
-    run(scenario())
+async def test_a_slow_sync_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(slow=0.005)
+    file = bench.file("a")
+    with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
+        await bench.submit(file, batch=1)
+        assert not caplog.records
+        file.sync_seconds = 0.01
+        await bench.submit(file, batch=2)
+    assert "slow sync" in caplog.text
+    await bench.stop()
 
 
 async def quick(bench: Bench) -> RecordingFile:
@@ -245,85 +214,71 @@ async def quick(bench: Bench) -> RecordingFile:
     pytest.fail("a quick disk is never synced on the loop")
 
 
-def test_a_quick_disk_is_synced_on_the_loop_without_yielding_to_it() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        file = await quick(bench)
-        assert len(file.threads) > 10, "a few quick syncs prove nothing"
-        turns: list[int] = []
-        bench.loop.call_soon(turns.append, 1)
-        request = await bench.submit(file, batch=101)
-        assert not turns, "it took a turn of the loop"
-        assert request.error is None
-        assert bench.writer.synced_batch == 101
-        await bench.stop()
-
-    run(scenario())
+async def test_a_quick_disk_is_synced_on_the_loop_without_yielding_to_it() -> None:
+    bench = Bench()
+    file = await quick(bench)
+    assert len(file.threads) > 10, "a few quick syncs prove nothing"
+    turns: list[int] = []
+    bench.loop.call_soon(turns.append, 1)
+    request = await bench.submit(file, batch=101)
+    assert not turns, "it took a turn of the loop"
+    assert request.error is None
+    assert bench.writer.synced_batch == 101
+    await bench.stop()
 
 
-def test_a_slow_sync_sends_the_next_ones_to_the_thread_until_the_disk_is_quick_again() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        file = await quick(bench)
-        file.sync_seconds = 0.005
-        await bench.submit(file, batch=101)
-        await bench.submit(file, batch=102)
-        assert file.threads[-1] is not threading.main_thread()
-        file.sync_seconds = 0.0
-        file.threads.clear()
-        await quick(bench)
-        await bench.stop()
+async def test_a_slow_sync_sends_the_next_ones_to_the_thread_until_the_disk_is_quick_again() -> (
+    None
+):
+    bench = Bench()
+    file = await quick(bench)
+    file.sync_seconds = 0.005
+    await bench.submit(file, batch=101)
+    await bench.submit(file, batch=102)
+    assert file.threads[-1] is not threading.main_thread()
+    file.sync_seconds = 0.0
+    file.threads.clear()
+    await quick(bench)
+    await bench.stop()
 
-    run(scenario())
 
-
-def test_what_may_take_long_goes_to_the_thread_however_quick_the_disk_is() -> None:
+async def test_what_may_take_long_goes_to_the_thread_however_quick_the_disk_is() -> None:
     """Large batches, new files, syncs of what was written long ago, what others wait behind."""
-
-    async def scenario() -> None:
-        bench = Bench(background=0.01)
-        file = await quick(bench)
-        await bench.submit(file, bytes(5000), batch=101)
-        await bench.submit(bench.file("b"), batch=102, sync_first=True)
-        other = bench.file("c")
-        for number in range(20):  # 80 KiB that are not synced
-            await bench.submit(other, bytes(4096), batch=103 + number, sync=False)
-        await bench.submit(other, batch=123)
-        assert threading.main_thread() not in other.threads
-        behind = bench.submit(file, bytes(5000), batch=124), bench.submit(file, batch=125)
-        file.threads.clear()
-        await asyncio.gather(*behind)
-        assert threading.main_thread() not in file.threads
-        await bench.stop()
-
-    run(scenario())
+    bench = Bench(background=0.01)
+    file = await quick(bench)
+    await bench.submit(file, bytes(5000), batch=101)
+    await bench.submit(bench.file("b"), batch=102, sync_first=True)
+    other = bench.file("c")
+    for number in range(20):  # 80 KiB that are not synced
+        await bench.submit(other, bytes(4096), batch=103 + number, sync=False)
+    await bench.submit(other, batch=123)
+    assert threading.main_thread() not in other.threads
+    behind = bench.submit(file, bytes(5000), batch=124), bench.submit(file, batch=125)
+    file.threads.clear()
+    await asyncio.gather(*behind)
+    assert threading.main_thread() not in file.threads
+    await bench.stop()
 
 
-def test_what_was_only_written_on_the_loop_is_synced_in_the_background() -> None:
-    async def scenario() -> None:
-        bench = Bench(background=0.01)
-        file = await quick(bench)
-        file.threads.clear()
-        await bench.submit(file, batch=101, sync=False)
-        assert bench.writer.synced_batch < 101
-        while bench.writer.synced_batch < 101:
-            await asyncio.sleep(0.001)
-        assert file.threads[-1] is not threading.main_thread()
-        await bench.stop()
-
-    run(scenario())
+async def test_what_was_only_written_on_the_loop_is_synced_in_the_background() -> None:
+    bench = Bench(background=0.01)
+    file = await quick(bench)
+    file.threads.clear()
+    await bench.submit(file, batch=101, sync=False)
+    assert bench.writer.synced_batch < 101
+    while bench.writer.synced_batch < 101:
+        await asyncio.sleep(0.001)
+    assert file.threads[-1] is not threading.main_thread()
+    await bench.stop()
 
 
-def test_a_failed_sync_on_the_loop_is_final() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        file = await quick(bench)
-        file.sync_error = OSError(errno.EIO, "broken")
-        for number in (101, 102):
-            request = await bench.submit(file, batch=number)
-            assert request.error is not None
-            assert request.sync_failed
-        assert bench.writer.synced_batch < 101
-        await bench.stop()
-
-    run(scenario())
+async def test_a_failed_sync_on_the_loop_is_final() -> None:
+    bench = Bench()
+    file = await quick(bench)
+    file.sync_error = OSError(errno.EIO, "broken")
+    for number in (101, 102):
+        request = await bench.submit(file, batch=number)
+        assert request.error is not None
+        assert request.sync_failed
+    assert bench.writer.synced_batch < 101
+    await bench.stop()

@@ -19,6 +19,7 @@ import asyncio
 import errno
 import logging
 import os
+import time
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -161,7 +162,7 @@ class RingWriter(BackgroundSyncs):
         assert request is not None
         pieces = cut(request.buffers, request.offset, self._request_bytes_max)
         if request.sync and not self._dirty and len(pieces) == 1:
-            self._transfer(pieces, partial(self._written_and_synced, self._loop.time()), True)
+            self._transfer(pieces, partial(self._written_and_synced, time.monotonic()), True)
         else:
             self._transfer(pieces, self._written)
 
@@ -176,7 +177,7 @@ class RingWriter(BackgroundSyncs):
             self._wipe(error)
         else:
             self._written_batch = request.batch
-            self._count_sync(self._loop.time() - begin)
+            self._count_sync(time.monotonic() - begin)
             self.synced_batch = request.batch
             self._finish(None)
 
@@ -226,7 +227,7 @@ class RingWriter(BackgroundSyncs):
             self.synced_batch = self._written_batch
             self._loop.call_soon(self._guarded, then, None)
             return
-        begin = self._loop.time()
+        begin = time.monotonic()
 
         def synced(result: int) -> None:
             if result < 0:
@@ -236,7 +237,7 @@ class RingWriter(BackgroundSyncs):
                     self._current.sync_failed = True
                 then(_error(result))
                 return
-            self._count_sync(self._loop.time() - begin)
+            self._count_sync(time.monotonic() - begin)
             del self._dirty[0]
             if self._dirty:
                 self._sync_dirty(then)
