@@ -11,6 +11,7 @@ from tidegate.spi import AddDestination, RecordDelivery, RemoveDestination
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import read_data_file
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
+from tidegate_store_journal.log.records import BY_TYPE
 from tidegate_store_journal.log.walk import Batch, walk
 from tidegate_store_journal.tools.census import (
     RECORD_NAMES,
@@ -100,7 +101,7 @@ async def test_a_record_that_is_wrong_inside_a_whole_batch_is_named_with_its_off
 def test_every_type_of_the_format_has_a_name() -> None:
     others = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS, _format.VOID}
     others |= {_format.REFERENCE, _format.COPY_REFERENCE}
-    decoded = set(_format._DECODERS)  # pyright: ignore[reportPrivateUsage]
+    decoded = set(BY_TYPE)
     assert set(RECORD_NAMES) == decoded | others
 
 

@@ -8,6 +8,7 @@ from tidegate.spi import Operation
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import BatchHeader, location_parts
+from tidegate_store_journal.log.records import read_message
 from tidegate_store_journal.space.copies import Found, encode_copies
 from tidegate_store_journal.write.encode import EncodedBatch, decode_batch, encode_batch
 
@@ -74,7 +75,7 @@ def test_a_message_moves_with_all_its_lists_and_rows() -> None:
         (2, (1,), "client"),
     ]
     size = location_parts(place)[2]
-    assert _format.read_message(batch.payload[:size], 1) == message(1)
+    assert read_message(batch.payload[:size], 1) == message(1)
 
 
 def test_a_message_with_a_reference_that_was_not_found_stays_where_it_is() -> None:

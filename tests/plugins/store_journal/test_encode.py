@@ -21,7 +21,8 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.format import BatchHeader, location_parts, read_message
+from tidegate_store_journal.log.format import BatchHeader, location_parts
+from tidegate_store_journal.log.records import read_message
 from tidegate_store_journal.write.encode import EncodedBatch, decode_batch, encode_batch
 
 

@@ -47,6 +47,7 @@ from tidegate.spi import (
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log import records as _records
 from tidegate_store_journal.log.format import (
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
@@ -202,7 +203,7 @@ def test_the_golden_file_decodes_into_copies_and_their_rows() -> None:
     for sequence, place, _ in effects.copies:
         _, offset, size, _ = _format.location_parts(place)
         begin = offset - DATA_OFFSET
-        assert _format.read_message(payload[begin : begin + size], sequence) == MESSAGE
+        assert _records.read_message(payload[begin : begin + size], sequence) == MESSAGE
 
 
 def test_the_golden_file_is_what_the_document_says() -> None:
@@ -267,7 +268,7 @@ def test_the_golden_file_decodes_into_its_operations() -> None:
     ):
         _, offset, size, body = _format.location_parts(effects.adds[1][sequence])
         at = offset - DATA_OFFSET + FILE_HEADER_BYTES
-        assert _format.read_message(data[at : at + size], sequence) == wanted
+        assert _records.read_message(data[at : at + size], sequence) == wanted
         assert body == len(wanted.body)
 
 
@@ -311,17 +312,17 @@ def test_an_unknown_record_type_names_itself() -> None:
     payload = _format.encode_record(99, b"")
     (record,) = _format.iterate_records(payload, 1)
     with pytest.raises(FormatError, match="type 99"):
-        _format.decode_operation(record)
+        _records.decode_operation(record)
 
 
-@pytest.mark.parametrize("kind", sorted(_format._DECODERS))  # pyright: ignore[reportPrivateUsage]
+@pytest.mark.parametrize("kind", sorted(_records.BY_TYPE))
 def test_a_record_with_a_senseless_value_is_refused(kind: int) -> None:
     (record,) = _format.iterate_records(_format.encode_record(kind, b"\xc1"), 1)
     if kind == _format.REMOVE_SUBSCRIPTION:
-        assert _format.decode_operation(record) == RemoveSubscription(0)  # it has no value
+        assert _records.decode_operation(record) == RemoveSubscription(0)  # it has no value
         return
     with pytest.raises(FormatError, match=f"type {kind}"):
-        _format.decode_operation(record)
+        _records.decode_operation(record)
 
 
 def test_records_that_do_not_fill_their_batch_are_refused() -> None:
@@ -333,7 +334,7 @@ def test_records_that_do_not_fill_their_batch_are_refused() -> None:
 
 def test_a_message_is_read_only_from_its_own_record() -> None:
     record = _format.encode_record(_format.ADD, _format.encode(message(5)), sequence=5)
-    assert _format.read_message(record, 5) == message(5)
+    assert _records.read_message(record, 5) == message(5)
     for broken, sequence in (
         (record, 6),
         (record[:-1], 5),
@@ -343,7 +344,7 @@ def test_a_message_is_read_only_from_its_own_record() -> None:
         (_format.encode_record(_format.ADD, b"\xc1", sequence=5), 5),
     ):
         with pytest.raises(FormatError):
-            _format.read_message(broken, sequence)
+            _records.read_message(broken, sequence)
 
 
 U64 = st.integers(0, 2**64 - 1)
@@ -399,21 +400,7 @@ def test_any_message_comes_back_from_its_record(
         sequence=sequence,
         prefix_bytes=len(prefix),
     )
-    assert _format.read_message(record, sequence) == wanted
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200), st.data())
-def test_a_side_file_gives_back_its_value_or_says_that_it_is_damaged(
-    value: bytes, data: st.DataObject
-) -> None:
-    whole = _format.encode_side_file(_format.LIVE_MAGIC, value)
-    assert _format.decode_side_file(_format.LIVE_MAGIC, whole) == value
-    at = data.draw(st.integers(0, len(whole) - 1))
-    broken = whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :]
-    for bad in (broken, whole[:at], whole + b"\0"):
-        with pytest.raises(FormatError):
-            _format.decode_side_file(_format.LIVE_MAGIC, bad)
+    assert _records.read_message(record, sequence) == wanted
 
 
 def test_record_types_are_those_of_the_document() -> None:
@@ -421,6 +408,6 @@ def test_record_types_are_those_of_the_document() -> None:
     rows = [line.split("|") for line in document.read_text().splitlines() if line.startswith("| ")]
     listed = {int(row[1]) for row in rows if len(row) == 8 and row[1].strip().isdigit()}
     special = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS, _format.VOID}
-    special.add(_format.MARK)
+    special |= {_format.MARK, _format.LIVE}
     special |= {_format.REFERENCE, _format.COPY_REFERENCE}
-    assert listed == {*special, *_format._DECODERS}  # pyright: ignore[reportPrivateUsage]
+    assert listed == {*special, *_records.BY_TYPE}

@@ -43,6 +43,7 @@ from tidegate_store_journal.index.acklog import ROW_BYTES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.log.records import large_body_of
 from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
 from tidegate_store_journal.write.encode import encode_batch
 
@@ -421,7 +422,7 @@ def test_the_golden_records_are_what_the_document_says() -> None:
     assert [record.type for record in records] == [129, 132, 144]
     assert [record.body_bytes for record in records] == [0xFFFF_FFFF] * 3
     for record in records:
-        assert _format.large_body_of(record) == GOLDEN_BODY
+        assert large_body_of(record) == GOLDEN_BODY
         assert record.payload.endswith(
             b"\x93"
             b"\xd9\x20"
@@ -438,7 +439,7 @@ def test_a_record_that_says_large_and_names_no_body_is_damage() -> None:
     data = _format.encode_record(_format.ADD | _format.LARGE_BIT, value, sequence=1)
     (record,) = _format.iterate_records(data, 1)
     with pytest.raises(_format.FormatError, match="does not name"):
-        _format.large_body_of(record)
+        large_body_of(record)
 
 
 # ------------------------------------------------------------------------------- orphans, damage

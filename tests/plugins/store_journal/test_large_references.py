@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.spi import LargeBody
-from tidegate_store_journal.index.largereferences import LargeReferences, body_bytes_of
+from tidegate.spi import LargeBody, Message
+from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.log.format import MASK_32
+from tidegate_store_journal.log.records import body_bytes
 
 ONE, TWO = LargeBody("one", 10), LargeBody("two", 20)
 
@@ -100,5 +101,5 @@ def test_what_a_checkpoint_knew_is_no_change() -> None:
 
 
 def test_sizes_beyond_32_bits_are_cut_in_records_only() -> None:
-    assert body_bytes_of(ONE) == 10
-    assert body_bytes_of(LargeBody("x", 1 << 40)) == MASK_32
+    assert body_bytes(Message("queue://q", b"", large=ONE)) == 10
+    assert body_bytes(Message("queue://q", b"", large=LargeBody("x", 1 << 40))) == MASK_32

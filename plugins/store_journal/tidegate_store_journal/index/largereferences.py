@@ -14,15 +14,9 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import LargeBody
-from tidegate_store_journal.log.format import MASK_32
 
 #: Bytes of loose bodies that make a checkpoint due, so that the disk does not fill between two.
 LOOSE_BYTES_MAX: Final = 64 << 20
-
-
-def body_bytes_of(body: LargeBody) -> int:
-    """What a record's header and a location say of the body: its size, as far as they can."""
-    return min(body.size, MASK_32)
 
 
 class LargeReferences:

@@ -14,9 +14,8 @@ from tidegate_store_journal.log.format import (
     FILE_SHIFT,
     FormatError,
     location_parts,
-    read_message,
-    read_value,
 )
+from tidegate_store_journal.log.records import read_message, read_value
 from tidegate_store_journal.log.storage import File
 
 #: Records this close together are read in one piece: what lies between costs less than a call.

@@ -8,42 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 import google_crc32c
 import msgspec
-
-from tidegate.spi import (
-    Acknowledge,
-    AddDestination,
-    AddDuplicateId,
-    Branch,
-    BranchId,
-    ClearRetained,
-    Discard,
-    DiscardReason,
-    ForgetDuplicateIds,
-    InflightDirection,
-    InflightRecord,
-    LargeBody,
-    Message,
-    Move,
-    Operation,
-    PutBranch,
-    PutInflight,
-    PutSession,
-    PutSubscription,
-    RecordDelivery,
-    RemoveBranch,
-    RemoveDestination,
-    RemoveInflight,
-    RemoveSession,
-    RemoveSubscription,
-    Session,
-    SetRetained,
-    Subscription,
-)
 
 FORMAT_VERSION: Final = 1
 FILE_MAGIC: Final = b"TGJOURNL"
@@ -62,7 +31,6 @@ _FILE_HEADER: Final = struct.Struct("<8sHHI16sQQQI")
 _BATCH_HEADER: Final = struct.Struct("<4sIQQQQQIII")
 _CRC: Final = struct.Struct("<I")
 RECORD_HEADER: Final = struct.Struct("<IIQQIIB3x")
-_MOVE_PREFIX: Final = struct.Struct("<QQ")
 
 FILE_HEADER_BYTES: Final = _FILE_HEADER.size + _CRC.size
 BATCH_HEADER_BYTES: Final = _BATCH_HEADER.size + _CRC.size
@@ -104,6 +72,9 @@ PUT_BRANCH: Final = 20
 REMOVE_BRANCH: Final = 21
 ADD_DUPLICATE_ID: Final = 22
 FORGET_DUPLICATE_IDS: Final = 23
+#: In the bindings journal only: what lives in the data file that its sequence names, as of the batch
+#: in the place of the list.
+LIVE: Final = 24
 #: In the bindings journal only: everything in front of it is the small state as of a batch.
 MARK: Final = 25
 #: In place of batches that were damaged; its sequence is the offset where the next one begins.
@@ -124,36 +95,6 @@ crc32c: Final = cast(
     google_crc32c.extend,  # pyright: ignore[reportUnknownMemberType]  # untyped package
 )
 encode: Final = msgspec.msgpack.Encoder().encode
-_decode_message: Final = msgspec.msgpack.Decoder(Message).decode
-_decode_subscription: Final = msgspec.msgpack.Decoder(Subscription).decode
-_decode_session: Final = msgspec.msgpack.Decoder(Session).decode
-_decode_inflight: Final = msgspec.msgpack.Decoder(InflightRecord).decode
-_decode_str: Final = msgspec.msgpack.Decoder(str).decode
-_decode_branch: Final = msgspec.msgpack.Decoder(Branch).decode
-_decode_branch_id: Final = msgspec.msgpack.Decoder(BranchId).decode
-_decode_add_id: Final = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
-_decode_forget_ids: Final = msgspec.msgpack.Decoder(tuple[str, int]).decode
-
-
-_decode_reference: Final = msgspec.msgpack.Decoder(tuple[bytes, bool]).decode
-
-
-class AcknowledgeValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Value of an acknowledge record (docs/journal-format.md section 3)."""
-
-    ack_first: int
-    sequences: tuple[int, ...]
-    delivered_at: tuple[int, ...] = ()
-    acked_at: int = 0
-    client_id: str = ""
-    subscription: str = ""
-    protocol: str = ""
-
-
-_decode_acknowledge: Final = msgspec.msgpack.Decoder(AcknowledgeValue).decode
-_decode_discard: Final = msgspec.msgpack.Decoder(tuple[tuple[int, ...], DiscardReason]).decode
-_decode_delivery: Final = msgspec.msgpack.Decoder(tuple[tuple[int, ...], tuple[int, ...]]).decode
-_decode_inflight_key: Final = msgspec.msgpack.Decoder(tuple[str, InflightDirection, int]).decode
 
 
 class FormatError(Exception):
@@ -204,11 +145,6 @@ def file_name(file_id: int, series: str = JOURNAL) -> str:
 def free_name(file_id: int, series: str = JOURNAL) -> str:
     """Name of that data file when it is dead and waits to be used again."""
     return f"{series}-{file_id:010d}.free"
-
-
-def live_name(file_id: int) -> str:
-    """Name of the list of what lives in that data file."""
-    return f"journal-{file_id:010d}.live"
 
 
 def encode_file_header(
@@ -407,160 +343,6 @@ def iterate_records(payload: bytes, count: int) -> Iterator[Record]:
         raise FormatError("a batch has bytes behind its last record")
 
 
-def read_message(record: bytes, sequence: int) -> Message:
-    """Decode the message of one record that was read alone; see :func:`read_value`."""
-    value = read_value(record, sequence)
-    try:
-        return _decode_message(value)
-    except msgspec.DecodeError as error:
-        raise FormatError(f"message {sequence} cannot be decoded: {error}") from error
-
-
-def large_body_of(record: Record) -> LargeBody:
-    """The body that a message record with LARGE_BIT refers to. Raises: FormatError."""
-    try:
-        body = _decode_message(record.payload[record.prefix_bytes :]).large
-    except msgspec.DecodeError as error:
-        raise FormatError(f"message {record.sequence} cannot be decoded: {error}") from error
-    if body is None:
-        raise FormatError(f"message {record.sequence} does not name its large body")
-    return body
-
-
-def read_value(record: bytes, sequence: int) -> bytes:
-    """The encoded message of one add, move or copy record that was read alone.
-
-    Args: record: header and payload, exactly. sequence: which one it must be.
-    Raises: FormatError when it is damaged or another one.
-    """
-    if len(record) < RECORD_HEADER_BYTES:
-        raise FormatError("the record is cut off")
-    size, crc, found, _, prefix, _, kind = RECORD_HEADER.unpack_from(record)
-    payload = record[RECORD_HEADER_BYTES:]
-    if found != sequence or size != len(payload) or kind not in MESSAGE_TYPES:
-        raise FormatError(f"message {sequence} is not there")
-    if crc32c(sequence & MASK_32, payload) != crc or prefix > size:
-        raise FormatError(f"the CRC of message {sequence} does not match")
-    return payload[prefix:] if prefix else payload
-
-
-def further_lists(record: Record) -> tuple[int, ...]:
-    """The lists of an add or copy record besides the one in its header."""
-    return struct.unpack_from(f"<{record.prefix_bytes // 8}Q", record.payload)
-
-
-def encode_reference(
-    kind: int, sequence: int, place: int, lists: Sequence[int], *, synced: bool
-) -> bytes:
-    """The record that says where a message lies. *synced*: it is on stable storage already."""
-    prefix = pack_integers(lists[1:])
-    return encode_record(
-        kind,
-        prefix + encode((place.to_bytes(16, "little"), synced)),
-        sequence=sequence,
-        pending_list=lists[0] if lists else 0,
-        prefix_bytes=len(prefix),
-        body_bytes=place & MASK_32,
-    )
-
-
-def decode_reference(record: Record) -> tuple[int, bool]:
-    """The location in a reference, and whether it was synced before. Raises: FormatError."""
-    try:
-        place, synced = _decode_reference(record.payload[record.prefix_bytes :])
-    except msgspec.DecodeError as error:
-        raise FormatError(f"a reference cannot be decoded: {error}") from error
-    return int.from_bytes(place, "little"), synced
-
-
-def encode_acknowledge(operation: Acknowledge, ack_first: int) -> bytes:
-    """Value of an acknowledge record; without a log only what replay needs."""
-    if not ack_first:
-        return encode((0, operation.sequences))
-    return encode(
-        (
-            ack_first,
-            operation.sequences,
-            operation.delivered_at,
-            operation.acked_at,
-            operation.client_id,
-            operation.subscription,
-            operation.protocol,
-        )
-    )
-
-
-def encode_move(operation: Move) -> bytes:
-    """The payload of a move record."""
-    return _MOVE_PREFIX.pack(operation.pending_list, operation.sequence) + encode(operation.message)
-
-
-MOVE_PREFIX_BYTES: Final = _MOVE_PREFIX.size
-
-
-def decode_acknowledge(record: Record) -> tuple[Acknowledge, int]:
-    """The operation and its ``ack_first``. Raises: FormatError."""
-    try:
-        value = _decode_acknowledge(record.payload)
-    except msgspec.DecodeError as error:
-        raise FormatError(f"an acknowledge record cannot be decoded: {error}") from error
-    operation = Acknowledge(
-        record.pending_list,
-        value.sequences,
-        value.delivered_at,
-        value.acked_at,
-        value.client_id,
-        value.subscription,
-        value.protocol,
-    )
-    return operation, value.ack_first
-
-
-def decode_operation(record: Record, kind: int | None = None) -> Operation:
-    """Decode any record but *add message* and *acknowledge*. Raises: FormatError.
-
-    Args: kind: its type without LARGE_BIT; None: as it is.
-
-    The message of a move is not decoded (replay needs only where it is); its field is empty.
-    """
-    decode = _DECODERS.get(record.type if kind is None else kind)
-    if decode is None:
-        raise FormatError(f"a record has the unknown type {record.type}; a newer version wrote it")
-    try:
-        return decode(record)
-    except (msgspec.DecodeError, struct.error, ValueError) as error:
-        raise FormatError(f"a record of type {record.type} cannot be decoded: {error}") from error
-
-
-_NO_MESSAGE: Final = Message("", b"")
-
-
-def _move(record: Record) -> Move:
-    source, sequence = _MOVE_PREFIX.unpack_from(record.payload)
-    return Move(source, sequence, record.pending_list, record.sequence, _NO_MESSAGE)
-
-
-_DECODERS: Final[Mapping[int, Callable[[Record], Operation]]] = {
-    DISCARD: lambda r: Discard(r.pending_list, *_decode_discard(r.payload)),
-    MOVE: _move,
-    DELIVERY: lambda r: RecordDelivery(r.pending_list, *_decode_delivery(r.payload)),
-    ADD_DESTINATION: lambda r: AddDestination(_decode_str(r.payload), r.pending_list),
-    REMOVE_DESTINATION: lambda r: RemoveDestination(_decode_str(r.payload), r.pending_list),
-    PUT_SUBSCRIPTION: lambda r: PutSubscription(_decode_subscription(r.payload)),
-    REMOVE_SUBSCRIPTION: lambda r: RemoveSubscription(r.pending_list),
-    SET_RETAINED: lambda r: SetRetained(_decode_message(r.payload)),
-    CLEAR_RETAINED: lambda r: ClearRetained(_decode_str(r.payload)),
-    PUT_SESSION: lambda r: PutSession(_decode_session(r.payload)),
-    REMOVE_SESSION: lambda r: RemoveSession(_decode_str(r.payload)),
-    PUT_INFLIGHT: lambda r: PutInflight(_decode_inflight(r.payload)),
-    REMOVE_INFLIGHT: lambda r: RemoveInflight(*_decode_inflight_key(r.payload)),
-    PUT_BRANCH: lambda r: PutBranch(_decode_branch(r.payload)),
-    REMOVE_BRANCH: lambda r: RemoveBranch(_decode_branch_id(r.payload), r.pending_list),
-    ADD_DUPLICATE_ID: lambda r: AddDuplicateId(*_decode_add_id(r.payload)),
-    FORGET_DUPLICATE_IDS: lambda r: ForgetDuplicateIds(*_decode_forget_ids(r.payload)),
-}
-
-
 # -------------------------------------------------------------------------------------- locations
 
 
@@ -577,28 +359,6 @@ def location_parts(value: int) -> tuple[int, int, int, int]:
         value >> 32 & MASK_32,
         value & MASK_32,
     )
-
-
-# ------------------------------------------------------------------------------- side files
-
-_SIDE_HEADER: Final = struct.Struct("<8sII")
-LIVE_MAGIC: Final = b"TGLIVE01"
-
-
-def encode_side_file(magic: bytes, value: bytes) -> bytes:
-    """A whole ``.live`` file around *value*."""
-    return _SIDE_HEADER.pack(magic, len(value), crc32c(0, value)) + value
-
-
-def decode_side_file(magic: bytes, data: bytes) -> bytes:
-    """The value inside such a file. Raises: FormatError."""
-    if len(data) < _SIDE_HEADER.size:
-        raise FormatError("the file is cut off")
-    found, length, crc = _SIDE_HEADER.unpack_from(data)
-    value = data[_SIDE_HEADER.size :]
-    if found != magic or length != len(value) or crc32c(0, value) != crc:
-        raise FormatError("its header or CRC does not match")
-    return value
 
 
 def pack_integers(values: Sequence[int]) -> bytes:

@@ -21,6 +21,7 @@ from tidegate_store_journal.log.format import (
     location,
     pack_integers,
 )
+from tidegate_store_journal.log.records import encode_reference
 from tidegate_store_journal.write.encode import EncodedBatch, mark_shared
 
 #: What a record takes besides the message: its header and two or three further lists.
@@ -71,9 +72,7 @@ def encode_copies(
             effects.large.append((sequence, body))
         if places is not None:
             place = places[sequence]
-            record = _format.encode_reference(
-                _format.COPY_REFERENCE, sequence, place, lists, synced=True
-            )
+            record = encode_reference(_format.COPY_REFERENCE, sequence, place, lists, synced=True)
             effects.copies.append((sequence, place, tuple(lists)))
             rows += held_rows
             parts.append(record)

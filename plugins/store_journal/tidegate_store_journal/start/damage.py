@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, FormatError
+from tidegate_store_journal.log.records import decode_acknowledge
 from tidegate_store_journal.log.walk import BATCH_BYTES_MIN, Batch, Gap, walk
 
 
@@ -163,7 +164,7 @@ def _acks_before(batch: Batch) -> int:
     try:
         for record in _format.iterate_records(batch.payload, batch.header.record_count):
             if record.type == _format.ACKNOWLEDGE:
-                first = _format.decode_acknowledge(record)[1]
+                first = decode_acknowledge(record)[1]
                 if first:
                     return first - 1
     except FormatError:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tidegate_store_journal.index.acklog import decode_block
 from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log import records as _records
 from tidegate_store_journal.log.datafile import DataFile, using
 from tidegate_store_journal.log.format import (
     DATA_OFFSET,
@@ -148,7 +149,7 @@ def _unreadable(file: DataFile, missed: list[Held]) -> Iterator[tuple[int, str]]
             one = next(group)
             _, offset, size, _ = location_parts(one.location)
             try:
-                _format.read_message(handle.pread(size, offset), sequence)
+                _records.read_message(handle.pread(size, offset), sequence)
             except FormatError as error:
                 who = f"list {one.pending_list}" if one.pending_list else "the acknowledged log"
                 yield offset, f"message {sequence}, which {who} holds: {error}"
@@ -170,15 +171,15 @@ def _problem(payload: bytes, record: Record) -> str:
         return f"the CRC of a record ({_name_of(record.type)}) does not match"
     try:
         if record.type & _KIND_BITS in _WITH_MESSAGE:
-            _format.read_message(header + record.payload, record.sequence)
+            _records.read_message(header + record.payload, record.sequence)
         elif record.type == _format.ACKNOWLEDGE:
-            _format.decode_acknowledge(record)
+            _records.decode_acknowledge(record)
         elif record.type == _format.COPIED_ROWS:
             decode_block(record.payload)
         elif record.type in (_format.REFERENCE, _format.COPY_REFERENCE):
-            _format.decode_reference(record)
+            _records.decode_reference(record)
         elif record.type != _format.VOID:
-            _format.decode_operation(record)
+            _records.decode_operation(record)
     except FormatError as error:
         return str(error)
     return ""

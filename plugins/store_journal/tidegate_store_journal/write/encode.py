@@ -8,38 +8,30 @@ avoided, one location computed by addition.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
     AddDuplicateId,
     AddMessage,
-    ClearRetained,
     Discard,
-    ForgetDuplicateIds,
-    Message,
     Move,
     Operation,
     PluginContractError,
     PutBranch,
     PutInflight,
-    PutSession,
     PutSubscription,
     RecordDelivery,
-    RemoveBranch,
     RemoveDestination,
-    RemoveInflight,
-    RemoveSession,
     RemoveSubscription,
-    SetRetained,
 )
 from tidegate_store_journal.index.acklog import decode_block
 from tidegate_store_journal.index.effects import AddReference, Effects
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.largereferences import body_bytes_of
 from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log import records as _records
 from tidegate_store_journal.log.format import (
     ADD,
     FILE_SHIFT,
@@ -50,43 +42,19 @@ from tidegate_store_journal.log.format import (
     SHARED_BIT,
     crc32c,
     encode,
-    encode_record,
     location,
     pack_integers,
 )
+from tidegate_store_journal.log.records import BY_OPERATION, PUTTING, body_bytes
 
 #: Operations that make the store grow; they are refused while room is short.
-_GROWING: Final = frozenset(
-    {
-        AddMessage,
-        Move,
-        SetRetained,
-        AddDestination,
-        PutSubscription,
-        PutSession,
-        PutBranch,
-        AddDuplicateId,
-    }
-)
-
-
+_GROWING: Final = (PUTTING | {AddMessage, Move}) - {PutInflight}
 _ABOUT_MESSAGES: Final = frozenset({Discard, Move, RecordDelivery})
-#: Operations that put a piece of the small state; the others take one away.
-PUTTING: Final = frozenset(
-    {
-        AddDestination,
-        PutSubscription,
-        SetRetained,
-        PutSession,
-        PutInflight,
-        PutBranch,
-        AddDuplicateId,
-    }
-)
-#: Records that are not operations of the contract.
+#: Records that are not among ``records.KINDS``.
 _NO_OPERATION: Final = frozenset(
     {
         ADD,
+        _format.ACKNOWLEDGE,
         _format.COPY,
         _format.COPIED_ROWS,
         _format.REFERENCE,
@@ -168,7 +136,7 @@ def encode_batch(
                 kind = ADD
                 if message.large is not None:
                     kind = ADD | LARGE_BIT
-                    body = body_bytes_of(message.large)
+                    body = body_bytes(message)
                     effects.large.append((sequence, message.large))
                 prefix = pack_integers(lists[1:])
                 payload = prefix + payload
@@ -208,7 +176,7 @@ def encode_batch(
             last_sequence = operation.sequence
             effects.place(last_sequence, operation.place, operation.pending_lists)
             current_list = 0
-            record = _format.encode_reference(
+            record = _records.encode_reference(
                 _format.REFERENCE,
                 last_sequence,
                 operation.place,
@@ -223,7 +191,7 @@ def encode_batch(
             record = others.encode(operation)  # pyright: ignore[reportArgumentType]  # see above
             if type(operation) is Move:
                 target = operation.target_list
-                place = base + (at << 64 | len(record) << 32 | _body_bytes(operation.message))
+                place = base + (at << 64 | len(record) << 32 | body_bytes(operation.message))
                 if operation.message.large is not None:
                     place |= SHARED_BIT
                     effects.shared.append((operation.target_sequence, 1))
@@ -277,22 +245,18 @@ class _Others:
                     self.last_ack += len(operation.sequences)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
-            return encode_record(
-                _format.ACKNOWLEDGE,
-                _format.encode_acknowledge(operation, first),
-                pending_list=operation.pending_list,
-            )
-        encoder = _ENCODERS.get(type(operation))
-        if encoder is None:
+            return _records.encode_acknowledge(operation, first)
+        kind = BY_OPERATION.get(type(operation))
+        if kind is None:
             raise PluginContractError(
                 "store-journal", f"it does not know the operation {type(operation).__name__}"
             )
         effects.others.append(operation)
         self._note(operation)
-        record = encoder(operation)
+        record = kind.encode(operation)
         if type(operation) not in _ABOUT_MESSAGES:
             effects.small_sizes.append(len(record))
-            if type(operation) in PUTTING:
+            if kind.puts:
                 effects.small_bytes += len(record)
         return record
 
@@ -359,126 +323,6 @@ class _Others:
         )
 
 
-def _encode_move(operation: Move) -> bytes:
-    return encode_record(
-        _format.MOVE if operation.message.large is None else _format.MOVE | LARGE_BIT,
-        _format.encode_move(operation),
-        sequence=operation.target_sequence,
-        pending_list=operation.target_list,
-        prefix_bytes=_format.MOVE_PREFIX_BYTES,
-        body_bytes=_body_bytes(operation.message),
-    )
-
-
-def _body_bytes(message: Message) -> int:
-    return len(message.body) if message.large is None else body_bytes_of(message.large)
-
-
-def _encode_discard(operation: Discard) -> bytes:
-    value = encode((operation.sequences, operation.reason))
-    return encode_record(_format.DISCARD, value, pending_list=operation.pending_list)
-
-
-def _encode_delivery(operation: RecordDelivery) -> bytes:
-    value = encode((operation.sequences, operation.delivery_count))
-    return encode_record(_format.DELIVERY, value, pending_list=operation.pending_list)
-
-
-def _encode_add_destination(operation: AddDestination) -> bytes:
-    value = encode(operation.destination)
-    return encode_record(_format.ADD_DESTINATION, value, pending_list=operation.pending_list)
-
-
-def _encode_remove_destination(operation: RemoveDestination) -> bytes:
-    value = encode(operation.destination)
-    return encode_record(_format.REMOVE_DESTINATION, value, pending_list=operation.pending_list)
-
-
-def _encode_put_subscription(operation: PutSubscription) -> bytes:
-    return encode_record(
-        _format.PUT_SUBSCRIPTION,
-        encode(operation.subscription),
-        pending_list=operation.subscription.pending_list,
-    )
-
-
-def _encode_remove_subscription(operation: RemoveSubscription) -> bytes:
-    return encode_record(
-        _format.REMOVE_SUBSCRIPTION, encode(None), pending_list=operation.pending_list
-    )
-
-
-def _encode_set_retained(operation: SetRetained) -> bytes:
-    return encode_record(_format.SET_RETAINED, encode(operation.message))
-
-
-def _encode_clear_retained(operation: ClearRetained) -> bytes:
-    return encode_record(_format.CLEAR_RETAINED, encode(operation.destination))
-
-
-def _encode_put_session(operation: PutSession) -> bytes:
-    return encode_record(_format.PUT_SESSION, encode(operation.session))
-
-
-def _encode_remove_session(operation: RemoveSession) -> bytes:
-    return encode_record(_format.REMOVE_SESSION, encode(operation.client_id))
-
-
-def _encode_put_inflight(operation: PutInflight) -> bytes:
-    return encode_record(_format.PUT_INFLIGHT, encode(operation.record))
-
-
-def _encode_remove_inflight(operation: RemoveInflight) -> bytes:
-    key = (operation.client_id, operation.direction, operation.packet_id)
-    return encode_record(_format.REMOVE_INFLIGHT, encode(key))
-
-
-def _encode_put_branch(operation: PutBranch) -> bytes:
-    branch = operation.branch
-    return encode_record(_format.PUT_BRANCH, encode(branch), pending_list=branch.pending_list)
-
-
-def _encode_remove_branch(operation: RemoveBranch) -> bytes:
-    value = encode(operation.branch_id)
-    return encode_record(_format.REMOVE_BRANCH, value, pending_list=operation.pending_list)
-
-
-def _encode_add_duplicate_id(operation: AddDuplicateId) -> bytes:
-    value = (operation.destination, operation.duplicate_id, operation.sequence)
-    return encode_record(_format.ADD_DUPLICATE_ID, encode(value))
-
-
-def _encode_forget_duplicate_ids(operation: ForgetDuplicateIds) -> bytes:
-    value = encode((operation.destination, operation.through))
-    return encode_record(_format.FORGET_DUPLICATE_IDS, value)
-
-
-_ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
-    Discard: _encode_discard,
-    Move: _encode_move,
-    RecordDelivery: _encode_delivery,
-    AddDestination: _encode_add_destination,
-    RemoveDestination: _encode_remove_destination,
-    PutSubscription: _encode_put_subscription,
-    RemoveSubscription: _encode_remove_subscription,
-    SetRetained: _encode_set_retained,
-    ClearRetained: _encode_clear_retained,
-    PutSession: _encode_put_session,
-    RemoveSession: _encode_remove_session,
-    PutInflight: _encode_put_inflight,
-    RemoveInflight: _encode_remove_inflight,
-    PutBranch: _encode_put_branch,
-    RemoveBranch: _encode_remove_branch,
-    AddDuplicateId: _encode_add_duplicate_id,
-    ForgetDuplicateIds: _encode_forget_duplicate_ids,
-}
-
-
-def encode_operation(operation: Any) -> bytes:
-    """The record of one operation of the small state."""
-    return _ENCODERS[type(operation)](operation)
-
-
 def mark_shared(effects: Effects) -> None:
     """Set the shared bit of copied messages that have more than one reference or a large body."""
     rows = Counter(sequence for block in effects.copied_rows for sequence in block.sequences)
@@ -499,55 +343,44 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
     base = location(file_id, offset, 0, 0)
     adds = effects.adds
     for record in _format.iterate_records(payload, header.record_count):
-        kind = record.type
-        is_large = kind & LARGE_BIT
-        if is_large and kind in _format.MESSAGE_TYPES:
+        kind, sequence = record.type, record.sequence
+        size = RECORD_HEADER_BYTES + len(record.payload)
+        place = base + (record.offset << 64 | size << 32 | record.body_bytes)
+        is_large = bool(kind & LARGE_BIT) and kind in _format.MESSAGE_TYPES
+        if is_large:
             kind ^= LARGE_BIT
-            effects.large.append((record.sequence, _format.large_body_of(record)))
-        if kind == _format.COPY:
-            size = RECORD_HEADER_BYTES + len(record.payload)
-            place = base + (record.offset << 64 | size << 32 | record.body_bytes)
-            lists = (record.pending_list, *_format.further_lists(record))
-            effects.copies.append((record.sequence, place, lists if record.pending_list else ()))
+            effects.large.append((sequence, _records.large_body_of(record)))
+        if kind in (ADD, _format.MOVE):
+            lists = _records.lists_of(record) if kind == ADD else (record.pending_list,)
+            if is_large or len(lists) > 1:
+                place |= SHARED_BIT
+                effects.shared.append((sequence, len(lists)))
+            for list_id in lists:
+                adds.setdefault(list_id, {})[sequence] = place
+            effects.messages += 1
+            effects.references += len(lists)
+            effects.message_bytes += size
+        elif kind == _format.COPY:
+            effects.copies.append((sequence, place, _records.lists_of(record)))
         elif kind in (_format.REFERENCE, _format.COPY_REFERENCE):
-            place, synced = _format.decode_reference(record)
-            lists = (record.pending_list, *_format.further_lists(record))
+            place, synced = _records.decode_reference(record)
             if kind == _format.REFERENCE:
-                effects.place(record.sequence, place, lists)
+                effects.place(sequence, place, _records.lists_of(record))
             else:
-                effects.copies.append(
-                    (record.sequence, place, lists if record.pending_list else ())
-                )
+                effects.copies.append((sequence, place, _records.lists_of(record)))
             if not synced:
-                effects.unsynced.append((record.sequence, place))
+                effects.unsynced.append((sequence, place))
         elif kind == _format.COPIED_ROWS:
             effects.copied_rows.append(decode_block(record.payload))
-        elif kind in (ADD, _format.MOVE):
-            size = RECORD_HEADER_BYTES + len(record.payload)
-            place = base + (record.offset << 64 | size << 32 | record.body_bytes)
-            effects.messages += 1
-            effects.references += 1
-            effects.message_bytes += size
-            if kind == ADD and (record.prefix_bytes or is_large):
-                place |= SHARED_BIT
-                further = _format.further_lists(record)
-                effects.shared.append((record.sequence, 1 + len(further)))
-                effects.references += len(further)
-                for list_id in further:
-                    adds.setdefault(list_id, {})[record.sequence] = place
-            elif is_large:
-                place |= SHARED_BIT
-                effects.shared.append((record.sequence, 1))
-            adds.setdefault(record.pending_list, {})[record.sequence] = place
-        if kind == _format.ACKNOWLEDGE:
-            operation, first = _format.decode_acknowledge(record)
+        elif kind == _format.ACKNOWLEDGE:
+            operation, first = _records.decode_acknowledge(record)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
-        elif kind not in _NO_OPERATION:
-            operation = _format.decode_operation(record, kind)
+        if kind not in _NO_OPERATION:
+            operation = _records.decode_operation(record, kind)
             effects.others.append(operation)
             if type(operation) not in _ABOUT_MESSAGES:
-                effects.small_sizes.append(RECORD_HEADER_BYTES + len(record.payload))
+                effects.small_sizes.append(size)
     if effects.copies:
         mark_shared(effects)
     effects.batch = header.batch

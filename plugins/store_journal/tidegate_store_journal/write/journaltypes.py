@@ -21,7 +21,12 @@ from tidegate_store_journal.options import (
 )
 from tidegate_store_journal.write.caio import open_ring
 from tidegate_store_journal.write.ringwriter import Ring, RingWriter
-from tidegate_store_journal.write.writer import BACKGROUND_SYNC_SECONDS, BatchWriter, Writer
+from tidegate_store_journal.write.writer import (
+    BACKGROUND_SYNC_SECONDS,
+    BatchWriter,
+    Writer,
+    WriterSettings,
+)
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -54,11 +59,15 @@ def make_writer(
     on_failure: Callable[[Exception], None],
 ) -> BatchWriter:
     """The writer, not started. *on_failure* is told of a sync that failed behind nobody's request."""
-    background = {
-        ALWAYS: BACKGROUND_SYNC_SECONDS,
-        PERIODIC: options.journal_disk_sync_interval,
-        NEVER: None,
-    }[options.sync_strategy]
+    settings = WriterSettings(
+        background_sync_seconds={
+            ALWAYS: BACKGROUND_SYNC_SECONDS,
+            PERIODIC: options.journal_disk_sync_interval,
+            NEVER: None,
+        }[options.sync_strategy],
+        slow_sync_seconds=options.slow_sync_threshold,
+        on_failure=on_failure,
+    )
     if options.journal_type == ASYNCIO and not isinstance(storage, MemoryStorage):
         try:
             ring = _make_ring(storage, loop, options.max_io)
@@ -70,16 +79,9 @@ def make_writer(
                 ring,
                 max_io=options.max_io,
                 request_bytes_max=options.journal_buffer_size,
-                background_sync_seconds=background,
-                slow_sync_seconds=options.slow_sync_threshold,
-                on_failure=on_failure,
+                **settings,
             )
-    return Writer(
-        loop,
-        background_sync_seconds=background,
-        slow_sync_seconds=options.slow_sync_threshold,
-        on_failure=on_failure,
-    )
+    return Writer(loop, **settings)
 
 
 def _make_ring(storage: Storage, loop: AbstractEventLoop, entries: int) -> Ring:

@@ -17,25 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
-import time
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, Unpack
 
-from tidegate_store_journal.log.files import FULL_ERRNOS
 from tidegate_store_journal.log.storage import File
-from tidegate_store_journal.write.writer import BackgroundSyncs, Request
-
-logger = logging.getLogger("tidegate.store.journal")
+from tidegate_store_journal.write.writer import BatchWriter, Request, Steps, WriterSettings
 
 #: Told what a request came to: bytes written (0 for a sync), or ``-errno``.
 Completed = Callable[[int], None]
-#: Told what several requests came to.
-_Then = Callable[[OSError | None], None]
 
 
 class Ring(Protocol):
@@ -58,8 +51,8 @@ class Ring(Protocol):
         ...
 
 
-class RingWriter(BackgroundSyncs):
-    """See the module; the interface is that of ``_writer.Writer``.
+class RingWriter(BatchWriter):
+    """See the module.
 
     Attributes:
         requests_max: most requests that were under way at once.
@@ -72,41 +65,31 @@ class RingWriter(BackgroundSyncs):
         *,
         max_io: int,
         request_bytes_max: int,
-        background_sync_seconds: float | None,
-        slow_sync_seconds: float,
-        on_failure: Callable[[Exception], None],
+        **settings: Unpack[WriterSettings],
     ) -> None:
-        super().__init__(
-            loop,
-            background_sync_seconds=background_sync_seconds,
-            slow_sync_seconds=slow_sync_seconds,
-            on_failure=on_failure,
-        )
+        super().__init__(loop, **settings)
         self._ring = ring
         self._max_io = max_io
         self._request_bytes_max = request_bytes_max
         self._queue: deque[Request] = deque()
-        self._current: Request | None = None
-        self._is_lost = False  # nobody knows what is under way: see _guarded
+        self._is_lost = False  # nobody knows what is under way: see _advance
         self._is_closed = False
-        # The transfer that is under way:
+        # The request that is under way:
+        self._current: Request | None = None
+        self._steps: Steps
+        # And the step of it that is:
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._in_flight = 0
         self._error: OSError | None = None
         self.requests_max = 0
 
-    def start(self, synced_batch: int) -> None:
-        """Begin; everything up to *synced_batch* is on stable storage."""
-        self.synced_batch = self._written_batch = synced_batch
-
     def submit(self, request: Request) -> None:
-        """Queue *request*; ``request.done`` is called later, when it is carried out."""
+        """See BatchWriter."""
         self._queue.append(request)
-        if self._current is None:
-            self._next()
+        self._next()
 
     async def close(self) -> None:
-        """Carry out what was submitted, sync, and give the ring back. Idempotent.
+        """See BatchWriter; and give the ring back. Idempotent.
 
         Cancellation: safe; the ring stays open.
         """
@@ -117,178 +100,70 @@ class RingWriter(BackgroundSyncs):
             self.submit(Request(lambda _: synced.set()))
             await synced.wait()
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self._ring.close()
 
-    # -------------------------------------------------------------------------- one request
-
     def _next(self) -> None:
-        request = self._current = self._queue.popleft()
-        if self._sync_is_broken:
-            request.sync_failed = True
-            error = OSError("an earlier sync failed; what is on disk is unknown")
-            self._loop.call_soon(self._finish, error)
-        else:
-            self._guarded(self._begin, request)
+        while self._queue and self._current is None:
+            self._current = self._queue.popleft()
+            self._steps = self._carry_out(self._current)
+            self._advance(None)
 
-    def _begin(self, request: Request) -> None:
-        if request.file is None:
-            self._sync_dirty(self._finish)
-        elif request.sync_first and self._dirty:
-            self._sync_dirty(self._write)
-        else:
-            self._write(None)
-
-    def _guarded(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Take a step of the request under way; after an error that nobody thought of it is over."""
-        if self._is_lost:
-            return  # the end of something that was under way then
+    def _advance(self, error: Exception | None) -> None:
+        """Begin the next step of the request under way, or end it."""
+        request = self._current
+        assert request is not None
         try:
-            step(*arguments)
-        except Exception as error:  # no memory, or a bug: whoever waits must learn of it
-            self._is_lost = self._sync_is_broken = True
-            if self._current is None:
-                self._on_failure(error)
-            else:
-                self._current.sync_failed = True
-                self._loop.call_soon(self._finish, error)
-
-    def _write(self, error: OSError | None) -> None:
-        if error is not None:
-            self._finish(error)
-            return
-        request = self._current
-        assert request is not None
-        pieces = cut(request.buffers, request.offset, self._request_bytes_max)
-        if request.sync and not self._dirty and len(pieces) == 1:
-            self._transfer(pieces, partial(self._written_and_synced, time.monotonic()), True)
-        else:
-            self._transfer(pieces, self._written)
-
-    def _written_and_synced(self, begin: float, error: OSError | None) -> None:
-        request = self._current
-        assert request is not None
-        if error is not None and error.errno not in FULL_ERRNOS:
-            # It may be the sync that failed: see _writer.
-            self._sync_is_broken = request.sync_failed = True
-            self._finish(error)
-        elif error is not None:
-            self._wipe(error)
-        else:
-            self._written_batch = request.batch
-            self._count_sync(time.monotonic() - begin)
-            self.synced_batch = request.batch
-            self._finish(None)
-
-    def _written(self, error: OSError | None) -> None:
-        request = self._current
-        assert request is not None
-        if error is not None:
-            self._wipe(error)
-            return
-        self._note_written(request)
-        if request.sync:
-            self._sync_dirty(self._finish)
-        else:
-            self._finish(None)
-
-    def _wipe(self, error: OSError) -> None:
-        """Take a half-written batch back, so that the next start does not find a torn tail."""
-        request = self._current
-        assert request is not None
-        zeros = bytes(sum(map(len, request.buffers)))
-
-        def wiped(problem: OSError | None) -> None:
-            if problem is not None:
-                # The same full disk, as in _writer.
-                logger.info(
-                    "a batch that failed half-way could not be wiped offset=%d", request.offset
-                )
-            self._finish(error)
-
-        self._transfer(cut([zeros], request.offset, self._request_bytes_max), wiped)
-
-    def _finish(self, error: Exception | None) -> None:
-        request = self._current
-        assert request is not None
-        self._current = None
-        request.error = error
-        request.done(request)
-        self._watch_dirty()
-        if self._queue and self._current is None:
-            self._next()
-
-    # ------------------------------------------------------------------------------- syncs
-
-    def _sync_dirty(self, then: _Then) -> None:
-        """Sync what was written but not synced, one file after the other."""
-        if not self._dirty:
-            self.synced_batch = self._written_batch
-            self._loop.call_soon(self._guarded, then, None)
-            return
-        begin = time.monotonic()
-
-        def synced(result: int) -> None:
-            if result < 0:
-                # Final: see _writer.
-                self._sync_is_broken = True
-                if self._current is not None:
-                    self._current.sync_failed = True
-                then(_error(result))
+            step = next(self._steps, None) if error is None else self._steps.throw(error)
+            if step is not None:
+                self._begin(*step)
                 return
-            self._count_sync(time.monotonic() - begin)
-            del self._dirty[0]
-            if self._dirty:
-                self._sync_dirty(then)
-            else:
-                self.synced_batch = self._written_batch
-                then(None)
+        except Exception as problem:
+            self._is_lost |= not isinstance(problem, OSError)
+            self._note_error(request, problem)
+        self._current = None
+        self._finish(request)
 
-        self._note_request(1)
-        self._ring.datasync(self._dirty[0], partial(self._guarded, synced))
+    def _writes_synced(self, buffers: Sequence[bytes]) -> bool:
+        return sum(map(len, buffers)) <= self._request_bytes_max + _REST_BYTES
 
-    # ---------------------------------------------------------------------------- transfers
-
-    def _transfer(
-        self, pieces: Sequence[tuple[int, bytes]], then: _Then, synced: bool = False
-    ) -> None:
-        """Write all *pieces*; *then* is told the first error, when nothing is under way any more."""
-        self._pieces.extend(pieces)
+    def _begin(self, file: File, buffers: Sequence[bytes], offset: int, synced: bool) -> None:
         self._error = None
-        self._fill(then, synced)
+        if buffers:
+            self._pieces.extend(cut(buffers, offset, self._request_bytes_max))
+            self._fill(file, synced)
+        else:
+            self._in_flight = 1
+            self._ring.datasync(file, partial(self._done, file, 0, b"", synced))
+        self.requests_max = max(self.requests_max, self._in_flight)
 
-    def _fill(self, then: _Then, synced: bool) -> None:
-        request = self._current
-        assert request is not None
-        assert request.file is not None
-        pieces = self._pieces
-        while pieces and self._in_flight < self._max_io:
-            offset, data = pieces.popleft()
+    def _fill(self, file: File, synced: bool) -> None:
+        while self._pieces and self._in_flight < self._max_io:
+            offset, data = self._pieces.popleft()
             self._in_flight += 1
-            done = partial(self._guarded, self._transferred, offset, data, then, synced)
-            self._ring.write(request.file, data, offset, done, synced=synced)
-        self._note_request(self._in_flight)
+            done = partial(self._done, file, offset, data, synced)
+            self._ring.write(file, data, offset, done, synced=synced)
 
-    def _note_request(self, count: int) -> None:
-        if count > self.requests_max:
-            self.requests_max = count
-
-    def _transferred(
-        self, offset: int, data: bytes, then: _Then, synced: bool, result: int
-    ) -> None:
+    def _done(self, file: File, offset: int, data: bytes, synced: bool, result: int) -> None:
+        """One request to the system has ended."""
+        if self._is_lost:
+            return
         self._in_flight -= 1
         if 0 < result < len(data):
             # A signal, a nearly full disk: the error that ends it, if any, comes with the rest.
             self._pieces.appendleft((offset + result, data[result:]))
-        elif result <= 0 and self._error is None:
+        elif (result < 0 or (data and not result)) and self._error is None:
             self._error = _error(result or -errno.EIO)
         if self._error is not None:
             self._pieces.clear()
-        if self._pieces:
-            self._fill(then, synced)
-        elif not self._in_flight:
-            then(self._error)
+        try:
+            self._fill(file, synced)
+        except Exception as problem:
+            self._advance(problem)
+        else:
+            if not self._in_flight:
+                self._advance(self._error)
+        self._next()
 
 
 def _error(result: int) -> OSError:

@@ -23,10 +23,10 @@ import queue
 import threading
 import time
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, TypedDict, Unpack
 
-from tidegate_store_journal.log.storage import File
+from tidegate_store_journal.log.storage import FULL_ERRNOS, File
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -98,21 +98,24 @@ class Request:
         self.started: threading.Lock | None = None
 
 
-class BatchWriter(Protocol):
-    """What carries batches to the disk, one after the other; see :class:`Writer`."""
-
-    @property
-    def synced_batch(self) -> int: ...
-
-    def start(self, synced_batch: int) -> None: ...
-
-    def submit(self, request: Request) -> None: ...
-
-    async def close(self) -> None: ...
+#: One call to the system: write the buffers to the file at the offset, and, if the last says so, have
+#: them on stable storage then. Without buffers: sync the file. An OSError is thrown in.
+Steps = Generator[tuple[File, Sequence[bytes], int, bool], None, None]
 
 
-class BackgroundSyncs:
-    """What both writers know of unsynced files, and the timer that has them synced at the latest.
+class WriterSettings(TypedDict):
+    """Of both writers. *on_failure* is told of a sync that failed behind nobody's request; the seconds
+    are those until what was only written is synced (None: never), and of a sync worth a warning."""
+
+    background_sync_seconds: float | None
+    slow_sync_seconds: float
+    on_failure: Callable[[Exception], None]
+
+
+class BatchWriter:
+    """What carries batches to the disk, one after the other: in which order, and what its errors mean.
+
+    How the calls are made is for :class:`Writer` and ``ringwriter.RingWriter``.
 
     Attributes:
         synced_batch: every batch up to this one is on stable storage. Read without a lock: it only
@@ -120,18 +123,11 @@ class BackgroundSyncs:
         syncs: how many syncs were made.
     """
 
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        *,
-        background_sync_seconds: float | None,
-        slow_sync_seconds: float,
-        on_failure: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, loop: AbstractEventLoop, **settings: Unpack[WriterSettings]) -> None:
         self._loop = loop
-        self._background = background_sync_seconds
-        self._slow = slow_sync_seconds
-        self._on_failure = on_failure
+        self._background = settings["background_sync_seconds"]
+        self._slow = settings["slow_sync_seconds"]
+        self._on_failure = settings["on_failure"]
         self._dirty: list[File] = []
         self._dirty_since = 0.0
         self._timer: TimerHandle | None = None
@@ -140,17 +136,84 @@ class BackgroundSyncs:
         self.synced_batch = 0
         self.syncs = 0
 
+    def start(self, synced_batch: int) -> None:
+        """Begin; everything up to *synced_batch* is on stable storage."""
+        self.synced_batch = self._written_batch = synced_batch
+
     def submit(self, request: Request) -> None:
-        """See BatchWriter."""
+        """Carry *request* out, or queue it; ``request.done`` is called on the loop then."""
         raise NotImplementedError
 
-    def _note_written(self, request: Request) -> None:
-        assert request.file is not None
+    async def close(self) -> None:
+        """Carry out what was submitted, sync, and end."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------- one request
+
+    def _carry_out(self, request: Request) -> Steps:
+        """Raises: OSError."""
+        if self._sync_is_broken:
+            request.sync_failed = True
+            raise OSError("an earlier sync failed; what is on disk is unknown")
+        file = request.file
+        if file is None:
+            yield from self._sync(request)
+            return
+        if request.sync_first:
+            yield from self._sync(request)
+        # Only its own range would be on stable storage.
+        is_synced = request.sync and not self._dirty and self._writes_synced(request.buffers)
+        begin = time.monotonic()
+        try:
+            yield file, request.buffers, request.offset, is_synced
+        except OSError as error:
+            if is_synced and error.errno not in FULL_ERRNOS:
+                self._sync_is_broken = request.sync_failed = True  # it may be the sync that failed
+            else:
+                yield from self._wipe(file, request)
+            raise
         self._written_batch = request.batch
-        if request.file not in self._dirty:
+        if is_synced:
+            self._count_sync(time.monotonic() - begin)
+            self.synced_batch = request.batch
+            return
+        self._note_written(file, request)
+        if request.sync:
+            yield from self._sync(request)
+
+    def _writes_synced(self, buffers: Sequence[bytes]) -> bool:
+        """The system can write them and have them on stable storage in one call."""
+        return False
+
+    def _wipe(self, file: File, request: Request) -> Steps:
+        """Take a half-written batch back, so that the next start does not find a torn tail."""
+        try:
+            yield file, [bytes(sum(map(len, request.buffers)))], request.offset, False
+        except OSError:
+            # The same full disk. The next batch goes to the same place; and a torn batch that was
+            # never confirmed is what recovery repairs anyway.
+            logger.info("a batch that failed half-way could not be wiped offset=%d", request.offset)
+
+    def _note_written(self, file: File, request: Request) -> None:
+        if file not in self._dirty:
             if not self._dirty:
                 self._dirty_since = self._loop.time()
-            self._dirty.append(request.file)
+            self._dirty.append(file)
+
+    def _sync(self, request: Request) -> Steps:
+        """Sync what was written but not synced, one file after the other."""
+        while self._dirty:
+            begin = time.monotonic()
+            try:
+                yield self._dirty[0], (), 0, True
+            except OSError:
+                # After a failed fsync the kernel may have dropped the dirty pages and call them
+                # clean: a second sync would succeed and prove nothing. So this is final.
+                self._sync_is_broken = request.sync_failed = True
+                raise
+            self._count_sync(time.monotonic() - begin)
+            del self._dirty[0]
+        self.synced_batch = self._written_batch
 
     def _count_sync(self, taken: float) -> None:
         self.syncs += 1
@@ -162,8 +225,16 @@ class BackgroundSyncs:
                 self._written_batch,
             )
 
-    def _watch_dirty(self) -> None:
+    def _note_error(self, request: Request, error: Exception) -> None:
+        request.error = error
+        if not isinstance(error, OSError):  # no memory, or a bug: whoever waits must learn of it
+            self._sync_is_broken = request.sync_failed = True
+
+    # -------------------------------------------------------------- syncs in the background
+
+    def _finish(self, request: Request) -> None:
         """On the loop, behind a request: what was only written must not stay so."""
+        request.done(request)
         if self._dirty and self._timer is None and self._background is not None:
             self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
 
@@ -172,7 +243,7 @@ class BackgroundSyncs:
         if not self._dirty or self._sync_is_broken or self._background is None:
             return
         if self._loop.time() < self._dirty_since + self._background:
-            self._watch_dirty()
+            self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
         else:
             self.submit(Request(self._synced_in_background))
 
@@ -180,24 +251,16 @@ class BackgroundSyncs:
         if request.error is not None:
             self._on_failure(request.error)
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
-class Writer(BackgroundSyncs):
+
+class Writer(BatchWriter):
     """See the module. ``submit`` and ``close`` are for the loop's thread."""
 
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        *,
-        background_sync_seconds: float | None,
-        slow_sync_seconds: float,
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        super().__init__(
-            loop,
-            background_sync_seconds=background_sync_seconds,
-            slow_sync_seconds=slow_sync_seconds,
-            on_failure=on_failure,
-        )
+    def __init__(self, loop: AbstractEventLoop, **settings: Unpack[WriterSettings]) -> None:
+        super().__init__(loop, **settings)
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._waiting = 0  # requests that the thread has; with none its state is the loop's
         self._dirty_bytes = 0
@@ -207,12 +270,12 @@ class Writer(BackgroundSyncs):
         )
 
     def start(self, synced_batch: int) -> None:
-        """Begin; everything up to *synced_batch* is on stable storage."""
-        self.synced_batch = self._written_batch = synced_batch
+        """See BatchWriter."""
+        super().start(synced_batch)
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Carry *request* out, or queue it; ``request.done`` is called on the loop then."""
+        """See BatchWriter."""
         size = len(request.buffers[1]) if request.buffers else 0
         if not self._waiting and self._is_quick(request, size):
             self._attempt(request)
@@ -237,11 +300,6 @@ class Writer(BackgroundSyncs):
             and not request.sync_first
         )
 
-    def _finish(self, request: Request) -> None:
-        request.done(request)
-        if self._dirty:
-            self._watch_dirty()
-
     def _answered(self, request: Request) -> None:
         self._waiting -= 1
         self._finish(request)
@@ -253,8 +311,7 @@ class Writer(BackgroundSyncs):
 
     async def close(self) -> None:
         """As :meth:`stop`, for the loop."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         await asyncio.to_thread(self.stop)
 
     # ------------------------------------------- in the thread; on the loop while that has nothing
@@ -275,54 +332,28 @@ class Writer(BackgroundSyncs):
                 logger.warning("the last sync failed error=%r", last.error)
 
     def _attempt(self, request: Request) -> None:
+        steps = self._carry_out(request)
         try:
-            self._carry_out(request)
-        except OSError as error:
-            request.error = error
-        except Exception as error:  # no memory, or a bug: whoever waits must learn of it
-            self._sync_is_broken = request.sync_failed = True
-            request.error = error
+            step = next(steps, None)
+            while step is not None:
+                file, buffers, offset, _ = step
+                try:
+                    if buffers:
+                        file.pwritev(buffers, offset)
+                    else:
+                        file.datasync()
+                except OSError as error:
+                    step = steps.throw(error)
+                else:
+                    step = next(steps, None)
+        except Exception as error:
+            self._note_error(request, error)
 
-    def _carry_out(self, request: Request) -> None:
-        if self._sync_is_broken:
-            request.sync_failed = True
-            raise OSError("an earlier sync failed; what is on disk is unknown")
-        file = request.file
-        if file is not None:
-            if request.sync_first:
-                self._sync(request)
-            try:
-                file.pwritev(request.buffers, request.offset)
-            except OSError:
-                self._wipe(file, request)
-                raise
-            self._note_written(request)
-            self._dirty_bytes += len(request.buffers[1])
-        if request.sync:
-            self._sync(request)
+    def _note_written(self, file: File, request: Request) -> None:
+        super()._note_written(file, request)
+        self._dirty_bytes += len(request.buffers[1])
 
-    def _wipe(self, file: File, request: Request) -> None:
-        """Take a half-written batch back, so that the next start does not find a torn tail."""
-        try:
-            file.pwritev([bytes(sum(map(len, request.buffers)))], request.offset)
-        except OSError:
-            # The same full disk. The next batch goes to the same place; and a torn batch that was
-            # never confirmed is what recovery repairs anyway.
-            logger.info("a batch that failed half-way could not be wiped offset=%d", request.offset)
-
-    def _sync(self, request: Request) -> None:
-        for file in self._dirty:
-            begin = time.monotonic()
-            try:
-                file.datasync()
-            except OSError:
-                # After a failed fsync the kernel may have dropped the dirty pages and call them
-                # clean: a second sync would succeed and prove nothing. So this is final.
-                self._sync_is_broken = request.sync_failed = True
-                raise
-            taken = time.monotonic() - begin
-            self._sync_seconds += (taken - self._sync_seconds) * _SYNC_WEIGHT
-            self._count_sync(taken)
-        self._dirty.clear()
+    def _count_sync(self, taken: float) -> None:
+        super()._count_sync(taken)
+        self._sync_seconds += (taken - self._sync_seconds) * _SYNC_WEIGHT
         self._dirty_bytes = 0
-        self.synced_batch = self._written_batch

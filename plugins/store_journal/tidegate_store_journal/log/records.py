@@ -1,0 +1,291 @@
+"""Operations of the contract as records, and back: docs/journal-format.md section 3.
+
+What a record of an operation looks like is said once, in :data:`KINDS`. Only messages and
+acknowledgements are more than a few fields; they have functions of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from types import GenericAlias
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddDuplicateId,
+    ClearRetained,
+    Discard,
+    ForgetDuplicateIds,
+    LargeBody,
+    Message,
+    Move,
+    Operation,
+    PutBranch,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RemoveBranch,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    SetRetained,
+)
+from tidegate_store_journal.log import format as _format
+from tidegate_store_journal.log.format import (
+    LARGE_BIT,
+    MASK_32,
+    MESSAGE_TYPES,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    FormatError,
+    Record,
+    crc32c,
+    encode,
+    encode_record,
+    pack_integers,
+)
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+_MOVE_PREFIX: Final = struct.Struct("<QQ")
+_NO_MESSAGE: Final = Message("", b"")
+
+
+class AcknowledgeValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Value of an acknowledge record (docs/journal-format.md section 3)."""
+
+    ack_first: int
+    sequences: tuple[int, ...]
+    delivered_at: tuple[int, ...] = ()
+    acked_at: int = 0
+    client_id: str = ""
+    subscription: str = ""
+    protocol: str = ""
+
+
+_decode_message: Final = msgspec.msgpack.Decoder(Message).decode
+_decode_acknowledge: Final = msgspec.msgpack.Decoder(AcknowledgeValue).decode
+_decode_reference: Final = msgspec.msgpack.Decoder(tuple[bytes, bool]).decode
+
+
+def _decoded(decode: Callable[[V], T], value: V, what: str, number: int) -> T:
+    try:
+        return decode(value)
+    except (msgspec.DecodeError, struct.error, ValueError) as error:
+        raise FormatError(f"{what} {number} cannot be decoded: {error}") from error
+
+
+# ------------------------------------------------------------------------------------- operations
+
+
+class Kind:
+    """How one operation is a record: its value is a field of the operation, or several as an array.
+
+    Attributes: type: of the record. operation: the class. puts: it puts a piece of the small state.
+    """
+
+    def __init__(
+        self, record_type: int, operation: type[Any], *fields: str, of: str = "", puts: bool = False
+    ) -> None:
+        """*of*: where the operation has the list that the record's header names, if any."""
+        self.type = record_type
+        self.operation = operation
+        self.puts = puts
+        self._fields = fields
+        self._value: Callable[[Any], object] = attrgetter(*fields) if fields else _nil
+        self._list_of = attrgetter(of) if of else None
+        self._own_list = of if "." not in of else ""
+        types = {field.name: field.type for field in msgspec.structs.fields(operation)}
+        shapes = tuple(types[name] for name in fields)
+        shape = shapes[0] if len(shapes) == 1 else GenericAlias(tuple, shapes)
+        self._read: Callable[[bytes], Any] = (
+            msgspec.msgpack.Decoder(shape).decode if fields else _nil
+        )
+
+    def encode(self, operation: Any) -> bytes:
+        """The record."""
+        list_id = self._list_of(operation) if self._list_of is not None else 0
+        return encode_record(self.type, encode(self._value(operation)), pending_list=list_id)
+
+    def decode(self, record: Record) -> Operation:
+        """The inverse. Raises: msgspec.DecodeError."""
+        value = self._read(record.payload)
+        values = value if len(self._fields) > 1 else (value,)[: len(self._fields)]
+        fields: dict[str, Any] = dict(zip(self._fields, values, strict=True))
+        if self._own_list:
+            fields[self._own_list] = record.pending_list
+        return self.operation(**fields)
+
+
+def _nil(_: object) -> None:
+    return None
+
+
+class _MoveKind(Kind):
+    """A message with where it comes from in front of it. A large one has a type of its own."""
+
+    def encode(self, operation: Any) -> bytes:
+        message, large = operation.message, operation.message.large
+        return encode_record(
+            self.type if large is None else self.type | LARGE_BIT,
+            _MOVE_PREFIX.pack(operation.pending_list, operation.sequence) + encode(message),
+            sequence=operation.target_sequence,
+            pending_list=operation.target_list,
+            prefix_bytes=_MOVE_PREFIX.size,
+            body_bytes=body_bytes(message),
+        )
+
+    def decode(self, record: Record) -> Move:
+        """Without the message: replay needs only where it is."""
+        source, sequence = _MOVE_PREFIX.unpack_from(record.payload)
+        return Move(source, sequence, record.pending_list, record.sequence, _NO_MESSAGE)
+
+
+#: All operations but *add message* and *acknowledge*.
+KINDS: Final = (
+    Kind(_format.DISCARD, Discard, "sequences", "reason", of="pending_list"),
+    _MoveKind(_format.MOVE, Move),
+    Kind(_format.DELIVERY, RecordDelivery, "sequences", "delivery_count", of="pending_list"),
+    Kind(_format.ADD_DESTINATION, AddDestination, "destination", of="pending_list", puts=True),
+    Kind(_format.REMOVE_DESTINATION, RemoveDestination, "destination", of="pending_list"),
+    Kind(
+        _format.PUT_SUBSCRIPTION,
+        PutSubscription,
+        "subscription",
+        of="subscription.pending_list",
+        puts=True,
+    ),
+    Kind(_format.REMOVE_SUBSCRIPTION, RemoveSubscription, of="pending_list"),
+    Kind(_format.SET_RETAINED, SetRetained, "message", puts=True),
+    Kind(_format.CLEAR_RETAINED, ClearRetained, "destination"),
+    Kind(_format.PUT_SESSION, PutSession, "session", puts=True),
+    Kind(_format.REMOVE_SESSION, RemoveSession, "client_id"),
+    Kind(_format.PUT_INFLIGHT, PutInflight, "record", puts=True),
+    Kind(_format.REMOVE_INFLIGHT, RemoveInflight, "client_id", "direction", "packet_id"),
+    Kind(_format.PUT_BRANCH, PutBranch, "branch", of="branch.pending_list", puts=True),
+    Kind(_format.REMOVE_BRANCH, RemoveBranch, "branch_id", of="pending_list"),
+    Kind(
+        _format.ADD_DUPLICATE_ID,
+        AddDuplicateId,
+        "destination",
+        "duplicate_id",
+        "sequence",
+        puts=True,
+    ),
+    Kind(_format.FORGET_DUPLICATE_IDS, ForgetDuplicateIds, "destination", "through"),
+)
+BY_OPERATION: Final = {kind.operation: kind for kind in KINDS}
+BY_TYPE: Final = {kind.type: kind for kind in KINDS}
+#: Operations that put a piece of the small state; the others take one away.
+PUTTING: Final = frozenset(kind.operation for kind in KINDS if kind.puts)
+
+
+def encode_operation(operation: Operation) -> bytes:
+    """The record of any of :data:`KINDS`. Raises: KeyError: it is another one."""
+    return BY_OPERATION[type(operation)].encode(operation)
+
+
+def decode_operation(record: Record, record_type: int | None = None) -> Operation:
+    """The operation of any of :data:`KINDS`. Raises: FormatError.
+
+    *record_type*: without LARGE_BIT; None: as it is in the record.
+    """
+    kind = BY_TYPE.get(record.type if record_type is None else record_type)
+    if kind is None:
+        raise FormatError(f"a record has the unknown type {record.type}; a newer version wrote it")
+    return _decoded(kind.decode, record, "a record of type", record.type)
+
+
+# --------------------------------------------------------------------------------------- messages
+
+
+def body_bytes(message: Message) -> int:
+    """What a record's header and a location say of the body: its size, as far as they can."""
+    return len(message.body) if message.large is None else min(message.large.size, MASK_32)
+
+
+def read_message(record: bytes, sequence: int) -> Message:
+    """Decode the message of one record that was read alone; see :func:`read_value`."""
+    return _decoded(_decode_message, read_value(record, sequence), "message", sequence)
+
+
+def large_body_of(record: Record) -> LargeBody:
+    """The body that a message record with LARGE_BIT refers to. Raises: FormatError."""
+    value = record.payload[record.prefix_bytes :]
+    body = _decoded(_decode_message, value, "message", record.sequence).large
+    if body is None:
+        raise FormatError(f"message {record.sequence} does not name its large body")
+    return body
+
+
+def read_value(record: bytes, sequence: int) -> bytes:
+    """The encoded message of one add, move or copy record that was read alone.
+
+    Args: record: header and payload, exactly. sequence: which one it must be.
+    Raises: FormatError when it is damaged or another one.
+    """
+    if len(record) < RECORD_HEADER_BYTES:
+        raise FormatError("the record is cut off")
+    size, crc, found, _, prefix, _, kind = RECORD_HEADER.unpack_from(record)
+    payload = record[RECORD_HEADER_BYTES:]
+    if found != sequence or size != len(payload) or kind not in MESSAGE_TYPES:
+        raise FormatError(f"message {sequence} is not there")
+    if crc32c(sequence & MASK_32, payload) != crc or prefix > size:
+        raise FormatError(f"the CRC of message {sequence} does not match")
+    return payload[prefix:] if prefix else payload
+
+
+def lists_of(record: Record) -> tuple[int, ...]:
+    """The lists of an add, copy or reference record; none for a copy without."""
+    if not record.prefix_bytes:
+        return (record.pending_list,) if record.pending_list else ()
+    further = struct.unpack_from(f"<{record.prefix_bytes // 8}Q", record.payload)
+    return (record.pending_list, *further)
+
+
+def encode_reference(
+    kind: int, sequence: int, place: int, lists: Sequence[int], *, synced: bool
+) -> bytes:
+    """The record that says where a message lies. *synced*: it is on stable storage already."""
+    prefix = pack_integers(lists[1:])
+    return encode_record(
+        kind,
+        prefix + encode((place.to_bytes(16, "little"), synced)),
+        sequence=sequence,
+        pending_list=lists[0] if lists else 0,
+        prefix_bytes=len(prefix),
+        body_bytes=place & MASK_32,
+    )
+
+
+def decode_reference(record: Record) -> tuple[int, bool]:
+    """The location in a reference, and whether it was synced before. Raises: FormatError."""
+    value = record.payload[record.prefix_bytes :]
+    place, synced = _decoded(_decode_reference, value, "the reference to message", record.sequence)
+    return int.from_bytes(place, "little"), synced
+
+
+# ------------------------------------------------------------------------------- acknowledgements
+
+
+def encode_acknowledge(operation: Acknowledge, ack_first: int) -> bytes:
+    """The record; without a log (*ack_first* 0) only what replay needs."""
+    value: tuple[object, ...] = (ack_first, operation.sequences)
+    if ack_first:
+        value += msgspec.structs.astuple(operation)[2:]
+    return encode_record(_format.ACKNOWLEDGE, encode(value), pending_list=operation.pending_list)
+
+
+def decode_acknowledge(record: Record) -> tuple[Acknowledge, int]:
+    """The operation and its ``ack_first``. Raises: FormatError."""
+    value = _decoded(_decode_acknowledge, record.payload, "a record of type", record.type)
+    fields = msgspec.structs.astuple(value)
+    return Acknowledge(record.pending_list, *fields[1:]), value.ack_first
