@@ -165,7 +165,7 @@ async def test_a_missing_directory_is_noticed_without_the_metadata_as_well(tmp_p
     await store.close()
     shutil.rmtree(directory_of(tmp_path / "killed"))
     shutil.rmtree(tmp_path / "killed" / "journal" / "metadata")
-    assert "(1 messages)" in await refused(tmp_path / "killed")
+    assert "(1 pending messages of queue://q)" in await refused(tmp_path / "killed")
     store = await series_store(tmp_path / "killed", **IGNORE)
     assert (await pending(store), await pending(store, 2)) == ([], [2])
     await store.close()

@@ -66,6 +66,11 @@ class Replay:
         self.unproven = Unproven()
         self.replayed = 0
 
+    def there(self) -> set[int]:
+        """Ids of all data files."""
+        own = {file.file_id for file in (*self.files, *self.spares)}
+        return own | self.elsewhere.files.keys()
+
     def replay(self) -> None:
         """Apply every batch behind the tail, which is behind the last one then.
 

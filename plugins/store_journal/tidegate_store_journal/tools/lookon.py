@@ -21,13 +21,13 @@ from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryFile, open_regular
 from tidegate_store_journal.start.bindings import read_bindings
-from tidegate_store_journal.start.rebuild import rebuild
 from tidegate_store_journal.start.recovery import (
     FREE_NAME,
-    check,
+    STRICT,
     check_bindings,
+    check_owner,
+    fill_index,
     open_files,
-    restore,
 )
 from tidegate_store_journal.start.replay import Replay
 
@@ -127,22 +127,15 @@ def _read(
     metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
+        if loaded is not None:
+            check_owner(loaded, store_id)
     except MetadataError:
         loaded = None  # the data files say it all
     finally:
         metadata.close()
     bindings = read_bindings(replay.storage, names, replay.index, mends=False)
-    there = {file.file_id for file in (*replay.files, *replay.spares)}
-    bindings.keep_lives(there | replay.elsewhere.files.keys())
-    if loaded is None:
-        check_bindings(replay, bindings, store_id, None, goes_on=False)
-        rebuild(replay, bindings)
-    else:
-        check(replay, loaded, store_id)  # names the destinations of what is missing
-        check_bindings(replay, bindings, store_id, loaded, goes_on=False)
-        restore(replay, loaded)
-        replay.replay()
-        replay.index.settle()
+    fill_index(replay, loaded, bindings, STRICT)  # names the destinations of what is missing
+    check_bindings(replay, bindings, store_id, loaded, goes_on=False)
     free: list[tuple[str, int]] = []
     for name in sorted(filter(FREE_NAME.fullmatch, names)):
         with suppress(FileNotFoundError):  # it is in use again
