@@ -221,7 +221,7 @@ def _recover(
         clean=clean and repaired == 0,
         rebuilt=loaded is None,
         is_settled=loaded is not None
-        and not (loaded.state.clean or lost or bindings.is_damaged or report.name),
+        and not (loaded.state.clean or any(lost) or bindings.is_damaged or report.name),
         replayed=replay.replayed,
         repaired_bytes=repaired,
         notes=replay.notes,
