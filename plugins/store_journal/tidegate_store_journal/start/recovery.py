@@ -240,7 +240,7 @@ def _goes_on(policy: RecoveryPolicy) -> bool:
 def check_bindings(
     replay: Replay, bindings: BindingsFound, store_id: str, loaded: Loaded | None, *, goes_on: bool
 ) -> None:
-    """The bindings journal is of this store and goes as far as it must.
+    """The bindings journal is of this store and goes as far as it must; behind a rebuild, if any.
 
     Raises: CorruptRecordError; with *goes_on* there is a note instead when it ends too early.
     """
@@ -251,13 +251,12 @@ def check_bindings(
         is_whole = loaded.state.bindings <= bindings.batch
     else:
         # Data files were put away only after a carry that said everything that was in them.
-        first = min((file.first_batch for file in replay.files), default=1)
-        is_whole = first <= bindings.mark.batch + 1
+        is_whole = replay.unsaid_batch <= bindings.mark.batch
     if is_whole:
         return
     problem = (
         f"the bindings journal ends with batch {bindings.mark.batch} of the journal, and there was "
-        "more, or older data files are missing: destinations, subscriptions, sessions or retained "
+        "more, or data files are missing: destinations, subscriptions, sessions or retained "
         "messages are lost"
     )
     if not goes_on:
