@@ -427,7 +427,9 @@ async def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_it
     await checkpointer.run(cleanup=True)
     names = storage.list()
     assert first.name in names
-    assert first.name.replace("data", "live") in names
+    bindings = store._bindings  # pyright: ignore[reportPrivateUsage]
+    assert bindings is not None
+    assert first.file_id in bindings.lives
     after = storage.crash()
     await store.close()
     store, state = await opened(tmp_path, after)

@@ -386,3 +386,39 @@ def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
     metadata.close()
     with pytest.raises(MetadataError):
         LmdbMetadata(tmp_path).load(no_progress)
+
+
+@pytest.mark.parametrize("offset", [44, 92], ids=["of the free pages", "of the main tree"])
+@pytest.mark.parametrize("bit", range(8))
+def test_a_wrong_flag_in_the_meta_page_is_noticed(tmp_path: Path, offset: int, bit: int) -> None:
+    """LMDB ends the process when it takes a free page then (Assertion 'mx != NULL' failed)."""
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save(everything().take_changes(), state())
+    metadata.close()
+    path = tmp_path / "data.mdb"
+    data = bytearray(path.read_bytes())
+    for page in (0, 4096):
+        data[page + offset] ^= 1 << bit
+    path.write_bytes(data)
+    with pytest.raises(MetadataError):
+        load(metadata)
+    metadata.close()
+
+
+@pytest.mark.parametrize("table", [b"pending", b"acknowledged", b"files"])
+def test_a_wrong_flag_of_a_table_is_noticed(tmp_path: Path, table: bytes) -> None:
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save(everything().take_changes(), state())
+    metadata.close()
+    path = tmp_path / "data.mdb"
+    data = path.read_bytes()
+    at = -1
+    while (
+        at := data.find(table, at + 1)
+    ) >= 0:  # a node: key, then MDB_db with its flags behind 4 bytes
+        begin = at + len(table) + 4
+        data = data[:begin] + bytes([data[begin] ^ 4]) + data[begin + 1 :]
+    path.write_bytes(data)
+    with pytest.raises(MetadataError):
+        load(metadata)
+    metadata.close()

@@ -22,7 +22,12 @@ from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import MASK_32
-from tidegate_store_journal.space.copies import RECORD_OVERHEAD_BYTES, Found, encode_copies
+from tidegate_store_journal.space.copies import (
+    RECORD_OVERHEAD_BYTES,
+    Found,
+    encode_copies,
+    holders,
+)
 from tidegate_store_journal.write.append import Appender
 from tidegate_store_journal.write.encode import EncodedBatch
 
@@ -161,7 +166,7 @@ class Compactor:
         now = asyncio.get_running_loop().time
         begin = now()
         index = self._index
-        living = [item for item in step if self._still_there(item)]
+        living = [item for item in step if any(holders(index, item))]
         if not living:
             return 0
         try:
@@ -199,14 +204,6 @@ class Compactor:
         if not is_urgent():
             await asyncio.sleep(min(_PAUSE_SECONDS_MAX, _PAUSE_FACTOR * (now() - begin)))
         return copied
-
-    def _still_there(self, item: Found) -> bool:
-        lists, log = self._index.lists, self._index.log
-        for list_id in item.lists:
-            pending = lists.get(list_id)
-            if pending is not None and pending.get(item.sequence) == item.location:
-                return True
-        return any(log.location_of(row) == item.location for row in item.rows)
 
     def _fits(self, file_id: int, end: int) -> bool:
         """The reserve is for acknowledgements when the disk is full: leave it alone then."""
