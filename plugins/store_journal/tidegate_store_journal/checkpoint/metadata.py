@@ -227,6 +227,8 @@ class LmdbMetadata(Metadata):
             self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
+                if any(any(table.flags().values()) for table in self._open.values()):
+                    raise MetadataError(f"{self._directory}: wrong flags of a table")
                 found = take(transaction)
             self._unmap_if_large()
             return found
@@ -235,7 +237,8 @@ class LmdbMetadata(Metadata):
 
     def _verify(self) -> None:
         path = self._directory / "data.mdb"
-        if path.stat().st_size > _VERIFY_BYTES_MAX and not _is_cut_off(path):
+        is_plausible = _is_plausible(path)
+        if path.stat().st_size > _VERIFY_BYTES_MAX and is_plausible:
             return
         try:
             problems = cast(
@@ -357,8 +360,8 @@ class LmdbMetadata(Metadata):
                 self._map_bytes *= 2
                 self._env().set_mapsize(self._map_bytes)
             except lmdb.Error as error:
-                # LMDB has an error of its own for a full disk, but not for a used-up quota.
-                is_full = isinstance(error, lmdb.DiskError) or _OVER_QUOTA in str(error)
+                self.close()  # behind a failed write it may refuse everything until it is opened anew
+                is_full = isinstance(error, lmdb.DiskError) or str(error).endswith(_FULL_TEXTS)
                 number = errno.ENOSPC if is_full else errno.EIO
                 raise OSError(number, f"metadata store: {error}") from error
         self._unmap_if_large()
@@ -448,27 +451,34 @@ def read_counters(directory: Path) -> MetadataCounters:
     return metadata.counters
 
 
-_OVER_QUOTA: Final = os.strerror(errno.EDQUOT)
+#: LMDB has an error of its own for a full disk, but not for a used-up quota; and when there was room for a
+#: part of a write it says EIO, as on a broken disk, where trying again with more room does no harm.
+_FULL_TEXTS: Final = (os.strerror(errno.EDQUOT), os.strerror(errno.EIO))
 
-#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.
-_META_PAGE: Final = struct.Struct("<40xI92xQQ")
+#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size; flags of its tree of free pages and of
+#: its main tree; last page; transaction id.
+_META_PAGE: Final = struct.Struct("<40xIH46xH42xQQ")
+#: MDB_INTEGERKEY for the free pages. With a wrong one LMDB ends the process when it takes a page.
+_META_FLAGS: Final = (8, 0)
 
 
-def _is_cut_off(path: Path) -> bool:
-    """The file ends before its last page: reading there through the map would be SIGBUS.
+def _is_plausible(path: Path) -> bool:
+    """The file reaches up to its last page: reading there through the map would be SIGBUS.
 
-    A file may end early legally (free pages at the end were never written), so this only asks for
-    a closer look.
+    A file may end early legally (free pages at the end were never written), so when it does not this
+    only asks for a closer look. Raises: MetadataError, OSError.
     """
     with path.open("rb") as file:
         first = file.read(_META_PAGE.size)
         if len(first) < _META_PAGE.size:
-            return True
-        page_bytes, last_page, transaction_id = _META_PAGE.unpack(first)
+            return False
+        page_bytes = _META_PAGE.unpack(first)[0]
         file.seek(page_bytes)
         second = file.read(_META_PAGE.size)
         if len(second) < _META_PAGE.size:
-            return True
-        _, other_last_page, other_id = _META_PAGE.unpack(second)
-        last = other_last_page if other_id > transaction_id else last_page
-        return path.stat().st_size < (last + 1) * page_bytes
+            return False
+    metas = (_META_PAGE.unpack(first), _META_PAGE.unpack(second))
+    _, *flags, last_page, _ = max(metas, key=lambda meta: meta[-1])
+    if tuple(flags) != _META_FLAGS:
+        raise MetadataError(f"{path}: wrong flags in the meta page")
+    return path.stat().st_size >= (last_page + 1) * page_bytes

@@ -47,6 +47,7 @@ class Replay:
             batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
         unproven: what was read and may not be on stable storage. replayed: operations.
+        unsaid_batch: the last one that is in no file that is left (after a rebuild; 0: all are).
     """
 
     def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
@@ -65,6 +66,7 @@ class Replay:
         self.tail_offset = 0
         self.unproven = Unproven()
         self.replayed = 0
+        self.unsaid_batch = 0
 
     def there(self) -> set[int]:
         """Ids of all data files."""
@@ -95,7 +97,9 @@ class Replay:
         done = 0
         for file in files:
             if file.first_batch > self.expected and (all_there or self.may_skip):
-                if not all_there:
+                if all_there:
+                    self.unsaid_batch = file.first_batch - 1
+                else:
                     self.notes.append(
                         f"Batches {self.expected} to {file.first_batch - 1} are missing; the "
                         f"journal goes on in {file.name}."
@@ -147,6 +151,23 @@ class Replay:
                 file.name, batch.at, f"{error}. Open the store with the version that wrote it"
             ) from error
 
+    def require(self, batch: int) -> None:
+        """Everything up to *batch* was on stable storage when the last mark was written.
+
+        Raises: CorruptRecordError.
+        """
+        self.known_batch = batch
+        if self.expected > batch or self.may_skip:
+            return
+        if self.tail is not None:
+            raise self.damaged(self.tail, self.tail_offset)
+        raise self.corrupt(
+            "journal-*.data",
+            0,
+            f"the data files are missing that hold everything up to batch {batch}. Restore "
+            "them; or set ignore_missing_journalfiles = true in [store] to start without them",
+        )
+
     def go_on_behind_the_missing(self) -> None:
         """The newest files are missing: go on in a new one, with numbers that were never used."""
         if self.may_skip and self.known_batch >= self.expected:
@@ -192,7 +213,7 @@ class Replay:
         return self.corrupt(
             file.name,
             offset,
-            f"a batch{length} is damaged that was on disk whole once: later batches say so. Nothing was "
+            f"a batch{length} is damaged that was on disk whole once: later batches or a mark say so. Nothing was "
             "changed. Restore the file from a copy; or set damaged_journal_policy = 'quarantine' "
             "in [store] to keep a copy of the damaged part, take it out, and serve the rest",
         )
