@@ -386,3 +386,23 @@ def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
     metadata.close()
     with pytest.raises(MetadataError):
         LmdbMetadata(tmp_path).load(no_progress)
+
+
+@pytest.mark.parametrize("bit", range(1, 7))
+@pytest.mark.parametrize("table", [*TABLES])
+def test_a_wrong_bit_in_what_lmdb_knows_of_a_table_is_noticed(
+    tmp_path: Path, table: str, bit: int
+) -> None:
+    """Else LMDB would end the process when it writes there: *dupsort* needs what was never made."""
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save(everything().take_changes(), state())
+    metadata.close()
+    path = tmp_path / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at = data.find(table.encode())
+    while at >= 0:  # the name, and behind it MDB_db: padding, flags, …
+        data[at + len(table) + 4] ^= 1 << bit
+        at = data.find(table.encode(), at + 1)
+    path.write_bytes(data)
+    with pytest.raises(MetadataError):
+        LmdbMetadata(tmp_path).load(no_progress)

@@ -19,7 +19,7 @@ import msgspec
 
 from tidegate_store_journal.bodies.large import LargeFiles
 from tidegate_store_journal.checkpoint.bindings import Bindings, Mark
-from tidegate_store_journal.checkpoint.live import LiveList, split_blocks
+from tidegate_store_journal.checkpoint.live import LiveList, rows_in
 from tidegate_store_journal.checkpoint.metadata import (
     METADATA_VERSION,
     Metadata,
@@ -105,10 +105,9 @@ class Checkpointer:
         Returns: data files put away. Raises: OSError; StoreError when the journal cannot be synced.
         """
         async with self._lock:
-            if cleanup:
-                # What lives in files that the dead ones speak of is written down.
-                await self.rows.of_files(lambda: self._to_write_down(self._find_dead()))
-            work = self._begin(cleanup=cleanup, clean=clean, force=force)
+            dead = self._find_dead() if cleanup else []
+            lives = await self._live_lists(dead)
+            work = self._begin(dead, lives, is_asked=clean or force, clean=clean)
             loose = self._index.large.take_loose()
             if work is None:
                 await self._sweep(loose)
@@ -145,12 +144,12 @@ class Checkpointer:
         if self._large is not None:
             await self._large.sweep(loose)
 
-    def _begin(self, *, cleanup: bool, clean: bool, force: bool) -> _Work | None:
+    def _begin(
+        self, dead: list[DataFile], lives: dict[int, LiveList], *, is_asked: bool, clean: bool
+    ) -> _Work | None:
         index = self._index
-        dead = self._find_dead() if cleanup else []
         if not (
-            clean
-            or force
+            is_asked
             or dead
             or self._unsaved is not None
             or index.batch != self._saved_batch
@@ -175,8 +174,7 @@ class Checkpointer:
                 bindings.mark.floor_released,
             )
             is_released = mark.ack_released == bindings.mark.ack_released
-            must_carry = dead or changes.small or bindings.must_carry or self._needs_all_lives
-            if not must_carry and is_released:
+            if not (dead or lives or changes.small or bindings.must_carry) and is_released:
                 mark = None
         tail_file = self._tail.file
         state = MetadataState(
@@ -191,9 +189,6 @@ class Checkpointer:
             changes.ack_last,
             changes.ack_released,
         )
-        lives: dict[int, LiveList] = {}
-        if self._bindings is not None:
-            lives = self._live_lists(self._to_write_down(dead))
         return _Work(changes, state, mark, lives, dead)
 
     @property
@@ -231,18 +226,26 @@ class Checkpointer:
                 dead.append(file)
         return dead
 
-    def _live_lists(self, file_ids: set[int]) -> dict[int, LiveList]:
+    async def _live_lists(self, dead: list[DataFile]) -> dict[int, LiveList]:
+        """What lives in files that *dead* ones speak of. Each list is as of another batch."""
+        lives: dict[int, LiveList] = {}
+        if self._bindings is not None:
+            await self.rows.of_files(lambda: self._to_write_down(dead))
+            for file_id in sorted(self._to_write_down(dead)):
+                lives[file_id] = self._live_list(file_id)
+                await asyncio.sleep(0)
+        return lives
+
+    def _live_list(self, file_id: int) -> LiveList:
         index = self._index
-        rows = split_blocks(index.log.blocks_of(file_ids), index.log.released, frozenset(file_ids))
-        return {
-            file_id: LiveList(
-                index.batch,
-                dict(index.living_in(file_id)),
-                rows[file_id],
-                self._places_in(file_id),
-            )
-            for file_id in sorted(file_ids)
-        }
+        rows = rows_in(file_id, index.log.blocks_of((file_id,)), index.log.released)
+        places: dict[int, int] = {}
+        if file_id in self._files.elsewhere.staying():
+            # Its records do not say which of them count, so the list says where those are.
+            for list_id in index.lists_in(file_id):
+                for piece in index.lists[list_id].pieces_in(file_id):
+                    places.update(piece)
+        return LiveList(index.batch, dict(index.living_in(file_id)), rows, places)
 
     def _to_write_down(self, dead: list[DataFile]) -> set[int]:
         """Living files that acknowledgements in *dead* speak of, and all in directories that do not
@@ -268,17 +271,6 @@ class Checkpointer:
             for file_id in spoken - {file.file_id for file in dead}
             if file_id in staying or (file_id in files and files[file_id].references)
         }
-
-    def _places_in(self, file_id: int) -> dict[int, int]:
-        """Where the pending messages in a file of a destination's directory are: its records do
-        not say which of them count."""
-        if file_id not in self._files.elsewhere.staying():
-            return {}
-        places: dict[int, int] = {}
-        for list_id in self._index.lists_in(file_id):
-            for piece in self._index.lists[list_id].pieces_in(file_id):
-                places.update(piece)
-        return places
 
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""

@@ -248,7 +248,14 @@ class LmdbMetadata(Metadata):
             raise MetadataError(f"{path}: {problems[0]}")
 
     def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
-        """Also takes over the counters."""
+        """Also takes over the counters, and refuses tables of a kind that we never make.
+
+        LMDB believes what it once wrote down of a table: with a wrong bit there it sorts by another
+        order, or ends the process when something is written.
+        """
+        for name, database in self._open.items():
+            if any(database.flags(transaction).values()):
+                raise MetadataError(f"{self._directory}: table {name} is damaged")
         value = self._meta(transaction, _STATE_KEY)
         if value is None:
             return None
