@@ -204,6 +204,11 @@ class LmdbMetadata(Metadata):
                 name: environment.open_db(name.encode(), create=not self._read_only)
                 for name in [table.name for table in (META, *TABLES)]
             }
+            # LMDB believes what it once wrote down of a table: with a wrong bit there it sorts by
+            # another order, or ends the process when something is written.
+            if any(any(database.flags().values()) for database in self._open.values()):
+                environment.close()
+                raise lmdb.CorruptedError("a table is of a kind that was never made")
             self._environment = environment
             self._map_bytes = environment.info()["map_size"]
         return self._environment
@@ -248,14 +253,7 @@ class LmdbMetadata(Metadata):
             raise MetadataError(f"{path}: {problems[0]}")
 
     def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
-        """Also takes over the counters, and refuses tables of a kind that we never make.
-
-        LMDB believes what it once wrote down of a table: with a wrong bit there it sorts by another
-        order, or ends the process when something is written.
-        """
-        for name, database in self._open.items():
-            if any(database.flags(transaction).values()):
-                raise MetadataError(f"{self._directory}: table {name} is damaged")
+        """Also takes over the counters."""
         value = self._meta(transaction, _STATE_KEY)
         if value is None:
             return None
