@@ -543,7 +543,7 @@ class JournalStore:
         if found.report.name or (found.rebuilt and options.ignore_missing_journalfiles):
             await self._losses.adopt()
         if found.report.name and not found.rebuilt:
-            await self._checkpointer.write_down_all_that_lives()
+            await self._checkpointer.run(force=True, all_lives=True)
         self._say_what_was_found(found)
         await self._remove_temporary_subscriptions()
         await room.look()

@@ -406,3 +406,13 @@ def test_a_wrong_bit_in_what_lmdb_knows_of_a_table_is_noticed(
     path.write_bytes(data)
     with pytest.raises(MetadataError):
         LmdbMetadata(tmp_path).load(no_progress)
+
+
+@pytest.mark.parametrize("offset", [44, 92, 4096 + 44, 4096 + 92])
+def test_a_wrong_bit_in_the_flags_of_a_meta_page_is_noticed(saved: Path, offset: int) -> None:
+    path = saved / "data.mdb"
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(MetadataError):
+        LmdbMetadata(saved).load(no_progress)

@@ -92,21 +92,28 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsaved: Changes | None = None  # of checkpoints that failed
         self._bindings = bindings
-        self._needs_all_lives = bindings is not None and bindings.must_carry
         self.rows = Rows(index.log, metadata, executor)
         self._saved_batch = -1
         self._saved_released = index.log.released
 
-    async def run(self, *, cleanup: bool = False, clean: bool = False, force: bool = False) -> int:
+    async def run(
+        self,
+        *,
+        cleanup: bool = False,
+        clean: bool = False,
+        force: bool = False,
+        all_lives: bool = False,
+    ) -> int:
         """Write a checkpoint if anything changed, and put dead files away when *cleanup*.
 
         *clean*: the store is being closed; nothing is written after this. *force*: write one even
-        when nothing changed.
+        when nothing changed. *all_lives*: with a live list for every file: acknowledgements are lost,
+        and only the index knows of them; a rebuild would bring back messages that were consumed.
         Returns: data files put away. Raises: OSError; StoreError when the journal cannot be synced.
         """
         async with self._lock:
             dead = self._find_dead() if cleanup else []
-            lives = await self._live_lists(dead)
+            lives = await self._live_lists(dead, all_lives=all_lives)
             work = self._begin(dead, lives, is_asked=clean or force, clean=clean)
             loose = self._index.large.take_loose()
             if work is None:
@@ -117,7 +124,6 @@ class Checkpointer:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._write, work)
             self._unsaved = None
-            self._needs_all_lives = False
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
@@ -196,15 +202,6 @@ class Checkpointer:
         """Rows of the acknowledged log up to this one are released on disk, too."""
         return self._saved_released
 
-    async def write_down_all_that_lives(self) -> None:
-        """A live list for every file: acknowledgements are lost, and only the index knows of them.
-
-        Else a rebuild would bring back messages that were consumed. The acknowledged log must be in
-        memory. Raises: OSError, StoreError.
-        """
-        self._needs_all_lives = True
-        await self.run(force=True)
-
     def has_dead(self) -> bool:
         """A cleanup would put a file away, unless somebody reads from it."""
         return any(file.readers == 0 for file in self._dead_of_journal()[:1])
@@ -226,12 +223,13 @@ class Checkpointer:
                 dead.append(file)
         return dead
 
-    async def _live_lists(self, dead: list[DataFile]) -> dict[int, LiveList]:
+    async def _live_lists(self, dead: list[DataFile], *, all_lives: bool) -> dict[int, LiveList]:
         """What lives in files that *dead* ones speak of. Each list is as of another batch."""
         lives: dict[int, LiveList] = {}
         if self._bindings is not None:
-            await self.rows.of_files(lambda: self._to_write_down(dead))
-            for file_id in sorted(self._to_write_down(dead)):
+            wanted = self._all_files if all_lives or self._bindings.must_carry else self._spoken
+            await self.rows.of_files(lambda: wanted(dead))
+            for file_id in sorted(wanted(dead)):
                 lives[file_id] = self._live_list(file_id)
                 await asyncio.sleep(0)
         return lives
@@ -247,7 +245,12 @@ class Checkpointer:
                     places.update(piece)
         return LiveList(index.batch, dict(index.living_in(file_id)), rows, places)
 
-    def _to_write_down(self, dead: list[DataFile]) -> set[int]:
+    def _all_files(self, _dead: list[DataFile]) -> set[int]:
+        staying = self._files.elsewhere.staying()
+        used = {file.file_id for file in self._files.used()}
+        return used | {file_id for file_id in self._index.files if file_id in staying}
+
+    def _spoken(self, dead: list[DataFile]) -> set[int]:
         """Living files that acknowledgements in *dead* speak of, and all in directories that do not
         go: references to those may be in older files than what says that nothing of them lives.
 
@@ -256,8 +259,6 @@ class Checkpointer:
         files = self._index.files
         staying = self._files.elsewhere.staying()
         used = self._files.used()
-        if self._needs_all_lives:
-            return {file.file_id for file in used} | {key for key in files if key in staying}
         lives = self._bindings.lives if self._bindings is not None else {}
         begins = {file.file_id: after.first_batch for file, after in itertools.pairwise(used)}
         spoken: set[int] = set()

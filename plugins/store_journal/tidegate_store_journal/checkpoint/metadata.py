@@ -240,7 +240,7 @@ class LmdbMetadata(Metadata):
 
     def _verify(self) -> None:
         path = self._directory / "data.mdb"
-        if path.stat().st_size > _VERIFY_BYTES_MAX and not _is_cut_off(path):
+        if not _is_cut_off(path) and path.stat().st_size > _VERIFY_BYTES_MAX:
             return
         try:
             problems = cast(
@@ -455,25 +455,30 @@ def read_counters(directory: Path) -> MetadataCounters:
 
 _OVER_QUOTA: Final = os.strerror(errno.EDQUOT)
 
-#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.
-_META_PAGE: Final = struct.Struct("<40xI92xQQ")
+#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, flags of the tables of free
+#: pages and of tables, last page, transaction id.
+_META_PAGE: Final = struct.Struct("<40xIH46xH42xQQ")
+#: The table of free pages has numbers as keys.
+_FLAGS: Final = (8, 0)
 
 
 def _is_cut_off(path: Path) -> bool:
     """The file ends before its last page: reading there through the map would be SIGBUS.
 
     A file may end early legally (free pages at the end were never written), so this only asks for
-    a closer look.
+    a closer look. Raises: MetadataError: with a wrong bit in these flags LMDB ends the process when
+    something is written.
     """
+    ends: dict[int, int] = {}
+    offset = 0
     with path.open("rb") as file:
-        first = file.read(_META_PAGE.size)
-        if len(first) < _META_PAGE.size:
-            return True
-        page_bytes, last_page, transaction_id = _META_PAGE.unpack(first)
-        file.seek(page_bytes)
-        second = file.read(_META_PAGE.size)
-        if len(second) < _META_PAGE.size:
-            return True
-        _, other_last_page, other_id = _META_PAGE.unpack(second)
-        last = other_last_page if other_id > transaction_id else last_page
-        return path.stat().st_size < (last + 1) * page_bytes
+        for _ in range(2):
+            file.seek(offset)
+            page = file.read(_META_PAGE.size)
+            if len(page) < _META_PAGE.size:
+                return True
+            offset, *flags, last_page, transaction_id = _META_PAGE.unpack(page)
+            if tuple(flags) != _FLAGS:
+                raise MetadataError(f"{path}: a meta page is damaged")
+            ends[transaction_id] = (last_page + 1) * offset
+        return path.stat().st_size < ends[max(ends)]
