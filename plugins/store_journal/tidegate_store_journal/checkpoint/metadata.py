@@ -240,7 +240,8 @@ class LmdbMetadata(Metadata):
 
     def _verify(self) -> None:
         path = self._directory / "data.mdb"
-        if not _is_cut_off(path) and path.stat().st_size > _VERIFY_BYTES_MAX:
+        is_plausible = _is_plausible(path)
+        if path.stat().st_size > _VERIFY_BYTES_MAX and is_plausible:
             return
         try:
             problems = cast(
@@ -455,30 +456,30 @@ def read_counters(directory: Path) -> MetadataCounters:
 
 _OVER_QUOTA: Final = os.strerror(errno.EDQUOT)
 
-#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, flags of the tables of free
-#: pages and of tables, last page, transaction id.
+#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size; flags of its tree of free pages and of
+#: its main tree; last page; transaction id.
 _META_PAGE: Final = struct.Struct("<40xIH46xH42xQQ")
-#: The table of free pages has numbers as keys.
-_FLAGS: Final = (8, 0)
+#: MDB_INTEGERKEY for the free pages. With a wrong one LMDB ends the process when it takes a page.
+_META_FLAGS: Final = (8, 0)
 
 
-def _is_cut_off(path: Path) -> bool:
-    """The file ends before its last page: reading there through the map would be SIGBUS.
+def _is_plausible(path: Path) -> bool:
+    """The file reaches up to its last page: reading there through the map would be SIGBUS.
 
-    A file may end early legally (free pages at the end were never written), so this only asks for
-    a closer look. Raises: MetadataError: with a wrong bit in these flags LMDB ends the process when
-    something is written.
+    A file may end early legally (free pages at the end were never written), so when it does not this
+    only asks for a closer look. Raises: MetadataError, OSError.
     """
-    ends: dict[int, int] = {}
-    offset = 0
     with path.open("rb") as file:
-        for _ in range(2):
-            file.seek(offset)
-            page = file.read(_META_PAGE.size)
-            if len(page) < _META_PAGE.size:
-                return True
-            offset, *flags, last_page, transaction_id = _META_PAGE.unpack(page)
-            if tuple(flags) != _FLAGS:
-                raise MetadataError(f"{path}: a meta page is damaged")
-            ends[transaction_id] = (last_page + 1) * offset
-        return path.stat().st_size < ends[max(ends)]
+        first = file.read(_META_PAGE.size)
+        if len(first) < _META_PAGE.size:
+            return False
+        page_bytes = _META_PAGE.unpack(first)[0]
+        file.seek(page_bytes)
+        second = file.read(_META_PAGE.size)
+        if len(second) < _META_PAGE.size:
+            return False
+    metas = (_META_PAGE.unpack(first), _META_PAGE.unpack(second))
+    _, *flags, last_page, _ = max(metas, key=lambda meta: meta[-1])
+    if tuple(flags) != _META_FLAGS:
+        raise MetadataError(f"{path}: wrong flags in the meta page")
+    return path.stat().st_size >= (last_page + 1) * page_bytes

@@ -90,11 +90,9 @@ def _find(
             ]
             if found:
                 lost.lists.setdefault(list_id, []).extend(found)
-        for block in index.log.blocks_of((file_id,)):
-            rows = zip(block.sequences, block.locations, strict=True)
-            for row, (sequence, place) in enumerate(rows, block.first):
-                is_there = place >> _format.FILE_SHIFT == file_id and row > index.log.released
-                if is_there and is_lost(sequence, place):
+        for rows in index.log.rows_in(file_id):
+            for row, sequence, place in rows:
+                if is_lost(sequence, place):
                     lost.rows_through = max(lost.rows_through, row)
     return lost
 

@@ -68,6 +68,8 @@ class Recovered:
         tail_file, tail_offset: where the next batch goes; None for an empty journal.
         clean: the store had been closed properly (or did not exist).
         rebuilt: the metadata store was not used and holds nothing.
+        is_settled: the checkpoint on disk is not *clean*, and what was replayed may be replayed again:
+            nothing has to be written before the store is used.
         replayed: operations; repaired_bytes, notes: see RecoveryReport.
         lost: what is pending although its bytes are gone: to be dropped by the next batch.
         report: what was lost, written already as far as it is known.
@@ -85,6 +87,7 @@ class Recovered:
     tail_offset: int
     clean: bool
     rebuilt: bool
+    is_settled: bool
     replayed: int
     repaired_bytes: int
     notes: list[str]
@@ -217,6 +220,8 @@ def _recover(
         tail_offset=replay.tail_offset,
         clean=clean and repaired == 0,
         rebuilt=loaded is None,
+        is_settled=loaded is not None
+        and not (loaded.state.clean or any(lost) or bindings.is_damaged or report.name),
         replayed=replay.replayed,
         repaired_bytes=repaired,
         notes=replay.notes,
@@ -235,7 +240,7 @@ def _goes_on(policy: RecoveryPolicy) -> bool:
 def check_bindings(
     replay: Replay, bindings: BindingsFound, store_id: str, loaded: Loaded | None, *, goes_on: bool
 ) -> None:
-    """The bindings journal is of this store and goes as far as it must.
+    """The bindings journal is of this store and goes as far as it must; behind a rebuild, if any.
 
     Raises: CorruptRecordError; with *goes_on* there is a note instead when it ends too early.
     """
@@ -246,13 +251,12 @@ def check_bindings(
         is_whole = loaded.state.bindings <= bindings.batch
     else:
         # Data files were put away only after a carry that said everything that was in them.
-        first = min((file.first_batch for file in replay.files), default=1)
-        is_whole = first <= bindings.mark.batch + 1
+        is_whole = replay.unsaid_batch <= bindings.mark.batch
     if is_whole:
         return
     problem = (
         f"the bindings journal ends with batch {bindings.mark.batch} of the journal, and there was "
-        "more, or older data files are missing: destinations, subscriptions, sessions or retained "
+        "more, or data files are missing: destinations, subscriptions, sessions or retained "
         "messages are lost"
     )
     if not goes_on:
