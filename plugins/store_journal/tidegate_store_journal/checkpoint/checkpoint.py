@@ -179,8 +179,9 @@ class Checkpointer:
                 bindings.mark.floor_batch,
                 bindings.mark.floor_released,
             )
-            is_released = mark.ack_released == bindings.mark.ack_released
-            if not (dead or lives or changes.small or bindings.must_carry) and is_released:
+            # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
+            is_new = msgspec.structs.replace(mark, oldest=bindings.mark.oldest) != bindings.mark
+            if not (is_new or dead or lives or changes.small or bindings.must_carry):
                 mark = None
         tail_file = self._tail.file
         state = MetadataState(
@@ -196,11 +197,6 @@ class Checkpointer:
             changes.ack_released,
         )
         return _Work(changes, state, mark, lives, dead)
-
-    @property
-    def saved_released(self) -> int:
-        """Rows of the acknowledged log up to this one are released on disk, too."""
-        return self._saved_released
 
     def has_dead(self) -> bool:
         """A cleanup would put a file away, unless somebody reads from it."""
@@ -248,7 +244,7 @@ class Checkpointer:
     def _all_files(self, _dead: list[DataFile]) -> set[int]:
         staying = self._files.elsewhere.staying()
         used = {file.file_id for file in self._files.used()}
-        return used | {file_id for file_id in self._index.files if file_id in staying}
+        return used.union(staying).intersection(self._index.files)
 
     def _spoken(self, dead: list[DataFile]) -> set[int]:
         """Living files that acknowledgements in *dead* speak of, and all in directories that do not

@@ -6,8 +6,8 @@ A message with several references is *shared*: its bytes count once, and go with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from tidegate_store_journal.index.acklog import AckBlock, AckLog
 from tidegate_store_journal.index.largereferences import LargeReferences
@@ -52,6 +52,15 @@ class FileUse:
         self.speaks_of_stored = 0  # size of speaks_of at the last checkpoint
 
 
+class Held(NamedTuple):
+    """A reference to a message. Attributes: pending_list: of whom; 0: the acknowledged log, *row* of it."""
+
+    location: int
+    sequence: int
+    pending_list: int
+    row: int = 0
+
+
 class References:
     """The counting half of :class:`~tidegate_store_journal.index.index.Index`.
 
@@ -80,6 +89,16 @@ class References:
             use = self.files[file_id] = FileUse()
         return use
 
+    def live_bytes(self, file_id: int) -> int:
+        """Bytes of the records in a data file that something refers to."""
+        use = self.files.get(file_id)
+        return use.live_bytes if use is not None else 0
+
+    def references_to(self, file_id: int) -> int:
+        """List entries and rows of the acknowledged log whose message is in a data file."""
+        use = self.files.get(file_id)
+        return use.references if use is not None else 0
+
     def forget_file(self, file_id: int) -> None:
         """The data file is gone."""
         self.files.pop(file_id, None)
@@ -91,6 +110,16 @@ class References:
         if pending is None:
             pending = self.lists[list_id] = PendingList()
         return pending
+
+    def held_in(self, file_id: int) -> Iterator[Held]:
+        """Every reference to messages in a data file; rows of the log only of those in memory."""
+        for list_id, pending in self.lists.items():
+            for piece in pending.pieces_in(file_id):
+                for sequence, place in piece:
+                    yield Held(place, sequence, list_id)
+        for rows in self.log.rows_in(file_id):
+            for row, sequence, place in rows:
+                yield Held(place, sequence, 0, row)
 
     def recount(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:
         """Count references anew from what is in the lists and in *blocks* (at start).
