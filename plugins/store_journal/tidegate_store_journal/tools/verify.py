@@ -129,7 +129,7 @@ class _Pass:
 
     def run(self, batch: int | None) -> None:
         """*batch*: number of one that a checkpoint had on disk before; None: it cannot be read."""
-        seen = self._look() if batch is not None else None
+        seen = self._look(rebuilt=batch is None)
         self._data_files(batch or 0, seen)
         self._bindings()
         if seen is not None:
@@ -141,10 +141,13 @@ class _Pass:
             self._bodies(seen.index.large.bodies)
             self._compare(seen)
 
-    def _look(self) -> Look | None:
-        """What the checkpoint and the journal behind it refer to; None: that cannot be told."""
+    def _look(self, *, rebuilt: bool) -> Look | None:
+        """What the checkpoint and the journal behind it refer to; None: that cannot be told.
+
+        *rebuilt*: without the checkpoint; reading a damaged one could end the process.
+        """
         try:
-            return look(self._directory)
+            return look(self._directory, rebuilt=rebuilt)
         except CorruptRecordError as error:
             place, _, offset = error.location.rpartition(" at offset ")
             name = Path(place or error.location).name
