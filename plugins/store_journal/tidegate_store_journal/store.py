@@ -63,7 +63,7 @@ from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, FilePolicy
 from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
-from tidegate_store_journal.log.memory import LimitedMemoryStorage
+from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
 from tidegate_store_journal.options import (
@@ -143,7 +143,7 @@ class JournalStore:
             if context.persistent:
                 storage = open_directory(options, directory)
             else:
-                storage = LimitedMemoryStorage(options.memory_limit)
+                storage = MemoryStorage(options.memory_limit)
                 self._warning = (
                     "persistent=false: nothing survives the end of this gateway memory_limit="
                     + storage.limit

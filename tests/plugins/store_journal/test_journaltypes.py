@@ -29,8 +29,8 @@ from journal_kit import (
 from tidegate.spi import Durability, SyncedFor, WriteBatch
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.mapped import MappedStorage
+from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.log.storage import MemoryStorage
 from tidegate_store_journal.write.journaltypes import make_writer, open_directory
 from tidegate_store_journal.write.ringwriter import RingWriter
 from tidegate_store_journal.write.writer import Writer

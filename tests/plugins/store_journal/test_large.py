@@ -43,8 +43,9 @@ from tidegate_store_journal.index.acklog import ROW_BYTES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import DATA_OFFSET
+from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.records import large_body_of
-from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
+from tidegate_store_journal.log.storage import DirectoryStorage
 from tidegate_store_journal.write.encode import encode_batch
 
 SIZE = 300 * KB

@@ -42,7 +42,7 @@ from tidegate_store_journal.bodies.directory import (
     job_in_new_file,
     job_in_place,
 )
-from tidegate_store_journal.bodies.folders import Found, covers, folder_name, folders_of
+from tidegate_store_journal.bodies.folders import Folders, Found, covers, folder_name
 from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
@@ -127,7 +127,7 @@ class Series:
         self._report_full = report_full
         self._fail = fail
         self._pool = ThreadPoolExecutor(_THREADS, "tidegate-journal-directories")
-        self._folders = folders_of(storage)
+        self._folders = Folders(storage)
         self._by_id = found.files
         self._names: dict[str, str] = {}  # of directories, by destination; "" for none
         self._unsynced: dict[int, DataFile] = {}

@@ -42,7 +42,7 @@ _DATA_PREFIX: Final = "journal-"
 
 
 class MappedFile:
-    """A data file of :class:`MappedStorage`: *file*, to which short writes are copies into a mapping.
+    """A :class:`File` of :class:`MappedStorage`: *file*, to which short writes are copies into a mapping.
 
     *window_bytes* are mapped at a time.
     """
@@ -64,7 +64,6 @@ class MappedFile:
         return self._window is not None
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        """See File."""
         length = sum(map(len, buffers))
         window = self._window_for(offset, length) if length <= COPY_BYTES_MAX else None
         if window is None:
@@ -97,11 +96,9 @@ class MappedFile:
 
     @property
     def length(self) -> int:
-        """See File."""
         return self._file.length
 
     def close(self) -> None:
-        """See File."""
         if self._window is not None:
             self._window.close()
             self._window = None
@@ -121,7 +118,6 @@ class MappedStorage(DirectoryStorage):
     """A directory whose data files are written through mappings."""
 
     def open(self, name: str, *, create: bool = False) -> File:
-        """See Storage."""
         return with_mapping(name, DirectoryFile(self.open_fd(name, create=create)))
 
 

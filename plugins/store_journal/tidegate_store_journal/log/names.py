@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate_store_journal.log.format import DATA_NAME, JOURNAL, SERIES
-from tidegate_store_journal.log.storage import DirectoryStorage, make_directory
+from tidegate_store_journal.log.storage import DirectoryStorage, make_directory, sync_path
 
 _OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free|live)(.*)")
 _MARKER: Final = "index-store-state"
@@ -139,7 +139,6 @@ class NamedStorage(DirectoryStorage):
         return own
 
     def lock(self, owner: str) -> None:
-        """See :class:`Storage`."""
         super().lock(owner)
         for folder in sorted(self._naming.folders()):
             make_directory(self._root / folder)
@@ -185,14 +184,12 @@ class NamedStorage(DirectoryStorage):
         return self._naming.path_of(name) if path is None else path
 
     def open_fd(self, name: str, *, create: bool = False) -> int:
-        """See DirectoryStorage."""
         path = self.path_of(name)
         fd = super().open_fd(path, create=create)
         self._paths[name] = path
         return fd
 
     def rename(self, old: str, new: str) -> None:
-        """See :class:`Storage`."""
         source = self.path_of(old)
         folder, slash, name = new.rpartition("/")
         if slash:
@@ -204,18 +201,15 @@ class NamedStorage(DirectoryStorage):
         self._paths.pop(old, None)
 
     def unlink(self, name: str) -> None:
-        """See :class:`Storage`."""
         super().unlink(self.path_of(name))
         self._paths.pop(name, None)
 
     def sync_directory(self) -> None:
-        """See :class:`Storage`."""
         super().sync_directory()
         for folder in sorted(self._folders()):
-            _sync_directory(self._root / folder)
+            sync_path(self._root / folder)
 
     def describe(self, name: str) -> str:
-        """See :class:`Storage`."""
         return str(self._root / self.path_of(name)) if name else str(self._root)
 
 
@@ -239,11 +233,3 @@ def holds_journal(directory: Path) -> bool:
         return False
     names = NamedStorage(directory).list()
     return any(DATA_NAME.fullmatch(name) for name in names)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreIOError
-from tidegate_store_journal.bodies.folders import find_files, folders_of
+from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.names import NamedStorage
@@ -119,7 +119,7 @@ def _read(
         names = replay.storage.list()
     except OSError as error:
         raise StoreIOError(f"cannot read the journal in {directory}: {error}") from error
-    replay.elsewhere = find_files(folders_of(replay.storage), removes=False)
+    replay.elsewhere = find_files(Folders(replay.storage), removes=False)
     store_id = open_files(replay, names)
     if not store_id:
         raise StoreIOError(f"there is no journal in {directory}")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tidegate_store_journal.log.mapped import MappedStorage, map_directory
+from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage
-from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage, Storage
+from tidegate_store_journal.log.storage import DirectoryStorage, Storage
 from tidegate_store_journal.options import (
     ALWAYS,
     ASYNCIO,
