@@ -76,6 +76,7 @@ class Folders:
         """One that is there."""
         if isinstance(self._storage, FolderStorage):
             return self._storage.folder(f"{FOLDERS_NAME}|{name}")
+        assert isinstance(self._storage, DirectoryStorage)
         return DirectoryStorage(self._root / name)
 
     def make(self, name: str) -> Folder:

@@ -39,8 +39,6 @@ from tidegate_store_journal.bodies.directory import (
     Item,
     Job,
     carry_out,
-    job_in_new_file,
-    job_in_place,
 )
 from tidegate_store_journal.bodies.folders import Folders, Found, covers, folder_name
 from tidegate_store_journal.index.effects import AddReference
@@ -272,11 +270,11 @@ class Series:
         spot = directory.spots.get(key)
         length = self.policy.file_length
         if spot is not None and spot.end + size <= length:
-            job = job_in_place(directory, key)
+            job = Job(directory, key, spot)
         else:
             if not directory.pool and self._dead_bytes(directory) * 2 >= length:
                 await self._get_back()
-            job = job_in_new_file(
+            job = Job.in_new_file(
                 directory,
                 key,
                 store_id=self._store_id,
