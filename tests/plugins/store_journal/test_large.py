@@ -1059,7 +1059,7 @@ async def test_a_body_that_leaves_memory_while_it_is_read_is_checked_all_the_sam
     body = await upload(store)
     reader = bodies_of(store).open(body)
     begin = await reader.read(70 * KB) + await reader.read(70 * KB)
-    bodies_of(store).give_up_place(body.id)
+    bodies_of(store).recent.drop(body.id)
     if damaged is not None:
         path = tmp_path / "journal" / "large-messages" / file_name_of(body.id)
         with path.open("r+b") as file:

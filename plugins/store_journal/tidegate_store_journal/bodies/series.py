@@ -116,7 +116,6 @@ class Series:
         #: By how much directories grew since somebody looked at their bound, and who looks.
         self.grown_bytes = 0
         self.keep_bound: Callable[[], Awaitable[None]] | None = None
-        self._storage = storage
         self._files = files
         self._index = index
         self._store_id = store_id
@@ -424,7 +423,7 @@ class Series:
                 kept.append((free, 0 if is_emptied else file.length))
             self.forget(file)
         await asyncio.get_running_loop().run_in_executor(
-            self._pool, _put_away, directory.home, self._storage, files, dict(kept)
+            self._pool, _put_away, directory.home, files, dict(kept)
         )
         directory.pool += kept
 
@@ -491,10 +490,8 @@ def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
     return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes
 
 
-def _put_away(
-    home: Folder, storage: Storage, files: Sequence[DataFile], kept: dict[str, int]
-) -> None:
-    """In a thread. The live list goes last: without it, what it leaves out would be back."""
+def _put_away(home: Folder, files: Sequence[DataFile], kept: dict[str, int]) -> None:
+    """In a thread."""
     for file in files:
         free = _format.free_name(file.file_id)
         if free in kept:
@@ -504,8 +501,6 @@ def _put_away(
         else:
             home.unlink(file.name)
     home.sync_directory()
-    for file in files:
-        storage.unlink(_format.live_name(file.file_id))
 
 
 def _delete(home: Folder, names: Sequence[str]) -> None:

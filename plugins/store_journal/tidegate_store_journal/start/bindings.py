@@ -9,6 +9,7 @@ import msgspec
 
 from tidegate.spi import CorruptRecordError
 from tidegate_store_journal.checkpoint.bindings import BindingsFile, BindingsFound, Mark
+from tidegate_store_journal.checkpoint.live import LiveList
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
@@ -176,6 +177,12 @@ class _Reader:
         try:
             for record, at in self._segment:
                 size = RECORD_HEADER_BYTES + len(record.payload)
+                if record.type == _format.LIVE:
+                    file_id = record.sequence
+                    self.found.lives[file_id] = record.pending_list, record.payload
+                    places.pop((LiveList, file_id), None)
+                    places[LiveList, file_id] = at << 32 | size
+                    continue
                 index.apply_small(decode_operation(record), size)
                 for key, count in index.changed.items():
                     places.pop(key, None)

@@ -32,9 +32,8 @@ from tidegate_store_journal.start.rebuild import rebuild
 from tidegate_store_journal.start.replay import Progress, Replay
 
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
-_LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
 _TEMPORARY_NAME: Final = re.compile(
-    r"((journal|bindings)-\d{10}\.(data|free|live)(\.\d+\.damaged)?|index-store-state"
+    r"((journal|bindings)-\d{10}\.(data|free)(\.\d+\.damaged)?|index-store-state"
     r"|damage-\d+\.report)\.tmp"
 )
 #: Progress is told at most so often; a batch takes microseconds.
@@ -106,7 +105,7 @@ def recover(
     report = LossReport(storage)
     quarantine = Quarantine(storage, report)
     elsewhere = find_files(Folders(storage), removes=True)
-    _remove_leftovers(storage, elsewhere)
+    _remove_leftovers(storage)
     storage.sync_directory()  # names that the last process made may only be in memory so far
 
     def attempt() -> Recovered:
@@ -148,14 +147,11 @@ class _Seldom:
             self._progress(what, done, total)
 
 
-def _remove_leftovers(storage: Storage, elsewhere: Found) -> None:
+def _remove_leftovers(storage: Storage) -> None:
     """Of work that a crash cut off. Raises: OSError."""
-    names = {*storage.list(), *(file.name for file in elsewhere.files.values())}
-    for name in names:
+    for name in storage.list():
         if _TEMPORARY_NAME.fullmatch(name):
             storage.unlink(name)
-        elif (match := _LIVE_NAME.fullmatch(name)) and f"{match[1]}.data" not in names:
-            storage.unlink(name)  # its data file was deleted just before a crash
 
 
 def _known_batch(storage: Storage, metadata: Metadata) -> int:
@@ -178,22 +174,24 @@ def _recover(
     names = replay.storage.list()
     store_id = open_files(replay, names)
     bindings = read_bindings(replay.storage, names, replay.index, mends=policy.quarantines)
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    bindings.keep_lives(there | replay.elsewhere.files.keys())
     loaded = _load_metadata(replay, metadata, store_id, bindings, policy)
     store_id = store_id or bindings.store_id or (loaded.state.store_id if loaded else "")
     lost = Lost()
     if loaded is not None:
         missing = _missing_files(replay, loaded, policy, quarantine.gone)
         restore(replay, loaded)
-        replayed = replay.replay()
+        replay.replay()
         replay.index.settle()
         # Rows that sinks gave back before a checkpoint later than the one that was loaded, which was
         # cut off behind its carry or is lost: large bodies and records of them may be gone already.
         replay.index.release(bindings.mark.ack_released)
         lost = find_lost(replay.index, missing, quarantine.damages)
-        clean = loaded.state.clean and replayed == 0 and not lost
+        clean = loaded.state.clean and not replay.replayed and not lost
     else:
         clean = not replay.files and not replay.spares
-        replayed = rebuild(replay, bindings.mark)
+        rebuild(replay, bindings)
         missing = _missing_elsewhere(replay, policy)
         lost = find_lost(replay.index, missing, ())
     repaired = replay.end(trusted=clean)
@@ -226,7 +224,7 @@ def _recover(
         tail_offset=replay.tail_offset,
         clean=clean and repaired == 0,
         rebuilt=loaded is None,
-        replayed=replayed,
+        replayed=replay.replayed,
         repaired_bytes=repaired,
         notes=replay.notes,
         report=report,

@@ -6,7 +6,7 @@ Everything here blocks; nothing else touches the store meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
@@ -46,7 +46,7 @@ class Replay:
         unsynced: (sequence, location) of replayed messages there that were not synced before the
             batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
-        unproven: what was read and may not be on stable storage.
+        unproven: what was read and may not be on stable storage. replayed: operations.
     """
 
     def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
@@ -64,34 +64,54 @@ class Replay:
         self.tail: DataFile | None = None
         self.tail_offset = 0
         self.unproven = Unproven()
+        self.replayed = 0
 
-    def replay(self) -> int:
+    def replay(self) -> None:
         """Apply every batch behind the tail, which is behind the last one then.
 
-        Returns: operations. Raises: CorruptRecordError, OSError.
+        Raises: CorruptRecordError, OSError.
         """
-        replayed = 0
         first = self.tail
-        offset = self._boundary(first, self.tail_offset) if first else 0
+        offset = self._boundary(first, self.tail_offset) if first else DATA_OFFSET
         todo = self.files[self.files.index(first) :] if first else self.files
-        total = sum(file.length for file in todo)
+        for effects in self.effects(todo, offset, "replaying the journal"):
+            self._close_gap_in_log(effects)
+            self.index.apply(effects)
+
+    def effects(
+        self, files: Sequence[DataFile], offset: int, what: str, *, all_there: bool = False
+    ) -> Iterator[Effects]:
+        """Those of every batch that continues the journal, from *offset* of the first file on.
+
+        *what*: for the progress. *all_there*: these are all files, and what was in between is dead.
+        Raises: CorruptRecordError, OSError.
+        """
+        total = sum(file.length for file in files)
         done = 0
-        for file in todo:
-            if self.may_skip and file.first_batch > self.expected:
-                self.notes.append(
-                    f"Batches {self.expected} to {file.first_batch - 1} are missing; the journal "
-                    f"goes on in {file.name}."
-                )
+        for file in files:
+            if file.first_batch > self.expected and (all_there or self.may_skip):
+                if not all_there:
+                    self.notes.append(
+                        f"Batches {self.expected} to {file.first_batch - 1} are missing; the "
+                        f"journal goes on in {file.name}."
+                    )
                 self.expected = file.first_batch
-            for batch in self.batches(file, offset if file is first else DATA_OFFSET):
-                effects = self.decode(file, batch)
-                self._close_gap_in_log(effects)
-                self.index.apply(effects)
+            for batch in self._batches(file, offset):
+                effects = self._decode(file, batch)
+                yield effects
                 self.unsynced += effects.unsynced
-                replayed += batch.header.record_count
-                self.progress("replaying the journal", done + batch.begin, total)
+                self.replayed += batch.header.record_count
+                self.progress(what, done + batch.begin, total)
             done += file.length
-        return replayed
+            offset = DATA_OFFSET
+            if all_there and file is not files[-1]:
+                self._require_end(file)
+
+    def _require_end(self, file: DataFile) -> None:
+        """A file that is not the last one was synced whole, so nothing may follow its batches."""
+        offset = self.tail_offset if file is self.tail else DATA_OFFSET
+        if any(walk(file, offset, number=self.expected)):
+            raise self.damaged(file, offset)
 
     def _boundary(self, file: DataFile, offset: int) -> int:
         """Where batch *expected* is: a checkpoint may name a place that was made void since."""
@@ -103,7 +123,7 @@ class Replay:
                     return item.begin
         return offset
 
-    def batches(self, file: DataFile, offset: int) -> Iterator[Batch]:
+    def _batches(self, file: DataFile, offset: int) -> Iterator[Batch]:
         """Batches that continue the journal."""
         for batch in walk(file, offset, number=self.expected, searches=False):
             assert isinstance(batch, Batch)
@@ -113,7 +133,7 @@ class Replay:
             self.tail = file
             self.tail_offset = batch.next
 
-    def decode(self, file: DataFile, batch: Batch) -> Effects:
+    def _decode(self, file: DataFile, batch: Batch) -> Effects:
         """The effects of a batch. Raises: CorruptRecordError when a newer version wrote it."""
         try:
             return decode_batch(batch.payload, batch.header, file.file_id, batch.at)

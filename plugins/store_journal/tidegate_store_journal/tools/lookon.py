@@ -132,9 +132,11 @@ def _read(
     finally:
         metadata.close()
     bindings = read_bindings(replay.storage, names, replay.index, mends=False)
+    there = {file.file_id for file in (*replay.files, *replay.spares)}
+    bindings.keep_lives(there | replay.elsewhere.files.keys())
     if loaded is None:
         check_bindings(replay, bindings, store_id, None, goes_on=False)
-        rebuild(replay, bindings.mark)
+        rebuild(replay, bindings)
     else:
         check(replay, loaded, store_id)  # names the destinations of what is missing
         check_bindings(replay, bindings, store_id, loaded, goes_on=False)

@@ -21,10 +21,8 @@ from lmdb import verify as lmdb_verify
 from tidegate.spi import CorruptRecordError, LargeBody, Progress, StoreIOError
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import file_name_of, read_large
-from tidegate_store_journal.checkpoint.live import read_live_list
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file
 from tidegate_store_journal.log.format import (
     DATA_OFFSET,
@@ -244,15 +242,6 @@ class _Pass:
             problems = [item for item in self._bindings_problems() if item in problems]
         for name, offset, problem in problems:
             self._add(Damage(name, offset, f"{problem}. Restore the file from a copy"))
-        for name in data_names(self._storage):
-            file_id = int(name[8:18])
-            try:
-                live = read_live_list(self._storage, file_id)
-                if live is not None:
-                    live.blocks()
-            except FormatError as error:
-                text = f"{error}. Only a rebuild of the metadata would need it"
-                self._add(Damage(_format.live_name(file_id), 0, text))
 
     def _bindings_problems(self) -> list[tuple[str, int, str]]:
         names = self._storage.list()
