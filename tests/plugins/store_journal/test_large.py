@@ -1040,7 +1040,7 @@ async def test_readers_do_not_keep_a_body_in_memory(tmp_path: Path) -> None:
     """A client that does not read has one for each message that waits for it."""
     store, _ = await opened(tmp_path)
     body = await upload(store)
-    (first, *_) = bodies_of(store).recent.get(body.id) or ()
+    first = bodies_of(store).recent.get(body.id)[0]
     before = sys.getrefcount(first)
     readers = [bodies_of(store).open(body) for _ in range(10)]
     assert await readers[0].read(50 * KB) == content()[: 50 * KB]
