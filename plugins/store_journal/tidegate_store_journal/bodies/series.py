@@ -45,7 +45,7 @@ from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, Elsewhere
 from tidegate_store_journal.log.format import (
     ADD,
     BATCH_HEADER_BYTES,
@@ -91,7 +91,7 @@ class SeriesPolicy:
     sync_seconds: float
 
 
-class Series:
+class Series(Elsewhere):
     """See the module; it is between the store's surface and the appender, and ``Elsewhere``."""
 
     def __init__(
@@ -296,26 +296,16 @@ class Series:
         """Raises: OSError, when all have ended; what went well stays, and nothing refers to it."""
         loop = asyncio.get_running_loop()
         count = min(len(jobs), _THREADS)
-        for number, job in enumerate(jobs):
-            if not job.is_new_file:
-                try:
-                    self._files.borrow(job.file)
-                except OSError:
-                    for begun in jobs[:number]:
-                        if not begun.is_new_file:
-                            self._files.give_back(begun.file)
-                    raise
-        await asyncio.gather(
-            *(
-                loop.run_in_executor(
-                    self._pool, lambda part=jobs[begin::count]: carry_out(part, synced=synced)
+        with self._files.lent([job.file for job in jobs if not job.is_new_file]):
+            await asyncio.gather(
+                *(
+                    loop.run_in_executor(
+                        self._pool, lambda part=jobs[begin::count]: carry_out(part, synced=synced)
+                    )
+                    for begin in range(count)
                 )
-                for begin in range(count)
             )
-        )
         for job in jobs:
-            if not job.is_new_file:
-                self._files.give_back(job.file)
             if job.error is None:
                 self._took_place(job, synced=synced)
         self._files.close_surplus()
@@ -357,15 +347,14 @@ class Series:
         files, self._unsynced = list(self._unsynced.values()), {}
         loop = asyncio.get_running_loop()
         try:
-            handles = [self._files.borrow(file) for file in files]
+            with self._files.lent(files) as handles:
+                results = await asyncio.gather(
+                    *(loop.run_in_executor(self._pool, handle.datasync) for handle in handles),
+                    return_exceptions=True,
+                )
         except OSError as error:
             raise StoreIOError(f"a data file cannot be opened: {error}") from error
-        results = await asyncio.gather(
-            *(loop.run_in_executor(self._pool, handle.datasync) for handle in handles),
-            return_exceptions=True,
-        )
         for file, result in zip(files, results, strict=True):
-            self._files.give_back(file)
             if isinstance(result, BaseException):
                 self._fail(result)
                 raise StoreIOError(f"{file.home.describe(file.name)}: {result}") from result
@@ -467,9 +456,7 @@ class Series:
         """See Elsewhere. What is under way goes on to its end."""
         await self.until_idle()
         for file in self._by_id.values():
-            if file.handle is not None:
-                file.handle.close()
-                file.handle = None
+            file.close()
         if self.policy.cleans_up:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._pool, self._empty_pools)

@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final
 
 from tidegate_store_journal.log import format as _format
@@ -22,60 +23,44 @@ logger = logging.getLogger("tidegate.store.journal")
 _PAD_BYTES: Final = 1 << 20
 
 
+@dataclass(slots=True, eq=False)
 class DataFile:
     """One data file.
 
     Attributes:
         file_id, name, length, seed, store_id: from its header.
-        first_batch: number of its first batch; 0 for a spare.
-        reused: it had an earlier life, see ``FileHeader``.
         handle: open, or None.
         home: where it lies.
-        readers: page reads under way; a handle with readers is not closed.
         folder: of the directory that is; "" for the journal's own.
+        reused: it had an earlier life, see ``FileHeader``.
+        first_batch: number of its first batch; 0 for a spare.
+        readers: page reads under way; a handle with readers is not closed.
         mended_page: what its first page should be when one copy of the header is damaged, or b"".
     """
 
-    __slots__ = (
-        "file_id",
-        "first_batch",
-        "folder",
-        "handle",
-        "home",
-        "length",
-        "mended_page",
-        "name",
-        "readers",
-        "reused",
-        "seed",
-        "store_id",
-    )
+    file_id: int
+    length: int
+    seed: int
+    handle: File | None = None
+    _: KW_ONLY
+    home: Folder
+    folder: str = ""
+    reused: bool = False
+    series: InitVar[str] = _format.JOURNAL
+    store_id: str = ""
+    name: str = field(init=False)
+    first_batch: int = field(default=0, init=False)
+    readers: int = field(default=0, init=False)
+    mended_page: bytes = field(default=b"", init=False)
 
-    def __init__(
-        self,
-        file_id: int,
-        length: int,
-        seed: int,
-        handle: File | None = None,
-        *,
-        home: Folder,
-        folder: str = "",
-        reused: bool = False,
-        series: str = _format.JOURNAL,
-        store_id: str = "",
-    ) -> None:
-        self.file_id = file_id
-        self.name = _format.file_name(file_id, series)
-        self.length = length
-        self.seed = seed
-        self.store_id = store_id
-        self.home = home
-        self.mended_page = b""
-        self.first_batch = 0
-        self.handle = handle
-        self.folder = folder
-        self.reused = reused
-        self.readers = 0
+    def __post_init__(self, series: str) -> None:
+        self.name = _format.file_name(self.file_id, series)
+
+    def close(self) -> None:
+        """Give the handle back. Idempotent."""
+        if self.handle is not None:
+            self.handle.close()
+            self.handle = None
 
 
 @contextmanager

@@ -14,10 +14,11 @@ import errno
 import logging
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from tidegate.spi import StoreClosedError, StoreError, store_error
 from tidegate_store_journal.log import format as _format
@@ -57,69 +58,44 @@ class FilePolicy:
 _SPARES_MAX: Final = 2
 
 
-class Reclaimer(Protocol):
-    """Who turns used files into dead ones."""
+class Reclaimer:
+    """Who turns used files into dead ones; this one never does."""
 
     def reclaim(self) -> bool:
         """Begin to, unless it is under way. Returns: False when there is nothing to reclaim."""
-        ...
+        return False
 
     def holds(self, room_left: int) -> bool:
         """What is copied forward needs more than *room_left* bytes of the current file."""
-        ...
+        return False
 
     async def until_reclaimed(self) -> None:
         """Wait for the end of what is under way."""
-        ...
 
 
-class _NoReclaimer:
-    def reclaim(self) -> bool:
-        return False
+class Elsewhere:
+    """The data files in directories of destinations, of which here are none.
 
-    def holds(self, room_left: int) -> bool:
-        return False
-
-    async def until_reclaimed(self) -> None: ...
-
-
-class Elsewhere(Protocol):
-    """The data files in directories of destinations: ids, reading and cleanups are one for all."""
+    Ids, reading and cleanups are one for all data files.
+    """
 
     def get(self, file_id: int) -> DataFile | None:
         """The file with this id."""
-        ...
-
-    def dead(self) -> Sequence[DataFile]:
-        """Files in which nothing lives, and that nobody writes to."""
-        ...
-
-    def staying(self) -> Container[int]:
-        """Ids of all files."""
-        ...
-
-    async def dispose(self, files: Sequence[DataFile]) -> None:
-        """As :meth:`DataFiles.dispose`."""
-        ...
-
-    async def close(self) -> None:
-        """Close all files. Idempotent."""
-        ...
-
-
-class _Nowhere:
-    def get(self, file_id: int) -> DataFile | None:
         return None
 
     def dead(self) -> Sequence[DataFile]:
+        """Files in which nothing lives, and that nobody writes to."""
         return ()
 
     def staying(self) -> Container[int]:
+        """Ids of all files."""
         return ()
 
-    async def dispose(self, files: Sequence[DataFile]) -> None: ...
+    async def dispose(self, files: Sequence[DataFile]) -> None:
+        """As :meth:`DataFiles.dispose`."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all files. Idempotent."""
 
 
 class DataFiles:
@@ -152,8 +128,8 @@ class DataFiles:
         #: what the disk has to write. What padding saves, the file system's own note at each sync
         #: of a block's first use, is little beside a large batch.
         self.has_large_batches = False
-        self.reclaimer: Reclaimer = _NoReclaimer()
-        self.elsewhere: Elsewhere = _Nowhere()
+        self.reclaimer = Reclaimer()
+        self.elsewhere = Elsewhere()
         self.on_full: Callable[[], None] = lambda: None
 
     # --------------------------------------------------------------------------- contents
@@ -268,9 +244,7 @@ class DataFiles:
         """Close a file that is not ours any more."""
         self._files.pop(file.file_id, None)
         self._open_old.pop(file.file_id, None)
-        if file.handle is not None:
-            file.handle.close()
-            file.handle = None
+        file.close()
 
     # ------------------------------------------------------------------------ next files
 
@@ -484,9 +458,7 @@ class DataFiles:
             await self._preparing
         await self.elsewhere.close()
         for file in self._files.values():
-            if file.handle is not None:
-                file.handle.close()
-                file.handle = None
+            file.close()
 
     # --------------------------------------------------------------------------- reading
 
@@ -509,6 +481,16 @@ class DataFiles:
         """The handle is not used any more."""
         file.readers -= 1
 
+    @contextmanager
+    def lent(self, files: Iterable[DataFile]) -> Generator[list[File]]:
+        """Handles of all *files*, see :meth:`borrow`."""
+        with ExitStack() as stack:
+            handles: list[File] = []
+            for file in files:
+                handles.append(self.borrow(file))
+                stack.callback(self.give_back, file)
+            yield handles
+
     def retire(self, file: DataFile) -> None:
         """The file is full: from now on it is only read, and may be closed when many are open."""
         self._open_old[file.file_id] = file
@@ -521,9 +503,7 @@ class DataFiles:
                 return
             if not file.readers:
                 del self._open_old[file.file_id]
-                if file.handle is not None:
-                    file.handle.close()
-                    file.handle = None
+                file.close()
 
     def gives_up_handles(self, error: OSError) -> bool:
         """For want of descriptors: close files that are only read, and keep fewer from now on.

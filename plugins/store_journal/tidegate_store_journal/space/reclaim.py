@@ -14,7 +14,7 @@ from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles
+from tidegate_store_journal.log.files import DataFiles, Reclaimer
 from tidegate_store_journal.space.compact import Compactor, choose
 from tidegate_store_journal.write.append import Appender
 
@@ -24,7 +24,7 @@ _URGENT_SHARE: Final = 0.7
 _ALWAYS_GAINS_PERCENT: Final = 33
 
 
-class Reclaim:
+class Reclaim(Reclaimer):
     """See the module, and ``_files.Reclaimer``. All methods are for the event loop."""
 
     def __init__(

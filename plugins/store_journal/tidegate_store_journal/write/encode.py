@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import (
     Acknowledge,
-    AddDestination,
     AddDuplicateId,
     AddMessage,
     Discard,
     Move,
     Operation,
     PluginContractError,
-    PutBranch,
     PutInflight,
-    PutSubscription,
     RecordDelivery,
     RemoveDestination,
     RemoveSubscription,
@@ -64,6 +62,7 @@ _NO_OPERATION: Final = frozenset(
 )
 
 
+@dataclass(slots=True, eq=False)
 class EncodedBatch:
     """The records of a batch, and what they do once they are written.
 
@@ -74,14 +73,11 @@ class EncodedBatch:
         grows: it holds operations that are refused while room is short.
     """
 
-    __slots__ = ("base", "effects", "grows", "payload", "record_count")
-
-    def __init__(self, payload: bytes, record_count: int, effects: Effects, base: int) -> None:
-        self.payload = payload
-        self.record_count = record_count
-        self.effects = effects
-        self.base = base
-        self.grows = False
+    payload: bytes
+    record_count: int
+    effects: Effects
+    base: int
+    grows: bool = False
 
     def move_to(self, file_id: int, offset: int) -> None:
         """The batch's first record will be at *offset* of another file after all."""
@@ -253,6 +249,8 @@ class _Others:
             )
         effects.others.append(operation)
         self._note(operation)
+        if kind.puts:
+            self.last_list = max(self.last_list, kind.list_of(operation))
         record = kind.encode(operation)
         if type(operation) not in _ABOUT_MESSAGES:
             effects.small_sizes.append(len(record))
@@ -263,14 +261,8 @@ class _Others:
     def _note(self, operation: Operation) -> None:
         """Keep what a later operation of the same batch must know."""
         match operation:
-            case AddDestination():
-                self.last_list = max(self.last_list, operation.pending_list)
-            case PutSubscription():
-                self.last_list = max(self.last_list, operation.subscription.pending_list)
             case RemoveDestination() | RemoveSubscription():
                 self._dropped.add(operation.pending_list)
-            case PutBranch():
-                self.last_list = max(self.last_list, operation.branch.pending_list)
             case AddDuplicateId():
                 self.last_sequence = max(self.last_sequence, operation.sequence)
             case Discard():
