@@ -55,7 +55,6 @@ from tidegate_store_journal.checkpoint.metadata import (
     LmdbMetadata,
     Metadata,
     MetadataCounters,
-    NoMetadata,
 )
 from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES
 from tidegate_store_journal.index.effects import AddReference
@@ -152,11 +151,11 @@ class JournalStore:
                     self._warning += f" options_without_effect={','.join(ignored)}"
         self._storage = storage
         metadata_directory = storage.metadata_directory
-        self._metadata: Metadata = NoMetadata()
+        self._metadata: Metadata = Metadata()
         if metadata_directory is not None:
             self._metadata = LmdbMetadata(metadata_directory)
             if not options.persistent_index:
-                self._metadata = NoMetadata(self._metadata)
+                self._metadata = Metadata(self._metadata)
         self._synced_for = _synced_for(options)
         self._buffer: TimedBuffer | None = None
         self._bindings: Bindings | None = None
@@ -498,7 +497,8 @@ class JournalStore:
             else 0,
         )
         self._resources.push_async_callback(self._tidy.close)
-        damaged = await self._check_directories(policy) if policy.checks_files else None
+        if policy.checks_files:
+            found.lost.append(await self._check_directories(policy))
         if tail.file is None:
             await files.make_ready(grows=False, waits=False)
             tail.file = await files.take(DATA_OFFSET, grows=False)
@@ -537,13 +537,9 @@ class JournalStore:
         self._is_open = True
         if self._warning:
             logger.warning(self._warning)
-        await self._losses.drop(found.lost)
-        if damaged:
-            await self._losses.drop(damaged)
         if found.unsynced:
-            await self._losses.drop(
-                await lost_in_power_cut(self._index, self._reader, found.unsynced)
-            )
+            found.lost.append(await lost_in_power_cut(self._index, self._reader, found.unsynced))
+        await self._losses.drop(found.lost)
         if found.report.name or (found.rebuilt and options.ignore_missing_journalfiles):
             await self._losses.adopt()
         if found.report.name and not found.rebuilt:

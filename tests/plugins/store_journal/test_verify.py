@@ -211,19 +211,19 @@ def test_metadata_that_is_not_there_is_a_note(journal: Path) -> None:
 
 
 def test_metadata_that_says_something_else_than_the_data_files_is_damage(journal: Path) -> None:
-    with look(journal / "journal") as seen, look(journal / "journal", rebuilt=True) as other:
-        assert list(differences(seen, other)) == []
-        index = seen.replay.index
-        index.list_of(1).pop(4)
-        index.destinations["queue://other"] = 5
-        assert list(differences(seen, other)) == [
-            "message 4 of list 1 is pending in the data files, not in it",
-            "destination queue://other is only in it",
-        ]
-        assert list(differences(other, seen)) == [
-            "message 4 of list 1 is pending in it, not in the data files",
-            "destination queue://other is only in the data files",
-        ]
+    saved = look(journal / "journal").index
+    rebuilt = look(journal / "journal", rebuilt=True).index
+    assert list(differences(saved, rebuilt)) == []
+    saved.list_of(1).pop(4)
+    saved.destinations["queue://other"] = 5
+    assert list(differences(saved, rebuilt)) == [
+        "message 4 of list 1 is pending in the data files, not in it",
+        "destination queue://other is only in it",
+    ]
+    assert list(differences(rebuilt, saved)) == [
+        "message 4 of list 1 is pending in it, not in the data files",
+        "destination queue://other is only in the data files",
+    ]
 
 
 async def test_a_damaged_live_list_is_named(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from tidegate.spi import (
@@ -31,8 +32,8 @@ from tidegate.spi import (
     Move,
     Operation,
     StoreError,
-    StoreFullError,
     StoreIOError,
+    store_error,
 )
 from tidegate_store_journal.bodies.directory import (
     Directory,
@@ -128,6 +129,7 @@ class Series(Elsewhere):
         self._by_id = found.files
         self._names: dict[str, str] = {}  # of directories, by destination; "" for none
         self._unsynced: dict[int, DataFile] = {}
+        self._syncing = asyncio.Lock()
         self._pinned: dict[str, set[int]] = {}  # written, but their batch is not yet
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -230,7 +232,7 @@ class Series(Elsewhere):
     ) -> dict[int, int]:
         """Append records to directories. Returns: locations by sequence.
 
-        The files stay until :meth:`let_go`, or until the same *key* comes again. Raises: StoreFullError, StoreIOError.
+        The files stay until :meth:`let_go`, or until the same *key* comes again. Raises: StoreFullError, StoreUnavailableError, StoreIOError.
         """
         jobs: list[Job] = []
         pinned = self._pinned[key] = set()
@@ -247,12 +249,12 @@ class Series(Elsewhere):
             for begin in range(0, len(jobs), _JOBS_MAX):
                 await self._carry_out(jobs[begin : begin + _JOBS_MAX], synced=synced)
         except OSError as error:
-            if error.errno in _RETRYABLE:
-                if error.errno in FULL_ERRNOS:
-                    self._report_full()
-                raise StoreFullError(f"no room for the messages of a batch: {error}") from error
-            self._fail(error)
-            raise StoreIOError(f"the messages of a batch cannot be written: {error}") from error
+            answer = store_error("the messages of a batch cannot be written", error)
+            if error.errno in FULL_ERRNOS:
+                self._report_full()
+            elif not answer.retryable:
+                self._fail(error)
+            raise answer from error
         return {sequence: place for job in jobs for sequence, place in job.places.items()}
 
     def let_go(self, key: str) -> None:
@@ -343,17 +345,26 @@ class Series(Elsewhere):
         self._unsynced.update({key: file for key, file in self._by_id.items() if key in file_ids})
 
     async def sync(self) -> None:
-        """Return when all records are on stable storage. Raises: StoreIOError."""
-        files, self._unsynced = list(self._unsynced.values()), {}
+        """Return when all records are on stable storage. Raises: StoreUnavailableError, StoreIOError."""
+        async with self._syncing:  # nobody returns while another one still syncs what he needs
+            while self._unsynced:
+                await self._sync_some([*islice(self._unsynced.values(), _JOBS_MAX)])
+
+    async def _sync_some(self, files: Sequence[DataFile]) -> None:
         loop = asyncio.get_running_loop()
         try:
             with self._files.lent(files) as handles:
+                for file in files:
+                    del self._unsynced[file.file_id]
                 results = await asyncio.gather(
                     *(loop.run_in_executor(self._pool, handle.datasync) for handle in handles),
                     return_exceptions=True,
                 )
-        except OSError as error:
-            raise StoreIOError(f"a data file cannot be opened: {error}") from error
+        except BaseException as error:
+            self._unsynced.update({file.file_id: file for file in files})
+            if isinstance(error, OSError):
+                raise store_error("a data file cannot be opened", error) from error
+            raise
         for file, result in zip(files, results, strict=True):
             if isinstance(result, BaseException):
                 self._fail(result)

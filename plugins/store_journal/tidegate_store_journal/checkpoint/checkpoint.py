@@ -24,7 +24,6 @@ from tidegate_store_journal.checkpoint.metadata import (
     METADATA_VERSION,
     Metadata,
     MetadataState,
-    NoMetadata,
 )
 from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.changes import Changes
@@ -284,7 +283,7 @@ class Checkpointer:
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
         self._with_reserve(lambda: self._write_all(work))
-        if work.dead and work.mark is not None and not isinstance(self._metadata, NoMetadata):
+        if work.dead and work.mark is not None and self._metadata.is_kept:
             assert self._bindings is not None
             # Only now: a start that finds a checkpoint older than this does not use it. Before it is
             # durable all files are there that any checkpoint names.

@@ -124,7 +124,7 @@ class _Living:
         self._index = replay.index
         self._known_batch = bindings.mark.batch
         self._elsewhere = replay.elsewhere.files
-        self._there = {file.file_id for file in replay.files} | self._elsewhere.keys()
+        self._there = replay.there()
         self._lives = bindings.lives
         self._corrupt = replay.corrupt
         #: What the live list of the journal's file that is read names, per list.

@@ -47,6 +47,7 @@ class Replay:
             batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
         unproven: what was read and may not be on stable storage. replayed: operations.
+        unsaid_batch: the last one that is in no file that is left (after a rebuild; 0: all are).
     """
 
     def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
@@ -65,6 +66,12 @@ class Replay:
         self.tail_offset = 0
         self.unproven = Unproven()
         self.replayed = 0
+        self.unsaid_batch = 0
+
+    def there(self) -> set[int]:
+        """Ids of all data files."""
+        own = {file.file_id for file in (*self.files, *self.spares)}
+        return own | self.elsewhere.files.keys()
 
     def replay(self) -> None:
         """Apply every batch behind the tail, which is behind the last one then.
@@ -90,7 +97,9 @@ class Replay:
         done = 0
         for file in files:
             if file.first_batch > self.expected and (all_there or self.may_skip):
-                if not all_there:
+                if all_there:
+                    self.unsaid_batch = file.first_batch - 1
+                else:
                     self.notes.append(
                         f"Batches {self.expected} to {file.first_batch - 1} are missing; the "
                         f"journal goes on in {file.name}."
