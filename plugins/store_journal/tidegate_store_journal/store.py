@@ -509,8 +509,9 @@ class JournalStore:
                 # start would look for the last batch in a file that says nothing of it.
                 await self._append([ClearRetained("")], synced=True)
         files.refill(half_used=False)
-        # From here on the checkpoint must not say *clean* any more (format document, section 7).
-        await self._checkpointer.run(force=True)
+        if not found.is_settled:
+            # From here on the checkpoint must not say *clean* any more (format document, section 7).
+            await self._checkpointer.run(force=True)
         reclaim = Reclaim(
             self._index,
             files,
@@ -523,7 +524,9 @@ class JournalStore:
         )
         self._maintenance = Maintenance(options, room, self._checkpointer, reclaim, self._workers)
         self._index.watch_growth(
-            options.max_checkpoint_message_add_size, self._maintenance.want_checkpoint
+            options.max_checkpoint_message_add_size,
+            self._maintenance.want_checkpoint,
+            already=found.replayed if found.is_settled else 0,
         )
         self._index.large.watch_loose(self._maintenance.want_checkpoint)
         if options.journal_buffer_timeout:

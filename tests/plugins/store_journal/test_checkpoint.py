@@ -83,6 +83,34 @@ async def test_an_idle_store_writes_no_checkpoint(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_start_after_a_kill_goes_on_from_the_checkpoint_that_is_there(
+    tmp_path: Path,
+) -> None:
+    sizes = {"max_checkpoint_message_add_size": 4096, "journal_max_file_length": 8 << 20}
+    store, _ = await opened(tmp_path / "a", **sizes)
+    count = store.metadata_counters.checkpoints
+    await write(store, *[add(item) for item in range(1, 4001)])
+    left = killed(tmp_path / "a", tmp_path / "b")
+    await store.close()
+
+    again, state = await opened(left, **sizes)
+    assert (state.report.clean, state.pending[1].messages) == (False, 4000)
+    assert again.metadata_counters.checkpoints == count
+    # What was replayed counts: however often it is killed, a start replays no more than that.
+    await write(again, *[add(item) for item in range(4001, 4101)])
+    await until(lambda: again.metadata_counters.checkpoints == count + 1)
+    assert await pending(again) == list(range(1, 4101))
+    await again.close()
+
+    clean, state = await opened(left, **sizes)
+    assert (state.report.clean, clean.metadata_counters.checkpoints) == (True, count + 3)
+    torn = killed(left, tmp_path / "c")
+    await clean.close()
+    last, state = await opened(torn, **sizes)
+    assert (state.report.clean, await pending(last)) == (False, list(range(1, 4101)))
+    await last.close()
+
+
 async def test_dead_files_are_used_again_and_acknowledgements_keep_none(tmp_path: Path) -> None:
     store, _ = await opened(tmp_path)
     files = store._files  # pyright: ignore[reportPrivateUsage]

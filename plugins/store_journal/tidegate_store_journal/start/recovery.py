@@ -68,6 +68,8 @@ class Recovered:
         tail_file, tail_offset: where the next batch goes; None for an empty journal.
         clean: the store had been closed properly (or did not exist).
         rebuilt: the metadata store was not used and holds nothing.
+        is_settled: the checkpoint on disk is not *clean*, and what was replayed may be replayed again:
+            nothing has to be written before the store is used.
         replayed: operations; repaired_bytes, notes: see RecoveryReport.
         lost: what is pending although its bytes are gone: to be dropped by the next batch.
         report: what was lost, written already as far as it is known.
@@ -85,6 +87,7 @@ class Recovered:
     tail_offset: int
     clean: bool
     rebuilt: bool
+    is_settled: bool
     replayed: int
     repaired_bytes: int
     notes: list[str]
@@ -217,6 +220,8 @@ def _recover(
         tail_offset=replay.tail_offset,
         clean=clean and repaired == 0,
         rebuilt=loaded is None,
+        is_settled=loaded is not None
+        and not (loaded.state.clean or any(lost) or bindings.is_damaged or report.name),
         replayed=replay.replayed,
         repaired_bytes=repaired,
         notes=replay.notes,
