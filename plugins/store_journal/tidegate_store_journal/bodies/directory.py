@@ -7,7 +7,13 @@ from typing import Final, NamedTuple
 
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, make_file, new_file
-from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, END_MARK
+from tidegate_store_journal.log.format import (
+    ADD,
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    END_MARK,
+    encode_record,
+)
 from tidegate_store_journal.log.storage import Folder
 
 #: A file grows by so much at once at most, and only when that is room for some more batches: with
@@ -171,3 +177,27 @@ def carry_out(jobs: Sequence[Job], *, synced: bool) -> None:
                     step(job, synced=synced)
                 except OSError as error:
                     job.error = error
+
+
+def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
+    """A message as it lies in a directory; who has it, the reference says."""
+    return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes
+
+
+def put_away(home: Folder, files: Sequence[DataFile], kept: dict[str, int]) -> None:
+    """In a thread."""
+    for file in files:
+        free = _format.free_name(file.file_id)
+        if free in kept:
+            home.rename(file.name, free)
+            if not kept[free]:
+                home.open(free, create=True).close()
+        else:
+            home.unlink(file.name)
+    home.sync_directory()
+
+
+def delete(home: Folder, names: Sequence[str]) -> None:
+    for name in names:
+        home.unlink(name)
+    home.sync_directory()

@@ -40,6 +40,9 @@ from tidegate_store_journal.bodies.directory import (
     Item,
     Job,
     carry_out,
+    delete,
+    item_of,
+    put_away,
 )
 from tidegate_store_journal.bodies.folders import Folders, Found, covers, folder_name
 from tidegate_store_journal.index.effects import AddReference
@@ -48,14 +51,12 @@ from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, Elsewhere
 from tidegate_store_journal.log.format import (
-    ADD,
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
     SHARED_BIT,
     encode,
-    encode_record,
 )
-from tidegate_store_journal.log.storage import Folder, Storage
+from tidegate_store_journal.log.storage import Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -423,7 +424,7 @@ class Series(Elsewhere):
                 kept.append((free, 0 if is_emptied else file.length))
             self.forget(file)
         await asyncio.get_running_loop().run_in_executor(
-            self._pool, _put_away, directory.home, files, dict(kept)
+            self._pool, put_away, directory.home, files, dict(kept)
         )
         directory.pool += kept
 
@@ -443,7 +444,7 @@ class Series(Elsewhere):
             names.append(directory.pool.pop()[0])
         if names:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._pool, _delete, directory.home, names)
+            await loop.run_in_executor(self._pool, delete, directory.home, names)
 
     async def remove(self, directory: Directory) -> None:
         """Nothing is in it any more. Raises: OSError."""
@@ -481,27 +482,3 @@ class Series(Elsewhere):
             for name, length in directory.pool:
                 if length:
                     directory.home.open(name, create=True).close()
-
-
-def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
-    """A message as it lies in a directory; who has it, the reference says."""
-    return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes
-
-
-def _put_away(home: Folder, files: Sequence[DataFile], kept: dict[str, int]) -> None:
-    """In a thread."""
-    for file in files:
-        free = _format.free_name(file.file_id)
-        if free in kept:
-            home.rename(file.name, free)
-            if not kept[free]:
-                home.open(free, create=True).close()
-        else:
-            home.unlink(file.name)
-    home.sync_directory()
-
-
-def _delete(home: Folder, names: Sequence[str]) -> None:
-    for name in names:
-        home.unlink(name)
-    home.sync_directory()

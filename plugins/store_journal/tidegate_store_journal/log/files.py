@@ -13,25 +13,19 @@ import asyncio
 import errno
 import logging
 import os
-from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import StoreClosedError, StoreError, store_error
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
-from tidegate_store_journal.log.storage import FULL_ERRNOS, File, Storage
+from tidegate_store_journal.log.handles import OpenFiles
+from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
-
-#: Open data files besides the current one and the spares; far below the usual limit of 1024.
-OPEN_FILES_MAX: Final = 128
-_OPEN_FILES_MIN: Final = 4
-#: errno values that mean "no descriptor left", in this process or in the system.
-NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +92,13 @@ class Elsewhere:
         """Close all files. Idempotent."""
 
 
-class DataFiles:
+class DataFiles(OpenFiles):
     """All data files of the store; see the module. *elsewhere*: those of destinations."""
 
     def __init__(
         self, storage: Storage, executor: Executor, policy: FilePolicy, *, store_id: str
     ) -> None:
+        super().__init__()
         self._storage = storage
         self._executor = executor
         self._policy = policy
@@ -111,8 +106,6 @@ class DataFiles:
         self._files: dict[int, DataFile] = {}
         self._spares: deque[DataFile] = deque()
         self._pool: deque[str] = deque()  # names of dead files of our length
-        self._open_max = OPEN_FILES_MAX
-        self._open_old: OrderedDict[int, DataFile] = OrderedDict()
         self._freed: list[str] = []  # on their way into the pool
         self._next_id = 1
         self._taken: DataFile | None = None  # its first batch is under way
@@ -243,8 +236,7 @@ class DataFiles:
     def forget(self, file: DataFile) -> None:
         """Close a file that is not ours any more."""
         self._files.pop(file.file_id, None)
-        self._open_old.pop(file.file_id, None)
-        file.close()
+        self.close_for_good(file)
 
     # ------------------------------------------------------------------------ next files
 
@@ -263,7 +255,7 @@ class DataFiles:
             file = self._spares[0]
             if file.handle is None:
                 try:
-                    file.handle = self._open(file)
+                    file.handle = self.open(file)
                 except OSError as error:
                     raise store_error("cannot open a data file", error) from error
             self._taken = self._spares.popleft()
@@ -459,69 +451,3 @@ class DataFiles:
         await self.elsewhere.close()
         for file in self._files.values():
             file.close()
-
-    # --------------------------------------------------------------------------- reading
-
-    def borrow(self, file: DataFile) -> File:
-        """An open handle that stays open until :meth:`give_back`. Raises: OSError."""
-        file.readers += 1
-        handle = file.handle
-        if handle is None:
-            try:
-                handle = file.handle = self._open(file)
-            except OSError:
-                file.readers -= 1
-                raise
-            self.retire(file)
-        elif file.file_id in self._open_old:
-            self._open_old.move_to_end(file.file_id)
-        return handle
-
-    def give_back(self, file: DataFile) -> None:
-        """The handle is not used any more."""
-        file.readers -= 1
-
-    @contextmanager
-    def lent(self, files: Iterable[DataFile]) -> Generator[list[File]]:
-        """Handles of all *files*, see :meth:`borrow`."""
-        with ExitStack() as stack:
-            handles: list[File] = []
-            for file in files:
-                handles.append(self.borrow(file))
-                stack.callback(self.give_back, file)
-            yield handles
-
-    def retire(self, file: DataFile) -> None:
-        """The file is full: from now on it is only read, and may be closed when many are open."""
-        self._open_old[file.file_id] = file
-        self.close_surplus()
-
-    def close_surplus(self) -> None:
-        """Close the files that were not read for longest, above a limit."""
-        for file in list(self._open_old.values()):
-            if len(self._open_old) <= self._open_max:
-                return
-            if not file.readers:
-                del self._open_old[file.file_id]
-                file.close()
-
-    def gives_up_handles(self, error: OSError) -> bool:
-        """For want of descriptors: close files that are only read, and keep fewer from now on.
-
-        Clients can take all descriptors there are. Returns: it is worth trying again.
-        """
-        if error.errno not in NO_HANDLE_ERRNOS or not self._open_old:
-            return False
-        self._open_max = max(_OPEN_FILES_MIN, len(self._open_old) // 2)
-        before = len(self._open_old)
-        self.close_surplus()
-        return len(self._open_old) < before
-
-    def _open(self, file: DataFile) -> File:
-        """Raises: OSError."""
-        while True:
-            try:
-                return file.home.open(file.name)
-            except OSError as error:
-                if not self.gives_up_handles(error):
-                    raise

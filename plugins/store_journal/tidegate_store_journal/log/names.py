@@ -123,17 +123,16 @@ class NamedStorage(DirectoryStorage):
 
     def __init__(self, directory: Path, naming: Naming | None = None) -> None:
         super().__init__(directory)
-        self._root = directory
         self._naming = naming or NAMINGS[""]
         self._paths: dict[str, str] = {}  # where the files are that were found or made
 
     @property
     def metadata_directory(self) -> Path:
         """See :class:`Storage`. One that is there under another naming goes on."""
-        own = self._root / self._naming.metadata
+        own = self._directory / self._naming.metadata
         if not own.is_dir():
             for naming in NAMINGS.values():
-                other = self._root / naming.metadata
+                other = self._directory / naming.metadata
                 if (other / "data.mdb").is_file():
                     return other
         return own
@@ -141,7 +140,7 @@ class NamedStorage(DirectoryStorage):
     def lock(self, owner: str) -> None:
         super().lock(owner)
         for folder in sorted(self._naming.folders()):
-            make_directory(self._root / folder)
+            make_directory(self._directory / folder)
 
     def list(self) -> Sequence[str]:
         """See :class:`Storage`.
@@ -160,7 +159,7 @@ class NamedStorage(DirectoryStorage):
             if other != path:
                 raise OSError(
                     errno.EEXIST,
-                    f"{self._root / other} and {self._root / path} are the same file of the "
+                    f"{self._directory / other} and {self._directory / path} are the same file of the "
                     "journal under two names; move the one away that does not belong here",
                 )
             names.append(name)
@@ -168,49 +167,39 @@ class NamedStorage(DirectoryStorage):
         return names
 
     def _walk(self) -> Iterator[str]:
-        yield from os.listdir(self._root)
+        yield from os.listdir(self._directory)
         for folder in sorted(self._folders()):
-            for name in os.listdir(self._root / folder):
+            for name in os.listdir(self._directory / folder):
                 yield f"{folder}/{name}"
 
     def _folders(self) -> set[str]:
         """Directories besides our own that may hold files of the journal and are there."""
         known = {folder for naming in NAMINGS.values() for folder in naming.folders()}
-        return {folder for folder in known if (self._root / folder).is_dir()}
+        return {folder for folder in known if (self._directory / folder).is_dir()}
 
-    def path_of(self, name: str) -> str:
-        """Where the file is that the engine calls *name*, relative to the directory."""
-        path = self._paths.get(name)
-        return self._naming.path_of(name) if path is None else path
+    def path_of(self, name: str) -> Path:
+        return self._directory / (self._paths.get(name) or self._naming.path_of(name))
 
     def open_fd(self, name: str, *, create: bool = False) -> int:
-        path = self.path_of(name)
-        fd = super().open_fd(path, create=create)
-        self._paths[name] = path
+        fd = super().open_fd(name, create=create)
+        self._paths.setdefault(name, self._naming.path_of(name))
         return fd
 
     def rename(self, old: str, new: str) -> None:
-        source = self.path_of(old)
         folder, slash, name = new.rpartition("/")
-        if slash:
-            super().rename(source, f"{folder}/{self._naming.base_name_of(name)}")
-        else:
-            target = self.path_of(new)
-            os.replace(self._root / source, self._root / target)
-            self._paths[new] = target
+        super().rename(old, f"{folder}/{self._naming.base_name_of(name)}" if slash else new)
         self._paths.pop(old, None)
+        if not slash:
+            self._paths.setdefault(new, self._naming.path_of(new))
 
     def unlink(self, name: str) -> None:
-        super().unlink(self.path_of(name))
+        super().unlink(name)
         self._paths.pop(name, None)
 
     def sync_directory(self) -> None:
         super().sync_directory()
         for folder in sorted(self._folders()):
-            sync_path(self._root / folder)
-
-    def describe(self, name: str) -> str:
-        return str(self._root / self.path_of(name)) if name else str(self._root)
+            sync_path(self._directory / folder)
 
 
 def preset_of(storage: NamedStorage) -> str:
@@ -222,7 +211,7 @@ def preset_of(storage: NamedStorage) -> str:
     for name in storage.list():
         match = _OURS.fullmatch(name)
         if match is not None and (match[1], match[3]) == (JOURNAL, "data"):
-            path = storage.path_of(name)
+            path = str(storage.path_of(name).relative_to(storage.describe("")))
             counts[next(key for key, item in NAMINGS.items() if item.name_of(path))] += 1
     return max(counts, key=lambda key: counts[key])
 

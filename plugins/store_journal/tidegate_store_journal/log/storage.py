@@ -373,7 +373,7 @@ class DirectoryStorage:
 
     def open_fd(self, name: str, *, create: bool = False) -> int:
         """As :meth:`open`, but only the descriptor. Raises: OSError."""
-        path = self._directory / name
+        path = self.path_of(name)
         if not create:
             return self._reserve.use(lambda: open_regular(path, os.O_RDWR))
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -389,14 +389,13 @@ class DirectoryStorage:
         return self._reserve.use(lambda: os.listdir(self._directory))
 
     def rename(self, old: str, new: str) -> None:
-        target = self._directory / new
-        if target.parent != self._directory:
-            _move_out(self._directory / old, target)
+        if "/" in new:
+            _move_out(self.path_of(old), self._directory / new)
         else:
-            os.replace(self._directory / old, target)
+            os.replace(self.path_of(old), self.path_of(new))
 
     def unlink(self, name: str) -> None:
-        (self._directory / name).unlink(missing_ok=True)
+        self.path_of(name).unlink(missing_ok=True)
 
     def sync_directory(self) -> None:
         self._reserve.use(lambda: sync_path(self._directory))
@@ -406,7 +405,11 @@ class DirectoryStorage:
         return status.f_bavail * status.f_frsize
 
     def describe(self, name: str) -> str:
-        return str(self._directory / name)
+        return str(self.path_of(name))
+
+    def path_of(self, name: str) -> Path:
+        """Where the file is that is called *name* here; "": the directory."""
+        return self._directory / name
 
 
 def make_directory(path: Path) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import StoreError, StoreIOError
-from tidegate_store_journal.bodies.directory import Directory
+from tidegate_store_journal.bodies.directory import Directory, item_of
 from tidegate_store_journal.bodies.folders import folder_name
-from tidegate_store_journal.bodies.series import Series, item_of
+from tidegate_store_journal.bodies.series import Series
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader

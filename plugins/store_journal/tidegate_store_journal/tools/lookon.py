@@ -57,7 +57,7 @@ class ReadOnlyStorage(NamedStorage):
         """See :class:`Storage`."""
         if create:
             raise PermissionError("the journal is only looked at")
-        return _ReadOnlyFile(open_regular(self._directory / self.path_of(name), os.O_RDONLY))
+        return _ReadOnlyFile(open_regular(self.path_of(name), os.O_RDONLY))
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Storage`."""
