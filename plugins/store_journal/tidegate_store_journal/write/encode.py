@@ -128,13 +128,15 @@ def encode_batch(
             payload = to_bytes(message)
             list_id = lists[0]
             body = len(message.body)
+            kind = ADD
+            prefix_bytes = 0
             if len(lists) > 1 or (not body and message.large is not None):
-                kind = ADD
                 if message.large is not None:
                     kind = ADD | LARGE_BIT
                     body = body_bytes(message)
                     effects.large.append((sequence, message.large))
                 prefix = pack_integers(lists[1:])
+                prefix_bytes = len(prefix)
                 payload = prefix + payload
                 size = len(payload)
                 place = base + (at << 64 | size + RECORD_HEADER_BYTES << 32 | body) | SHARED_BIT
@@ -142,17 +144,6 @@ def encode_batch(
                     adds.setdefault(other, {})[sequence] = place
                 effects.shared.append((sequence, len(lists)))
                 references += len(lists)
-                append(
-                    pack(
-                        size,
-                        extend(sequence & MASK_32, payload),
-                        sequence,
-                        list_id,
-                        len(prefix),
-                        body,
-                        kind,
-                    )
-                )
             else:
                 size = len(payload)
                 if list_id != current_list:
@@ -160,9 +151,8 @@ def encode_batch(
                     current_list = list_id
                 entries[sequence] = base + (at << 64 | size + RECORD_HEADER_BYTES << 32 | body)
                 references += 1
-                append(
-                    pack(size, extend(sequence & MASK_32, payload), sequence, list_id, 0, body, ADD)
-                )
+            crc = extend(sequence & MASK_32, payload)
+            append(pack(size, crc, sequence, list_id, prefix_bytes, body, kind))
             append(payload)
             at += RECORD_HEADER_BYTES + size
             messages += 1
