@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -167,11 +167,14 @@ class Series(Elsewhere):
         if not wanted:
             await append(operations)
             return
-        task = asyncio.get_running_loop().create_task(self._write(operations, wanted, append))
+        # shield: nobody else may write to a file while a thread does.
+        await asyncio.shield(self._spawn(self._write(operations, wanted, append)))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget_task)
-        # shield: nobody else may write to a file while a thread does.
-        await asyncio.shield(task)
+        return task
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -337,9 +340,7 @@ class Series(Elsewhere):
 
     def _sync_soon(self) -> None:
         self._timer = None
-        task = asyncio.get_running_loop().create_task(self.sync())
-        self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
+        self._spawn(self.sync())
 
     def mark_unsynced(self, file_ids: Container[int]) -> None:
         """What replay found in these files may be in the system's cache only."""

@@ -21,13 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tidegate_store_journal.log.storage import (
-    DirectoryFile,
-    DirectoryStorage,
-    File,
-    MappableFile,
-    Mapping,
-)
+from tidegate_store_journal.log.storage import MappableFile, Mapping
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -42,7 +36,7 @@ _DATA_PREFIX: Final = "journal-"
 
 
 class MappedFile:
-    """A :class:`File` of :class:`MappedStorage`: *file*, to which short writes are copies into a mapping.
+    """A :class:`File`: *file*, to which short writes are copies into a mapping.
 
     *window_bytes* are mapped at a time.
     """
@@ -114,13 +108,6 @@ def with_mapping(
     return MappedFile(file, window_bytes=window_bytes)
 
 
-class MappedStorage(DirectoryStorage):
-    """A directory whose data files are written through mappings."""
-
-    def open(self, name: str, *, create: bool = False) -> File:
-        return with_mapping(name, DirectoryFile(self.open_fd(name, create=create)))
-
-
 def file_system_of(path: Path) -> str:
     """Type of the file system that *path* is (or will be) on, ``""`` when that cannot be told."""
     path = path.resolve()
@@ -137,13 +124,12 @@ def file_system_of(path: Path) -> str:
     return kind
 
 
-def map_directory(directory: Path) -> DirectoryStorage:
-    """Storage for ``MAPPED``; where files cannot be mapped safely the ordinary one, and a log line."""
+def can_map(directory: Path) -> bool:
+    """Files there can be mapped safely; else a log line says why not."""
     kind = file_system_of(directory)
-    if kind in IN_PLACE:
-        return MappedStorage(directory)
-    logger.warning(
-        "journal_type=MAPPED falls back to NIO reason=%s",
-        f"the file system {kind or '(unknown)'} may need room to overwrite a block",
-    )
-    return DirectoryStorage(directory)
+    if kind not in IN_PLACE:
+        logger.warning(
+            "journal_type=MAPPED falls back to NIO reason=%s",
+            f"the file system {kind or '(unknown)'} may need room to overwrite a block",
+        )
+    return kind in IN_PLACE

@@ -12,13 +12,19 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tidegate_store_journal.log.format import DATA_NAME, JOURNAL, SERIES
-from tidegate_store_journal.log.storage import DirectoryStorage, make_directory, sync_path
+from tidegate_store_journal.log.storage import (
+    DirectoryFile,
+    DirectoryStorage,
+    File,
+    make_directory,
+    sync_path,
+)
 
 _OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free)(.*)")
 _MARKER: Final = "index-store-state"
@@ -121,8 +127,14 @@ NAMINGS: Final = {
 class NamedStorage(DirectoryStorage):
     """A directory in which the files have the names and places of *naming*."""
 
-    def __init__(self, directory: Path, naming: Naming | None = None) -> None:
-        super().__init__(directory)
+    def __init__(
+        self,
+        directory: Path,
+        naming: Naming | None = None,
+        *,
+        wrap: Callable[[str, DirectoryFile], File] | None = None,
+    ) -> None:
+        super().__init__(directory, wrap=wrap)
         self._naming = naming or NAMINGS[""]
         self._paths: dict[str, str] = {}  # where the files are that were found or made
 

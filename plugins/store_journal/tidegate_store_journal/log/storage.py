@@ -321,8 +321,12 @@ class _Descriptors:
 class DirectoryStorage:
     """A :class:`Storage` in a directory of the real file system."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, wrap: Callable[[str, DirectoryFile], File] | None = None
+    ) -> None:
+        """*wrap*: makes of each file, by its name, what :meth:`open` returns."""
         self._directory = directory
+        self._wrap = wrap
         self._lock_fd = -1
         self._reserve = _Descriptors()
 
@@ -369,7 +373,8 @@ class DirectoryStorage:
             self._lock_fd = -1
 
     def open(self, name: str, *, create: bool = False) -> File:
-        return DirectoryFile(self.open_fd(name, create=create))
+        file = DirectoryFile(self.open_fd(name, create=create))
+        return file if self._wrap is None else self._wrap(name, file)
 
     def open_fd(self, name: str, *, create: bool = False) -> int:
         """As :meth:`open`, but only the descriptor. Raises: OSError."""
