@@ -68,7 +68,8 @@ class Disk:
 
     Args:
         seed: decides what becomes of unsynced writes.
-        capacity_bytes: room for all files, by their lengths; may be changed at any time.
+        capacity_bytes: room for all files, by their lengths; may be changed at any time, and so may
+            ``is_quota``: it is a quota, which has an errno of its own, and nobody is told the room.
         metadata_directory: a real directory that is passed through to the program: nothing in it
             is subject to faults.
     """
@@ -81,6 +82,7 @@ class Disk:
         metadata_directory: Path | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
+        self.is_quota = False
         self.metadata_directory = metadata_directory
         self.mutex = threading.RLock()
         self._choose = random.Random(seed)  # repeatable on purpose
@@ -138,6 +140,7 @@ class Disk:
                 capacity_bytes=self.capacity_bytes,
                 metadata_directory=metadata_directory,
             )
+            other.is_quota = self.is_quota
             copies = {id(inode): inode.copy() for inode in self._inodes()}
             other._seen = {name: copies[id(inode)] for name, inode in self._seen.items()}
             other._durable = {name: copies[id(inode)] for name, inode in self._durable.items()}

@@ -227,7 +227,9 @@ class FaultyStorage:
         return FaultyFolder(self, name)
 
     def free_bytes(self) -> int:
-        """Room that is left."""
+        """Room that is left, as far as the file system tells."""
+        if self.disk.is_quota:
+            return 1 << 40
         with self.disk.mutex:
             return max(0, self.disk.capacity_bytes - self.disk.used_bytes())
 
@@ -274,9 +276,10 @@ class FaultyStorage:
         self.open_peak = max(self.open_peak, self.open_count)
 
     def check_room(self, growth: int) -> None:
-        """Raises: OSError (ENOSPC) when the disk is too full for *growth* more bytes."""
+        """Raises: OSError (ENOSPC, EDQUOT) when the disk is too full for *growth* more bytes."""
         if growth > max(0, self.disk.capacity_bytes - self.disk.used_bytes()):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            error = errno.EDQUOT if self.disk.is_quota else errno.ENOSPC
+            raise OSError(error, os.strerror(error))
 
 
 class FaultyFile:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -26,6 +31,7 @@ from tidegate_store_journal.checkpoint.metadata import (
     read_counters,
 )
 from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.storage import FULL_ERRNOS
 from tidegate_store_journal.space.copies import Found, encode_copies
 
 
@@ -421,4 +427,62 @@ def test_a_wrong_flag_of_a_table_is_noticed(tmp_path: Path, table: bytes) -> Non
     path.write_bytes(data)
     with pytest.raises(MetadataError):
         load(metadata)
+    metadata.close()
+
+
+def test_a_write_for_which_there_is_room_in_part_is_a_full_disk(tmp_path: Path) -> None:
+    """LMDB says EIO then: a checkpoint did not give up its reserve, and no file was ever freed."""
+    metadata = LmdbMetadata(tmp_path)
+    index = everything()
+    metadata.save(index.take_changes(), state())
+    for number in range(100, 3000):
+        write(index, add(number, number))
+    changes = index.take_changes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (metadata.disk_bytes + 9000, before[1]))
+    try:
+        with pytest.raises(OSError, match="metadata store") as caught:
+            metadata.save(changes, state(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno in FULL_ERRNOS
+    metadata.save(changes, state(2))
+    assert len(load(metadata).lists) > 2900
+    metadata.close()
+
+
+class FailingCommit:
+    """LMDB's environment, whose transactions cannot be committed."""
+
+    def __init__(self, environment: lmdb.Environment, problem: str) -> None:
+        self._environment = environment
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    @contextlib.contextmanager
+    def begin(self, **options: Any) -> Generator[lmdb.Transaction]:
+        with self._environment.begin(**options) as transaction:
+            yield transaction
+            raise lmdb.Error(f"mdb_txn_commit: {self._problem}")
+
+
+def test_a_used_up_quota_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB has no error of its own for it."""
+    index = everything()
+    changes = index.take_changes()
+    metadata = LmdbMetadata(tmp_path)
+    real_open = lmdb.open
+
+    def open_failing(*args: Any, **options: Any) -> Any:
+        return FailingCommit(real_open(*args, **options), os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lmdb, "open", open_failing)
+        with pytest.raises(OSError, match="quota") as caught:
+            metadata.save(changes, state())
+    assert caught.value.errno in FULL_ERRNOS
+    metadata.save(changes, state())  # opened anew
+    assert load(metadata).lists
     metadata.close()

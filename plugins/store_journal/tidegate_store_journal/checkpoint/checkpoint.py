@@ -174,9 +174,12 @@ class Checkpointer:
                 bindings.mark.floor_batch,
                 bindings.mark.floor_released,
             )
-            is_released = mark.ack_released == bindings.mark.ack_released
+            # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
             must_carry = dead or changes.small or bindings.must_carry or self._needs_all_lives
-            if not must_carry and is_released:
+            if (
+                not must_carry
+                and msgspec.structs.replace(mark, oldest=bindings.mark.oldest) == bindings.mark
+            ):
                 mark = None
         tail_file = self._tail.file
         state = MetadataState(

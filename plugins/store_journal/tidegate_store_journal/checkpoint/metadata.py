@@ -360,8 +360,8 @@ class LmdbMetadata(Metadata):
                 self._map_bytes *= 2
                 self._env().set_mapsize(self._map_bytes)
             except lmdb.Error as error:
-                # LMDB has an error of its own for a full disk, but not for a used-up quota.
-                is_full = isinstance(error, lmdb.DiskError) or _OVER_QUOTA in str(error)
+                self.close()  # behind a failed write it may refuse everything until it is opened anew
+                is_full = isinstance(error, lmdb.DiskError) or str(error).endswith(_FULL_TEXTS)
                 number = errno.ENOSPC if is_full else errno.EIO
                 raise OSError(number, f"metadata store: {error}") from error
         self._unmap_if_large()
@@ -451,7 +451,9 @@ def read_counters(directory: Path) -> MetadataCounters:
     return metadata.counters
 
 
-_OVER_QUOTA: Final = os.strerror(errno.EDQUOT)
+#: LMDB has an error of its own for a full disk, but not for a used-up quota; and when there was room for a
+#: part of a write it says EIO, as on a broken disk, where trying again with more room does no harm.
+_FULL_TEXTS: Final = (os.strerror(errno.EDQUOT), os.strerror(errno.EIO))
 
 #: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size; flags of its tree of free pages and of
 #: its main tree; last page; transaction id.

@@ -57,9 +57,7 @@ def rebuild(replay: Replay, bindings: BindingsFound) -> None:
             _leave_out_small_state(effects)
         index.apply(effects)
     index.loose_blocks = None
-    replay.known_batch = known_batch
-    if replay.expected <= known_batch and not replay.may_skip:
-        _refuse_early_end(replay, known_batch)
+    replay.require(known_batch)
     index.settle()
     if has_copied_rows:
         blocks = latest_rows(blocks)
@@ -86,18 +84,6 @@ def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
             ]
         seen.update(rows)
     return result
-
-
-def _refuse_early_end(replay: Replay, known_batch: int) -> None:
-    """The last carry was written after batch *known_batch* was synced."""
-    if replay.tail is not None:
-        raise replay.damaged(replay.tail, replay.tail_offset)
-    raise replay.corrupt(
-        "journal-*.data",
-        0,
-        f"the data files are missing that hold everything up to batch {known_batch}. Restore "
-        "them; or set ignore_missing_journalfiles = true in [store] to start without them",
-    )
 
 
 def _leave_out_small_state(effects: Effects) -> None:

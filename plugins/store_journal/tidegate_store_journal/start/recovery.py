@@ -382,6 +382,7 @@ def fill_index(
     state = loaded.state
     missing = _missing_files(replay, policy, gone, continues=state.file_id if state.batch else 0)
     replay.replay()
+    replay.require(bindings.mark.batch)
     replay.index.settle()
     # Rows that sinks gave back before a checkpoint later than the one that was loaded, which was
     # cut off behind its carry or is lost: large bodies and records of them may be gone already.

@@ -151,6 +151,23 @@ class Replay:
                 file.name, batch.at, f"{error}. Open the store with the version that wrote it"
             ) from error
 
+    def require(self, batch: int) -> None:
+        """Everything up to *batch* was on stable storage when the last mark was written.
+
+        Raises: CorruptRecordError.
+        """
+        self.known_batch = batch
+        if self.expected > batch or self.may_skip:
+            return
+        if self.tail is not None:
+            raise self.damaged(self.tail, self.tail_offset)
+        raise self.corrupt(
+            "journal-*.data",
+            0,
+            f"the data files are missing that hold everything up to batch {batch}. Restore "
+            "them; or set ignore_missing_journalfiles = true in [store] to start without them",
+        )
+
     def go_on_behind_the_missing(self) -> None:
         """The newest files are missing: go on in a new one, with numbers that were never used."""
         if self.may_skip and self.known_batch >= self.expected:
@@ -196,7 +213,7 @@ class Replay:
         return self.corrupt(
             file.name,
             offset,
-            f"a batch{length} is damaged that was on disk whole once: later batches say so. Nothing was "
+            f"a batch{length} is damaged that was on disk whole once: later batches or a mark say so. Nothing was "
             "changed. Restore the file from a copy; or set damaged_journal_policy = 'quarantine' "
             "in [store] to keep a copy of the damaged part, take it out, and serve the rest",
         )
