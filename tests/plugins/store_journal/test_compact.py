@@ -211,7 +211,7 @@ async def test_messages_acknowledged_while_their_file_is_compacted_stay_acknowle
         gone.append(item)
         assert await work
         use = store._index.files.get(file.file_id)  # pyright: ignore[reportPrivateUsage]
-        # None: the maintenance has put it away already.
+        # None: somebody needed a file meanwhile, and this one was put away.
         assert use is None or (use.references, use.live_bytes) == (0, 0)
     left = [item for item in staying if item not in gone]
     assert await pending(store) == left

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -378,7 +378,7 @@ class Series(Elsewhere):
         """See Elsewhere."""
         return self._by_id.get(file_id)
 
-    def staying(self) -> Container[int]:
+    def staying(self) -> Collection[int]:
         """See Elsewhere."""
         return self._by_id.keys()
 

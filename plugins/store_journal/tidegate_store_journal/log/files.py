@@ -14,7 +14,7 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
@@ -81,7 +81,7 @@ class Elsewhere:
         """Files in which nothing lives, and that nobody writes to."""
         return ()
 
-    def staying(self) -> Container[int]:
+    def staying(self) -> Collection[int]:
         """Ids of all files."""
         return ()
 
