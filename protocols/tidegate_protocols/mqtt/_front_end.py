@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Final, final
 
 from tidegate.spi import Broker, ConfigError, ListenerConfig
@@ -14,8 +15,8 @@ from tidegate_protocols.mqtt.session.context import SessionContext
 from tidegate_protocols.mqtt.session.session import Session
 from tidegate_protocols.transport import (
     TRANSPORTS,
-    Link,
     Listener,
+    SessionHandler,
     WebSocketProfile,
     make_listener,
 )
@@ -64,37 +65,6 @@ class LoopRuntime:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@final
-class SessionHandler:
-    """A :class:`tidegate_protocols.transport.Handler` that makes a session when its link opens."""
-
-    __slots__ = ("_context", "_session")
-
-    def __init__(self, context: SessionContext) -> None:
-        self._context = context
-        self._session: Session | None = None
-
-    def opened(self, link: Link) -> None:
-        self._session = Session(self._context, link)
-
-    def data_received(self, data: bytes) -> None:
-        if self._session is not None:
-            self._session.data_received(data)
-
-    def closed(self, error: Exception | None) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.link_closed(error)
-
-    def pause_writing(self) -> None:
-        if self._session is not None:
-            self._session.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._session is not None:
-            self._session.resume_writing()
 
 
 @final
@@ -150,7 +120,7 @@ class MqttFrontEnd:
 
     def _make_handler(self) -> SessionHandler:
         assert self._context is not None, "a connection needs a started listener"
-        return SessionHandler(self._context)
+        return SessionHandler(partial(Session, self._context))
 
 
 @final

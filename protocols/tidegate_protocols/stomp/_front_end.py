@@ -19,7 +19,7 @@ from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._session import Session, SessionContext
 from tidegate_protocols.stomp._split import PROFILE
 from tidegate_protocols.stomp.codec.frames import Version
-from tidegate_protocols.transport import TRANSPORTS, Link, make_listener
+from tidegate_protocols.transport import TRANSPORTS, Link, SessionHandler, make_listener
 
 logger = logging.getLogger("tidegate.stomp")
 
@@ -72,40 +72,13 @@ class StompFrontEnd:
             session.end(ConnectionEndedError("shutdown", "the gateway is stopping"))
         await self._listener.stop(self._options.stop_timeout)
 
-    def _make_handler(self) -> _Handler:
-        return _Handler(self._context, self._sessions)
+    def _make_handler(self) -> SessionHandler:
+        return SessionHandler(self._make_session)
 
-
-@final
-class _Handler:
-    """A session as the transport sees it (``closed`` means another thing to the broker)."""
-
-    __slots__ = ("_context", "_session", "_sessions")
-
-    def __init__(self, context: SessionContext, sessions: set[Session]) -> None:
-        self._context = context
-        self._sessions = sessions
-        self._session: Session | None = None
-
-    def opened(self, link: Link) -> None:
-        self._session = Session(self._context, asyncio.get_running_loop(), link)
-        self._sessions.add(self._session)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._session is not None
-        self._session.data_received(data)
-
-    def closed(self, error: Exception | None) -> None:
-        if self._session is not None:
-            self._session.lost(error)
-
-    def pause_writing(self) -> None:
-        if self._session is not None:
-            self._session.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._session is not None:
-            self._session.resume_writing()
+    def _make_session(self, link: Link) -> Session:
+        session = Session(self._context, asyncio.get_running_loop(), link)
+        self._sessions.add(session)
+        return session
 
 
 @final

@@ -144,7 +144,7 @@ class Session:
             return  # the error was answered when it was found
         self._process()
 
-    def lost(self, error: Exception | None) -> None:
+    def link_closed(self, error: Exception | None) -> None:
         """The socket is gone."""
         if self._state is not State.CLOSED:
             logger.debug("connection lost peer=%s error=%s", self._peer, error)

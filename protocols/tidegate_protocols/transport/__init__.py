@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate_protocols.transport._link import Handler, Link, Sockets
+from tidegate_protocols.transport._link import Handler, Link, SessionHandler, Sockets
 from tidegate_protocols.transport._listener import Listener, make_listener
 from tidegate_protocols.transport._options import TRANSPORTS, TransportOptions
 from tidegate_protocols.transport._tcp import TcpLink, TcpListener
@@ -13,6 +13,7 @@ __all__ = [
     "Handler",
     "Link",
     "Listener",
+    "SessionHandler",
     "Sockets",
     "TcpLink",
     "TcpListener",

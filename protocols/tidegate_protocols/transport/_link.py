@@ -6,7 +6,8 @@ same session and a test can put a list in the place of a socket.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, final
 
 
 class Link(Protocol):
@@ -109,3 +110,43 @@ class Handler(Protocol):
     def resume_writing(self) -> None:
         """The write buffer has drained."""
         ...
+
+
+class LinkSession(Protocol):
+    """What a protocol makes of a link; a Handler but for its beginning."""
+
+    def data_received(self, data: bytes) -> None: ...
+    def link_closed(self, error: Exception | None) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+
+
+@final
+class SessionHandler:
+    """A Handler that makes a session when its link opens."""
+
+    __slots__ = ("_make", "_session")
+
+    def __init__(self, make: Callable[[Link], LinkSession]) -> None:
+        self._make = make
+        self._session: LinkSession | None = None
+
+    def opened(self, link: Link) -> None:
+        self._session = self._make(link)
+
+    def data_received(self, data: bytes) -> None:
+        if self._session is not None:
+            self._session.data_received(data)
+
+    def closed(self, error: Exception | None) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.link_closed(error)
+
+    def pause_writing(self) -> None:
+        if self._session is not None:
+            self._session.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._session is not None:
+            self._session.resume_writing()

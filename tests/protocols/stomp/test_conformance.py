@@ -630,7 +630,7 @@ def test_a_lost_client_leaves_its_messages_to_the_broker(harness, version):
     harness.connect(version)
     harness.subscribe("1", ack="client")
     harness.deliver("1", 5)
-    harness.session.lost(ConnectionResetError())
+    harness.session.link_closed(ConnectionResetError())
     assert harness.connection.take() == [("disconnect", {"graceful": False})]
 
 
@@ -798,7 +798,7 @@ def test_open_transactions_are_left_to_the_brokers_disconnect(harness, version, 
     harness.feed("BEGIN\ntransaction:t\n\n\0SEND\ndestination:/queue/a\ntransaction:t\n\n\0")
     if graceful:
         harness.feed("DISCONNECT\n\n\0")
-    harness.session.lost(None)
+    harness.session.link_closed(None)
     calls = harness.connection.take()
     assert "commit" not in [call[0] for call in calls]
     assert calls[-1] == ("disconnect", {"graceful": graceful})

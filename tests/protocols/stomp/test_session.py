@@ -87,7 +87,7 @@ class TestConnect:
     def test_is_cancelled_when_the_client_leaves(self, harness):
         harness.broker.gate.is_open = False
         harness.feed("CONNECT\naccept-version:1.2\n\n\0")
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         assert harness.loop.tasks[0].is_cancelled
         assert harness.loop.live_timers == []
         assert harness.ended == [harness.session]
@@ -189,7 +189,7 @@ class TestEveryFrameInEveryState:
         if state is State.LEAVING:
             harness.feed(DISCONNECT["DISCONNECT"])
         if state is State.CLOSED:
-            harness.session.lost(None)
+            harness.session.link_closed(None)
         assert harness.session.state is state
         harness.link.written.clear()
         harness.session.throttle(True)
@@ -203,7 +203,7 @@ class TestEveryFrameInEveryState:
             assert harness.frames() == []
         else:
             assert harness.error().headers["message"] == "another client took over"
-            harness.session.lost(None)
+            harness.session.link_closed(None)
         assert harness.ended == [harness.session]
         assert harness.loop.live_timers == []
 
@@ -257,7 +257,7 @@ class TestDisconnect:
         assert harness.connection.take() == []  # not from inside the broker's call
         harness.loop.turn()
         assert harness.connection.take() == [("disconnect", {"graceful": True})]
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         assert harness.connection.take() == []
 
     def test_without_receipt_closes_when_everything_is_durable(self, harness):
@@ -274,7 +274,7 @@ class TestDisconnect:
         harness.connect()
         harness.feed("DISCONNECT\n\n\0")
         harness.connection.take()
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         assert harness.connection.take() == [("disconnect", {"graceful": True})]
 
     def test_that_cannot_be_settled_is_an_error(self, harness):
@@ -286,7 +286,7 @@ class TestDisconnect:
 
     def test_by_closing_the_socket_is_not_graceful(self, harness):
         harness.connect()
-        harness.session.lost(ConnectionResetError())
+        harness.session.link_closed(ConnectionResetError())
         assert harness.connection.take() == [("disconnect", {"graceful": False})]
         assert harness.ended == [harness.session]
 
@@ -484,7 +484,7 @@ class TestLargeSendsBeforeTheEnd:
     async def test_the_end_of_the_socket_waits_for_them(self, ending):
         harness, bodies = ending
         await self.feed(harness, large_send(1), large_send(2), large_send(3)[:-1])
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         assert harness.connection.take("check_publish") == [("writable", False)]
         assert (harness.session.state, harness.ended) == (State.CONNECTED, [])
         assert harness.deliver("nobody", 1) == []
@@ -496,7 +496,7 @@ class TestLargeSendsBeforeTheEnd:
     async def test_with_nothing_whole_it_does_not_wait(self, ending):
         harness, bodies = ending
         await self.feed(harness, large_send(1)[:-1])
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         assert self.published(harness) == ["disconnect"]
         assert harness.ended == [harness.session]
         assert bodies.writers[0].is_abandoned
@@ -514,7 +514,7 @@ class TestLargeSendsBeforeTheEnd:
             small_send(10)[: -cut or None],
         )
         assert self.published(harness) == []
-        harness.session.lost(ConnectionResetError("gone"))
+        harness.session.link_closed(ConnectionResetError("gone"))
         bodies.finish_door.set()
         await settled()
         assert self.published(harness) == [
@@ -530,7 +530,7 @@ class TestLargeSendsBeforeTheEnd:
     async def test_a_disconnect_behind_them_is_graceful(self, ending):
         harness, bodies = ending
         await self.feed(harness, large_send(1), "DISCONNECT\n\n\0")
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         bodies.finish_door.set()
         await settled()
         calls = harness.connection.take("check_publish", "writable")
@@ -546,7 +546,7 @@ class TestLargeSendsBeforeTheEnd:
         await settled()
         assert self.published(harness) == [1, 2, "disconnect"]
         assert "unknown command" in harness.error().headers["message"]
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         assert harness.ended == [harness.session]
 
     @pytest.mark.parametrize("lost", [False, True])
@@ -555,14 +555,14 @@ class TestLargeSendsBeforeTheEnd:
         bad = large_send(2, receipt="r", transaction="unknown")
         await self.feed(harness, large_send(1), bad, small_send(3))
         if lost:
-            harness.session.lost(None)
+            harness.session.link_closed(None)
             harness.link.is_closing = True
         bodies.finish_door.set()
         await settled()
         assert self.published(harness) == [1, "disconnect"]
         if not lost:
             assert harness.error().headers["receipt-id"] == "r"
-            harness.session.lost(None)
+            harness.session.link_closed(None)
         assert harness.ended == [harness.session]
 
     async def test_a_client_that_falls_silent_is_told_so_behind_them(self, ending):
@@ -583,7 +583,7 @@ class TestLargeSendsBeforeTheEnd:
         harness, bodies = ending
         await self.feed(harness, large_send(1), small_send(2))
         if lost:
-            harness.session.lost(None)
+            harness.session.link_closed(None)
             harness.link.is_closing = True
         error = ConnectionEndedError("shutdown", "over")
         if how == "failed":
@@ -593,7 +593,7 @@ class TestLargeSendsBeforeTheEnd:
         await settled()
         if not lost:
             assert harness.error().headers["message"] == "over"
-            harness.session.lost(None)
+            harness.session.link_closed(None)
         bodies.finish_door.set()
         await settled()
         assert self.published(harness) == ([] if how == "closed" else ["disconnect"])
@@ -605,7 +605,7 @@ class TestLargeSendsBeforeTheEnd:
         await self.feed(harness, large_send(1))
         harness.session._large_broke(StoreIOError("damaged"))
         assert harness.link.is_aborted
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         bodies.finish_door.set()
         await settled()
         assert self.published(harness) == [1, "disconnect"]
@@ -615,7 +615,7 @@ class TestLargeSendsBeforeTheEnd:
         harness, bodies = ending
         await self.feed(harness, large_send(1), large_send(2))
         harness.connection.fail["publish"] = RequestError("no")
-        harness.session.lost(None)
+        harness.session.link_closed(None)
         bodies.finish_door.set()
         await settled()
         assert self.published(harness) == ["disconnect"]
@@ -627,12 +627,12 @@ class TestLargeSendsBeforeTheEnd:
         await self.feed(harness, large_send(1))
         harness.connection.fail["publish"] = ValueError("a defect")
         if lost:
-            harness.session.lost(None)
+            harness.session.link_closed(None)
         bodies.finish_door.set()
         await settled()
         if not lost:
             assert harness.link.is_aborted
-            harness.session.lost(None)
+            harness.session.link_closed(None)
         assert self.published(harness) == ["disconnect"]
         assert harness.ended == [harness.session]
         assert "a defect" in caplog.text
@@ -687,7 +687,7 @@ async def what_the_broker_is_told(make_harness, texts, bodies, chance):
             for _ in range(chance.randrange(12)):
                 await asyncio.sleep(0)
         harness.session.data_received(text)
-    harness.session.lost(None)
+    harness.session.link_closed(None)
     if bodies is not None:
         bodies.finish_door.set()
     while not harness.ended:
