@@ -475,11 +475,13 @@ def fresh_name(storage: Storage, name: str) -> str:
 
 def copy_range(storage: Storage, name: str, begin: int, end: int, target: str) -> None:
     """Copy a part of file *name* to *target*, and sync that. Raises: OSError."""
-    with closing(storage.open(name)) as source:
-        with closing(storage.open(target, create=True)) as copy:
-            for at in range(begin, end, _COPY_BYTES):
-                copy.pwritev([source.pread(min(_COPY_BYTES, end - at), at)], at - begin)
-            copy.datasync()
+    with (
+        closing(storage.open(name)) as source,
+        closing(storage.open(target, create=True)) as copy,
+    ):
+        for at in range(begin, end, _COPY_BYTES):
+            copy.pwritev([source.pread(min(_COPY_BYTES, end - at), at)], at - begin)
+        copy.datasync()
 
 
 def write_atomically(storage: Storage, name: str, data: bytes) -> None:
