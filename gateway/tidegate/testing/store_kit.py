@@ -1119,6 +1119,7 @@ class StoreConformance(StoreFixtures):
 
     # -------------------------------------------------------------------------------- the model
 
+    @pytest.mark.hypothesis
     def test_any_sequence_of_operations_gives_what_the_reference_gives(
         self,
         store_factory: MessageStoreFactory,

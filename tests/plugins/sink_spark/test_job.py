@@ -80,10 +80,11 @@ async def until_mark(job: JobProcess, mark: int) -> list[Report]:
 
 COLD_READ = """
 import json, sys
-from tidegate_sink_spark._session import start_session
+from tidegate_sink_spark import create_session
+from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._table import DeltaTable
 conf, path, app_id = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
-spark = start_session(conf)
+spark = create_session("reader-test", SparkSinkOptions(table=path, spark_conf=conf))
 def facts():
     table = spark.read.format("delta").load(path)
     row = table.selectExpr("count(*)", "count(DISTINCT ack_seq)", "max(ack_seq)",
@@ -97,7 +98,9 @@ history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("userMetadata IS N
 row = table.where("ack_seq = 7").selectExpr(
     "*", "date_format(acked_at, \\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\\") AS acked_text").first().asDict()
 spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+spark.range(5).write.format("delta").save(path + " of its own")
 print(json.dumps({
+    "own": [spark.read.format("delta").load(path + " of its own").count(), spark.sparkContext.appName],
     "cold": cold, "optimized": facts(),
     "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},
     "clustering": list(detail["clusteringColumns"]),
@@ -173,13 +176,12 @@ async def race(jobs: Jobs, both: list[JobProcess]) -> None:
 
 
 def read_cold(jobs: Jobs) -> dict[str, Any]:
-    """What a new process sees that never had the table open."""
+    """What a program of one's own sees, in a new process that never had the table open."""
     done = subprocess.run(
         [
             *(sys.executable, "-c", COLD_READ),
-            *(json.dumps(jobs.spark.conf(jobs.directory)), str(jobs.table), APP_ID),
+            *(json.dumps(dict(jobs.spark.SHORT_JOB)), str(jobs.table), APP_ID),
         ],
-        env=jobs.spark.environment,
         cwd=jobs.directory,
         capture_output=True,
         text=True,
@@ -264,6 +266,10 @@ def test_the_mark_survives_optimize(facts: Facts) -> None:
     assert facts.cold["optimized"] == facts.cold["cold"]
 
 
+def test_a_session_of_ones_own_writes_and_reads_delta_tables(facts: Facts) -> None:
+    assert facts.cold["own"] == [5, "reader-test"]
+
+
 def test_spark_reads_the_values_that_were_acknowledged(facts: Facts) -> None:
     row = facts.cold["row"]
     assert row["acked_text"] == "2026-01-02T03:04:05.000015"
@@ -302,6 +308,7 @@ class Killer:
         os.killpg(self._sink.job_pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
     tmp_path: Path, spark: Any, kit: Any
 ) -> None:
