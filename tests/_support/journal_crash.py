@@ -24,11 +24,13 @@ from metadata_fates import Fate, put_metadata
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
+    AddDuplicateId,
     AddMessage,
     ClearRetained,
     Discard,
     DiscardReason,
     Durability,
+    ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -66,6 +68,8 @@ LISTS = (1, 2, 3)
 QUEUE, DEAD_LETTERS, TOPIC = "queue://q", "queue://dlq", "topic://t"
 #: Messages are sent there, but it is no destination of the store.
 GONE = "queue://gone"
+#: Duplicate ids of a destination above which the oldest of them are forgotten.
+DUPLICATES_MAX = 30
 #: Streamed bodies are written and read in pieces of so many bytes.
 PIECE_BYTES = 7000
 #: Name of their directory on the faulty disk.
@@ -87,7 +91,7 @@ class Profile(NamedTuple):
     """What a load is like.
 
     Attributes: batches: how many at most; sizes: of bodies; staying: share of messages that nobody
-        takes for long; small: share of batches with sessions, packet ids, retained messages;
+        takes for long; small: share of batches with sessions, packet ids, retained messages, duplicate ids;
         retained_bytes: of their bodies at least; unordered: share of batches in which a message is dropped or moved; streamed: share of
         messages whose body is streamed to a file of its own; checkpoints: share of
         batches behind which there is a cleanup; metadata: with a metadata store; prepare: makes the storage fit for the
@@ -200,9 +204,14 @@ def retained(number: int, name: str, size: int = 0) -> Message:
     return Message(f"topic://{name}", (b"retained %d" % number).ljust(size, b"."))
 
 
-def small_state(state: RecoveredState) -> Small:
+async def small_state(store: JournalStore, state: RecoveredState) -> Small:
     """Everything that is not messages, as :attr:`Model.small` has it."""
     items: list[tuple[tuple[str, Any], Any]] = []
+    last: dict[str, int] = {}
+    for known in await store.recovered_duplicate_ids():
+        assert known.sequence > last.get(known.destination, 0), "duplicate ids out of order"
+        last[known.destination] = known.sequence
+        items.append((("duplicate", (known.destination, known.sequence)), known.duplicate_id))
     items += [(("destination", d.destination), d.pending_list) for d in state.destinations]
     items += [(("subscription", s.pending_list), s.name) for s in state.subscriptions]
     items += [(("session", s.client_id), s.expiry_interval) for s in state.sessions]
@@ -334,6 +343,24 @@ class _Writer:
             for known in [k for k in small if k[0] == "inflight" and k[1][0] == client]:
                 del small[known]
             operations.append(RemoveSession(client))
+        return operations + self._duplicate_ids()
+
+    def _duplicate_ids(self) -> list[Operation]:
+        """Some new ones; of a destination that has many the oldest are forgotten."""
+        model, chance = self.model, self.chance
+        destination = chance.choice((QUEUE, TOPIC))
+        operations: list[Operation] = []
+        for _ in range(chance.randrange(1, 6)):
+            model.sequence += 1
+            name = f"{model.sequence:b}"  # of many lengths
+            model.small["duplicate", (destination, model.sequence)] = name
+            operations.append(AddDuplicateId(destination, name, model.sequence))
+        known = sorted(k for k in model.small if k[0] == "duplicate" and k[1][0] == destination)
+        if len(known) > DUPLICATES_MAX:
+            gone = known[: chance.randrange(1, len(known) + 1)]
+            for key in gone:
+                del model.small[key]
+            operations.append(ForgetDuplicateIds(destination, gone[-1][1][1]))
         return operations
 
 
@@ -362,17 +389,20 @@ async def load(
 
     for number in range(profile.batches):
         is_new = not model.small
-        operations = writer.setup() if is_new else await writer.batch(store)
-        if not operations:
-            continue
-        model.states.append(model.state())
-        durability = Durability.SYNCED if is_new else chance.choice(list(Durability))
-        before_each(number)
         try:
-            await store.write(WriteBatch(operations, durability))
+            operations = writer.setup() if is_new else await writer.batch(store)
+            if not operations:
+                continue
+            model.states.append(model.state())
+            durability = Durability.SYNCED if is_new else chance.choice(list(Durability))
+            before_each(number)
+            try:
+                await store.write(WriteBatch(operations, durability))
+            except (StoreFullError, StoreUnavailableError):
+                model.states.pop()
+                raise
         except (StoreFullError, StoreUnavailableError):
             # Refused, and nothing of it may ever be there; what comes next must work again.
-            model.states.pop()
             model.go_back()
             refused += 1
             if is_new or refused > REFUSED_MAX:
@@ -387,12 +417,13 @@ async def load(
         if chance.random() < profile.checkpoints:
             try:
                 await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+                confirm()
+                await tidy_up(store, chance)
+            except StoreUnavailableError:
+                continue  # tried again by the next one
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
-                continue  # tried again by the next one
-            confirm()
-            await tidy_up(store, chance)
 
 
 async def tidy_up(store: JournalStore, chance: random.Random) -> None:
@@ -452,7 +483,7 @@ async def problem_of(
         rows.append((row.sequence, row.pending_list))
     if first - 1 > model.released:
         return f"rows up to {first - 1} are gone, only {model.released} were released"
-    small = small_state(recovered)
+    small = await small_state(store, recovered)
     for index, state in enumerate(model.states[confirmed:], confirmed):
         if (
             state.lists == tuple(lists)

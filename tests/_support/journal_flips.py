@@ -31,6 +31,8 @@ PROFILE = Profile(
 
 #: So few bytes that each of them can have its turn.
 TINY = PROFILE._replace(batches=18, sizes=(5, 40), checkpoints=0.1)
+#: Much small state, whose first home was put away with the oldest data files.
+CARRIED = PROFILE._replace(batches=40, sizes=(5, 9000), small=0.8, checkpoints=0.3)
 
 
 async def make_journal(directory: Path, profile: Profile = PROFILE, seed: int = 3) -> Model:

@@ -20,6 +20,7 @@ import pytest
 from crash_crew import Job, job
 from journal_crash import fast_directory
 from journal_flips import (
+    CARRIED,
     PROFILE,
     TINY,
     copy_journal,
@@ -53,6 +54,12 @@ FINE = {"harmless", "refused", "reported"}
 SAMPLE = 250
 #: Jobs that share the bytes of a test among them.
 PARTS = 4
+#: Journals, and the files in them whose every byte has its turn.
+FILES = {
+    "tiny": (TINY, ("journal-", "index-store-state")),
+    "carried": (CARRIED, ("bindings-",)),
+    "compacted": (PROFILE, ("",)),
+}
 
 #: Outcomes with their numbers, what was wrong, and how many bytes all parts have together.
 Part = tuple[Counter[str], list[str], int]
@@ -90,13 +97,14 @@ def total(results: list[Part]) -> Counter[str]:
 def flips(
     profile_name: str, policy: str, rebuilds: bool, step: int, sample: int, part: int
 ) -> Part:
-    """Flip one byte after the other: each *step*-th of the journal, or a *sample* of them."""
+    """Flip one byte after the other: each *step*-th of the files that the profile is for, or a *sample*
+    of all."""
     outcomes: Counter[str] = Counter()
     problems: list[str] = []
 
     async def scenario(directory: Path) -> int:
         original = directory / "original"
-        profile = {"tiny": TINY, "compacted": PROFILE}[profile_name]
+        profile, prefix = FILES[profile_name]
         model = await make_journal(original, profile)
         if rebuilds:
             shutil.rmtree(original / "journal" / "metadata")
@@ -104,7 +112,7 @@ def flips(
         if sample:
             where = random.Random(7).sample(where, sample)
         else:
-            where = [item for item in where if not item[0].startswith("metadata")]
+            where = [item for item in where if item[0].startswith(prefix)]
             assert len(where) > 4000
         where = where[::step]
         for name, offset in where[part::PARTS]:
@@ -143,6 +151,25 @@ def test_a_bit_in_any_byte_of_a_tiny_journal(
     name = f"every {'' if step == 1 else f'{step}th '}byte of a tiny journal ({count})"
     report[f"{name}, {policy}, {'rebuilt' if rebuilds else 'with metadata'}"] = found
     assert found["refused"] + found["reported"] > count // (4 if rebuilds else 40)
+
+
+def carried_jobs(policy: str, rebuilds: bool) -> list[Job]:
+    step = step_of(policy, rebuilds) * 2
+    return [job(flips, "carried", policy, rebuilds, step, 0, part) for part in range(PARTS)]
+
+
+@pytest.mark.crew(jobs=carried_jobs)
+@pytest.mark.parametrize("policy", ["refuse", "quarantine"])
+@pytest.mark.parametrize("rebuilds", [True, False], ids=["rebuilt", "with metadata"])
+def test_a_bit_in_any_byte_of_a_bindings_journal(
+    policy: str, rebuilds: bool, results: list[Part], report: dict[str, Counter[str]]
+) -> None:
+    """What is in the last carry only is in the journal still; what is older is nowhere else."""
+    step, count = step_of(policy, rebuilds) * 2, results[0][2]
+    found = total(results)
+    name = f"every {step}th byte of a bindings journal ({count}), {policy}"
+    report[f"{name}, {'rebuilt' if rebuilds else 'with metadata'}"] = found
+    assert found["refused"] + found["reported"] > count // 3
 
 
 def flips_of_padding(part: int) -> Part:
@@ -291,7 +318,7 @@ def test_a_bit_in_any_byte_of_the_metadata_store_after_a_kill(
 def flips_without_crcs() -> Counter[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_metadata, "crc32c", lambda *_: 0)
-        return flips_of_checkpoint(0, 23)[0]
+        return flips_of_checkpoint(0, 3)[0]
 
 
 @pytest.mark.crew(jobs=lambda: [job(flips_without_crcs)])

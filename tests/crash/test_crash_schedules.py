@@ -127,7 +127,8 @@ every message that a confirmed batch added is there, byte by byte, in its order 
 each batch is there whole or not at all, and none without those before it
 no acknowledged message is pending again
 the acknowledged log has each row once, without a gap, with the message that was acknowledged
-destinations, subscriptions, sessions, packet ids and retained messages are of the same state
+destinations, subscriptions, sessions, packet ids, retained messages and duplicate ids are of the
+    same state
 of the metadata store there was, by seed, the last commit, or it was one checkpoint older, had a wrong bit,
     had a page that was older in part, was gone, or was not used
 one start in three was cut off by another power cut, at one of its first syncs

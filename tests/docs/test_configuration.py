@@ -104,11 +104,11 @@ def test_the_help_of_each_command_can_be_shown(capsys: pytest.CaptureFixture[str
 
 
 def test_the_lines_of_a_started_gateway_are_those_that_it_prints() -> None:
-    from tidegate.cli import _show
+    from tidegate.cli import _run
 
     shown = re.search(r"```\n(listening: .*?)```", TEXT, re.DOTALL)
     assert shown is not None
     words = list(dict.fromkeys(line.partition(":")[0] for line in shown[1].splitlines()))
-    source = Path(_show.__file__).read_text()
+    source = Path(_run.__file__).read_text()
     assert words == ["listening", "store", "data directory", "sinks", "plugins"]
     assert all(f'"{word}: ' in source for word in words)

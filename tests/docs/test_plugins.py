@@ -1,6 +1,7 @@
 """docs/plugins.md says what the contract is, and its example is a plugin that works."""
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,8 @@ import pytest
 from tidegate.plugins import FACTORY_HOOKS, PluginKind
 from tidegate.spi import ENTRY_POINT_GROUP, SPI_VERSION, PluginInfo, hookspecs
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "plugins.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "plugins.md").read_text()
 HOOKS = {
     name: hook
     for name, hook in inspect.getmembers(hookspecs, inspect.isfunction)
@@ -56,36 +58,36 @@ def test_every_field_of_the_plugins_description_is_documented() -> None:
         assert f"* `{field}`: " in TEXT
 
 
-def example() -> tuple[str, dict[str, str]]:
-    """The source of the example and the entry points of its pyproject."""
-    source = re.search(
-        r"<!-- example: tidegate_store_dict -->\n```python\n(.*?)```", TEXT, re.DOTALL
-    )
-    project = re.search(r"```toml\n(# pyproject.*?)```", TEXT, re.DOTALL)
-    assert source is not None
-    assert project is not None
-    points = tomllib.loads(project[1])["project"]["entry-points"][ENTRY_POINT_GROUP]
-    return source[1], points
+EXAMPLE = ROOT / "examples" / "plugins" / "store_dict"
 
 
-def test_the_example_passes_the_conformance_kit_by_the_documented_command(tmp_path: Path) -> None:
-    source, points = example()
-    assert points == {"store-dict": "tidegate_store_dict"}
-    (tmp_path / "tidegate_store_dict.py").write_text(source)
-    info = tmp_path / "tidegate_store_dict-1.0.dist-info"
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of a program that finds the example as if it were installed."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: tidegate-store-dict\nVersion: 1.0\n"
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
     )
+    points = project["entry-points"][ENTRY_POINT_GROUP]
+    assert points == {"store-dict": "tidegate_store_dict"}
+    assert '\nstore-dict = "tidegate_store_dict"\n' in TEXT
     (info / "entry_points.txt").write_text(
-        f"[{ENTRY_POINT_GROUP}]\nstore-dict = {points['store-dict']}\n"
+        f"[{ENTRY_POINT_GROUP}]\nstore-dict = tidegate_store_dict\n"
     )
+    return os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{EXAMPLE}"}
+
+
+def test_the_example_passes_the_conformance_kit_by_the_documented_command(
+    tmp_path: Path, installed: dict[str, str]
+) -> None:
     command = "pytest --pyargs tidegate.testing.store_kit --store=NAME"
     assert f"\n{command}\n" in TEXT
     done = subprocess.run(
         [sys.executable, "-m", *command.replace("NAME", "dict").split(), "-p", "no:cacheprovider"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        env=installed,
         capture_output=True,
         text=True,
         timeout=110,
@@ -93,3 +95,20 @@ def test_the_example_passes_the_conformance_kit_by_the_documented_command(tmp_pa
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b[1-9]\d* passed", done.stdout)
+
+
+def test_the_examples_one_line_of_configuration_makes_it_the_store(
+    installed: dict[str, str],
+) -> None:
+    config = EXAMPLE / "tidegate.toml"
+    assert f"tidegate run --config {config.relative_to(ROOT)} " in TEXT
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegate", "check-config", str(config), "--json"],
+        env=installed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["store"]["plugin"] == "dict"

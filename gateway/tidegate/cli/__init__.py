@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tidegate.cli._app import main
+from tidegate.cli._main import main
 
 __all__ = ["main"]

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tidegate import __version__
-from tidegate._logging import LogLevel, configure_logging
+from tidegate._logging import LogLevel
 from tidegate.cli import _reference, _show, _store, _transactions
 from tidegate.cli._commands import Commands
-from tidegate.cli._exit import ExitCode, Failure, failure_of
+from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
-from tidegate.cli._progress import RecoveryProgress
-from tidegate.cli._run import raise_descriptor_limit, run_until_signal, write_lines
-from tidegate.cli._streams import have_standard_streams
-from tidegate.config import ResolvedConfig, check_parts, load_config, named_plugins, resolve
+from tidegate.cli._run import run_gateway
+from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
-
-_log = logging.getLogger("tidegate.cli")
-
-#: Set by the shell convention: 128 + the number of SIGINT.
-_INTERRUPTED = 130
 
 app = typer.Typer(
     cls=Commands,
@@ -50,30 +40,18 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with *arguments* (default: the process's); returns the exit code."""
-    have_standard_streams()
+def call(arguments: Sequence[str]) -> int:
+    """Carry out the command; returns the exit code. Raises: whatever it raises, unreported."""
     try:
         result: object = app(args=arguments, prog_name="tidegate", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return _nobody_reads()
     except SystemExit as stop:
         # What typer and rich make of a broken pipe, each in its own way: exit code 1.
-        if not isinstance(stop.__context__, BrokenPipeError):
-            raise
-        return _nobody_reads()
-    except (KeyboardInterrupt, typer.Abort):
-        return _INTERRUPTED
-    except Exception as error:
-        return _report(error)
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        raise
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     return result if isinstance(result, int) else ExitCode.OK
-
-
-def _nobody_reads() -> int:
-    """The reader of our output went away (`| head`); it has what it wanted."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.OK
 
 
 def _print_version(wanted: bool) -> None:
@@ -111,27 +89,7 @@ def run(
     Without --config: STOMP on 127.0.0.1:61613, MQTT on 127.0.0.1:1883, data in tidegate-data/.
     SIGTERM or SIGINT stops it cleanly; a second signal ends it at once.
     """
-    configure_logging(log_level)
-    plugins = PluginHost()
-    resolved = resolve(load_config(config), plugins)
-    check_parts(resolved)
-    raise_descriptor_limit(resolved.broker.connections_max)
-    # Not before the configuration is known to be good: the broker is the bulk of the imports.
-    from tidegate.gateway import Gateway
-
-    progress = RecoveryProgress()
-
-    def started(gateway: Gateway) -> None:
-        progress.close()
-        write_lines(_show.start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
-        sys.stdout.flush()
-
-    try:
-        run_until_signal(lambda: Gateway(resolved, plugins, progress=progress), started)
-    except Exception as error:
-        raise _Failed(error, resolved) from error
-    finally:
-        progress.close()
+    run_gateway(config, log_level)
 
 
 @app.command()
@@ -187,35 +145,3 @@ def option_tables(
             typer.echo(f"<!-- options: {name} -->\n{table}<!-- end -->\n")
     else:
         update.write_text(_reference.update_document(update.read_text(), tables))
-
-
-class _Failed(Exception):  # noqa: N818 - carries an error, is not one
-    """An error of a running gateway, with what is needed to say it well."""
-
-    def __init__(self, error: Exception, config: ResolvedConfig) -> None:
-        super().__init__(error, config)
-        self.error = error
-        self.config = config
-
-
-def _report(error: Exception) -> int:
-    """Say on stderr what went wrong, in one line; the trace too when we did not expect it."""
-    config: ResolvedConfig | None = None
-    if isinstance(error, _Failed):
-        config, error = error.config, error.error
-    shown: Any = error
-    if hasattr(shown, "format_message") and hasattr(shown, "exit_code"):  # typer's usage errors
-        context = getattr(shown, "ctx", None)
-        command = context.command_path if context else "tidegate"
-        message: str = shown.format_message()
-        if message.startswith("Usage:"):  # a group without a command: its help, as it is
-            sys.stderr.write(message.rstrip("\n") + "\n")
-            return ExitCode.CONFIG
-        text = f"{' '.join(message.split())} (see `{command} --help`)"
-        failure = Failure(ExitCode.CONFIG, text)
-    else:
-        failure = failure_of(error, config)
-    if failure.code is ExitCode.UNEXPECTED:
-        _log.error("unexpected error", exc_info=error)
-    sys.stderr.write(f"tidegate: error: {failure.text}\n")
-    return failure.code

@@ -6,10 +6,10 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:  # rich takes a tenth of a second, and most starts show no bar
+    from rich.progress import Progress, TaskID
 
 _log = logging.getLogger("tidegate.recovery")
 
@@ -32,7 +32,7 @@ class RecoveryProgress:
         """*stream*: where a bar may be shown; stderr unless given."""
         shown: TextIO = sys.stderr if stream is None else stream
         self._now = now
-        self._console = Console(file=shown) if shown.isatty() else None
+        self._terminal = shown if shown.isatty() else None
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._what = ""
@@ -47,21 +47,24 @@ class RecoveryProgress:
             self._logged_at = now + QUIET_SECONDS - LOG_SECONDS
         if self._is_closed or now < self._begin + QUIET_SECONDS:
             return
-        if self._console is not None:
-            self._show(what, done, total, self._console)
+        if self._terminal is not None:
+            self._show(what, done, total, self._terminal)
         elif now >= self._logged_at + LOG_SECONDS:
             self._logged_at = now
             share = f"{100 * done // total}%" if total else "unknown"
             _log.info("%s: %s done, %d s so far", what, share, now - self._begin)
 
-    def _show(self, what: str, done: int, total: int, console: Console) -> None:
+    def _show(self, what: str, done: int, total: int, terminal: TextIO) -> None:
         if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
                 TimeRemainingColumn(),
-                console=console,
+                console=Console(file=terminal),
                 transient=True,
                 # The bar moves when it is told something; a thread of its own could print anywhere.
                 auto_refresh=False,

@@ -7,16 +7,80 @@ import importlib
 import logging
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tidegate.config import DESCRIPTORS_RESERVED
+from tidegate._logging import LogLevel, configure_logging
+from tidegate.cli._progress import RecoveryProgress
+from tidegate.config import (
+    DESCRIPTORS_RESERVED,
+    ResolvedConfig,
+    check_parts,
+    load_config,
+    resolve,
+)
+from tidegate.plugins import PluginHost
+
+if TYPE_CHECKING:
+    from tidegate.gateway import Gateway
 
 _log = logging.getLogger("tidegate.run")
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 #: Files that a connection may have open besides: large messages that are written or read for it.
 _FILES_PER_CONNECTION: Final = 4
+
+
+class RunFailed(Exception):  # noqa: N818 - carries an error, is not one
+    """An error of a running gateway, with what is needed to say it well."""
+
+    def __init__(self, error: Exception, config: ResolvedConfig) -> None:
+        super().__init__(error, config)
+        self.error = error
+        self.config = config
+
+
+def run_gateway(config: Path | None, log_level: LogLevel) -> None:
+    """Run the gateway of the file *config*, or the embedded default, until it is stopped; blocks.
+
+    Raises: RunFailed around what a running gateway raises; what is wrong with the configuration.
+    """
+    configure_logging(log_level)
+    plugins = PluginHost()
+    resolved = resolve(load_config(config), plugins)
+    check_parts(resolved)
+    raise_descriptor_limit(resolved.broker.connections_max)
+    # Not before the configuration is known to be good: the broker is the bulk of the imports.
+    from tidegate.gateway import Gateway
+
+    progress = RecoveryProgress()
+
+    def started(gateway: Gateway) -> None:
+        progress.close()
+        write_lines(start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
+        sys.stdout.flush()
+
+    try:
+        run_until_signal(lambda: Gateway(resolved, plugins, progress=progress), started)
+    except Exception as error:
+        raise RunFailed(error, resolved) from error
+    finally:
+        progress.close()
+
+
+def start_lines(config: ResolvedConfig, addresses: Iterable[str], plugins: PluginHost) -> list[str]:
+    """What ``tidegate run`` says once it runs: one fact a line, ``word: value``."""
+    broker = config.broker
+    lines = [f"listening: {address}" for address in addresses]
+    lines.append(f"store: {config.store.name}{'' if broker.persistent else ' (not persistent)'}")
+    directory = str(broker.data_directory.absolute())
+    lines.append(f"data directory: {directory if broker.persistent else 'none'}")
+    sinks = (f"{sink.name} ({sink.plugin})" for sink in config.sinks)
+    lines.append(f"sinks: {', '.join(sinks) or 'none'}")
+    lines.append(f"plugins: {', '.join(plugins.loaded())}")
+    return lines
 
 
 class RunningGateway(Protocol):

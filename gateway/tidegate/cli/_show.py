@@ -1,4 +1,4 @@
-"""What the commands print on stdout: what would run, what runs, what is installed."""
+"""What the commands print on stdout: what would run, what is installed."""
 
 from __future__ import annotations
 
@@ -104,22 +104,6 @@ def _branch(tree: Tree, title: str, options: Mapping[str, object]) -> None:
     branch = tree.add(Text(title, style="bold"))
     for key, value in options.items():
         branch.add(Text(f"{key} = {toml_text(value)}"))
-
-
-# ---------------------------------------------------------------------------------- run
-
-
-def start_lines(config: ResolvedConfig, addresses: Iterable[str], plugins: PluginHost) -> list[str]:
-    """What ``tidegate run`` says once it runs: one fact a line, ``word: value``."""
-    broker = config.broker
-    lines = [f"listening: {address}" for address in addresses]
-    lines.append(f"store: {config.store.name}{'' if broker.persistent else ' (not persistent)'}")
-    directory = str(broker.data_directory.absolute())
-    lines.append(f"data directory: {directory if broker.persistent else 'none'}")
-    sinks = (f"{sink.name} ({sink.plugin})" for sink in config.sinks)
-    lines.append(f"sinks: {', '.join(sinks) or 'none'}")
-    lines.append(f"plugins: {', '.join(plugins.loaded())}")
-    return lines
 
 
 # -------------------------------------------------------------------------------- plugins

@@ -92,7 +92,7 @@ class BrokerConfig:
         "until the store catches up. Guards memory when the disk is slow.",
     )
     cursor_memory_limit: int = option(
-        128 << 20,
+        64 << 20,
         kind=Kind.SIZE,
         minimum=1,
         help="Memory that waiting messages of all `store` cursors may take together; those whose "

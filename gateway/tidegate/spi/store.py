@@ -260,7 +260,8 @@ class MessageStore(Protocol):
         Subscriptions that are not durable are removed during recovery and not returned.
 
         Raises: StoreLockedError when another gateway owns the contents; CorruptRecordError;
-            StoreIOError (also: directory not writable).
+            StoreFullError, StoreUnavailableError (a later start may go well); StoreIOError (also:
+            directory not writable).
         """
         ...
 
@@ -293,7 +294,8 @@ class MessageStore(Protocol):
                 message when there is one.
         Returns: fewer than *limit* only at the end of the list or because of *bytes_max*; an
             empty sequence means that nothing is pending behind *after* (or no such list).
-        Raises: CorruptRecordError, StoreIOError, StoreClosedError.
+        Raises: CorruptRecordError, StoreIOError, StoreClosedError, and what is ``retryable``; the
+            caller asks again a little later.
         """
         ...
 

@@ -7,8 +7,9 @@ import contextlib
 import functools
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
 
 import pluggy
 import pytest
@@ -18,8 +19,9 @@ from tidegate.spi.hookspecs import PROJECT
 
 #: A test that takes longer than this hangs; in seconds. The slowest takes a few.
 SCENARIO_TIMEOUT: Final = 120.0
-#: What a test that failed left open has this long to close; in seconds.
-_CLOSE_TIMEOUT: Final = 10.0
+#: What takes longer to close hangs; in seconds. With what a test that failed left open less than 15.
+CLOSE_TIMEOUT: Final = 10.0
+LEFT_TIMEOUT: Final = 4.0
 
 _SelfT = TypeVar("_SelfT")
 _P = ParamSpec("_P")
@@ -32,17 +34,27 @@ def scenario(
     """Make a test method of a coroutine function: run it on an event loop of its own.
 
     An exception that nobody awaited (a callback, a forgotten task) fails the test too. What it was
-    given and did not come to close (an argument with ``async def close``) is closed when it fails: a
-    store that stays open keeps threads, and those keep the process.
+    given (an argument with ``async def close``) is closed behind it, also when it fails: a store that
+    stays open keeps threads, and those keep the process.
     """
 
     @functools.wraps(function)
     def run(self: _SelfT, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        given = [*args, *kwargs.values()]
+        closing = [one for one in given if inspect.iscoroutinefunction(getattr(one, "close", None))]
+
         async def guarded() -> None:
             try:
                 await function(self, *args, **kwargs)
+                for one in closing:
+                    await cast("_Closable", one).close()
             except BaseException:
-                await _close([*args, *kwargs.values()])
+                # A thread that hangs is not waited for when the loop ends.
+                asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+                for one in closing:
+                    with contextlib.suppress(Exception):
+                        async with asyncio.timeout(LEFT_TIMEOUT):
+                            await cast("_Closable", one).close()
                 raise
 
         run_scenario(guarded())
@@ -50,13 +62,14 @@ def scenario(
     return run
 
 
-async def _close(given: Iterable[object]) -> None:
-    for value in given:
-        close = getattr(value, "close", None)
-        if inspect.iscoroutinefunction(close):
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(_CLOSE_TIMEOUT):
-                    await close()
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+async def close(closable: _Closable) -> None:
+    """Close it. Raises: TimeoutError when it hangs."""
+    async with asyncio.timeout(CLOSE_TIMEOUT):
+        await closable.close()
 
 
 def run_scenario(coroutine: Coroutine[Any, Any, _T]) -> _T:

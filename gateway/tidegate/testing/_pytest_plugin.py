@@ -10,6 +10,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     "tidegate.testing._portable_contents",
+    "tidegate.testing._store_kit",
     "tidegate.testing._store_machine",
     "tidegate.testing._cursor_machine",
     "tidegate.testing.cursor_kit",

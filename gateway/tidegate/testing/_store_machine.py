@@ -53,6 +53,7 @@ from tidegate.spi import (
     Subscription,
     WriteBatch,
 )
+from tidegate.testing._harness import close
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
 
 #: Few and short enough for a disk that syncs slowly; each example opens a store of its own.
@@ -401,8 +402,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.capabilities.durable)
     @rule()
     def restart(self) -> None:
-        for store in (self.store, self.reference):
-            self._run(store.close())
+        self._close()
         self._open()
         for number, subscription in list(self.subscriptions.items()):
             if not subscription.durable:
@@ -436,6 +436,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert found.last == self.released + len(found.rows)
 
     def teardown(self) -> None:
-        for store in (self.store, self.reference):
-            self._run(store.close())
+        self._close()
         self.runner.close()
+
+    def _close(self) -> None:
+        for store in (self.store, self.reference):
+            self._run(close(store))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-#: What each cursor may hold in any case: some hundred small messages.
+#: What each cursor may hold in any case: some hundred small messages; less where there are so many
+#: cursors that this would take more than half of the limit.
 FLOOR_BYTES: Final = 64 << 10
 #: Room is made for this part of the limit at once, so that looking for it is rare.
 _STEP: Final = 16
@@ -53,17 +54,21 @@ class MemoryBudget:
 
     def allowed(self, limit_bytes: int) -> int:
         """What a cursor with this limit of its own may hold now."""
-        return limit_bytes if self.used < self.limit_bytes else min(limit_bytes, FLOOR_BYTES)
+        return limit_bytes if self.used < self.limit_bytes else min(limit_bytes, self._floor())
+
+    def _floor(self) -> int:
+        return min(FLOOR_BYTES, self.limit_bytes // (2 * max(1, len(self._holders))))
 
     def make_room(self, asking: Holder) -> None:
         """Below the limit again, if the cursors can; cheap while they need not."""
         if self.used <= self._look_at:
             return
         wanted = self.limit_bytes - self.limit_bytes // _STEP
+        floor = self._floor()
         order = sorted(self._holders, key=lambda holder: (holder.taken_at, holder is asking))
         for holder in order:
             if self.used <= wanted:
                 break
-            holder.let_go(FLOOR_BYTES)
+            holder.let_go(floor)
         # When nobody can let go, looking again with each message would cost more than it brings.
         self._look_at = max(self.limit_bytes, self.used + self.limit_bytes // _STEP)

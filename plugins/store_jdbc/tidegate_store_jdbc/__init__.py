@@ -24,6 +24,7 @@ from tidegate_store_jdbc._adapter import (
     Row,
     Step,
     StepResult,
+    adapter_factory,
     register_adapter,
 )
 from tidegate_store_jdbc._batch import Plan
@@ -57,6 +58,7 @@ __all__ = [
     "Row",
     "Step",
     "StepResult",
+    "adapter_factory",
     "lost_journal",
     "register_adapter",
 ]

@@ -16,7 +16,16 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
 
-from tidegate.spi import ConfigError, PluginContractError, PluginLoadError
+from tidegate.spi import (
+    ConfigError,
+    CorruptRecordError,
+    PluginContractError,
+    PluginLoadError,
+    StoreError,
+    StoreFullError,
+    StoreIOError,
+    StoreUnavailableError,
+)
 from tidegate_store_jdbc._secrets import Credentials
 from tidegate_store_jdbc._url import DatabaseUrl
 
@@ -35,6 +44,10 @@ class DatabaseError(Exception):
     def __str__(self) -> str:
         return f"{self.statement}: {self.problem}" if self.statement else self.problem
 
+    def store_error(self, doing: str) -> StoreError:
+        """What the store's caller is told: *doing* failed."""
+        return StoreIOError(f"{doing}: {self}")
+
 
 class DatabaseUnavailableError(DatabaseError):
     """The connection is gone or the database is not ready; it may be tried again.
@@ -46,13 +59,25 @@ class DatabaseUnavailableError(DatabaseError):
         super().__init__(problem)
         self.in_doubt = in_doubt
 
+    def store_error(self, doing: str) -> StoreError:
+        """Retryable."""
+        return StoreUnavailableError(f"{doing}: {self}")
+
 
 class DatabaseFullError(DatabaseError):
     """No room; nothing of the transaction was written."""
 
+    def store_error(self, doing: str) -> StoreError:
+        """Retryable."""
+        return StoreFullError(f"{doing}: {self}")
+
 
 class DatabaseCorruptError(DatabaseError):
     """The database says that its contents are damaged."""
+
+    def store_error(self, doing: str) -> StoreError:
+        """Met while *doing*."""
+        return CorruptRecordError(self.problem, location=doing)
 
 
 class FenceError(DatabaseError):

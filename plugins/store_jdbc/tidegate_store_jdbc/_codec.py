@@ -38,6 +38,9 @@ _LONG_MAX: Final = 2**63 - 1
 #: What stands in place of a body that the database does not hold, before the 8 bytes of where it is.
 _ELSEWHERE: Final = b"\0elsewhere"
 
+#: What decoding a value raises that somebody else wrote, or a column of another type holds.
+_BROKEN: Final = (msgspec.MsgspecError, TypeError, ValueError)
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _encode_json: Final = msgspec.json.Encoder().encode
 _decode_message: Final = msgspec.msgpack.Decoder(Message).decode
@@ -179,31 +182,38 @@ def headers_text(message: Message) -> str | None:
 def stored_message(row: Row) -> StoredMessage:
     """One row of ``find_next_message_statement``. Raises: CorruptRecordError."""
     sequence, count, body, rest = row
-    # A column may be of a decimal type.
-    return StoredMessage(int(sequence), message(body, rest, sequence), int(count))
+    try:  # a column may be of a decimal type
+        return StoredMessage(int(sequence), message(body, rest, sequence), int(count))
+    except _BROKEN as error:
+        raise CorruptRecordError(str(error), location=f"message {sequence}") from error
 
 
 def acknowledged_message(row: Row) -> AcknowledgedMessage:
     """One row of ``find_acknowledged_statement``. Raises: CorruptRecordError."""
     ack, sequence, pending_list, delivered_at, acked_at, client_id, subscription, protocol = row[:8]
-    return AcknowledgedMessage(
-        int(ack),
-        int(sequence),
-        message(row[8], row[9], sequence),
-        int(pending_list),
-        int(delivered_at),
-        int(acked_at),
-        client_id,
-        subscription,
-        protocol,
-    )
+    try:
+        return AcknowledgedMessage(
+            int(ack),
+            int(sequence),
+            message(row[8], row[9], sequence),
+            int(pending_list),
+            int(delivered_at),
+            int(acked_at),
+            client_id,
+            subscription,
+            protocol,
+        )
+    except _BROKEN as error:
+        raise CorruptRecordError(str(error), location=f"acknowledged row {ack}") from error
 
 
-def message(body: bytes, rest: bytes, sequence: int = 0) -> Message:
+def message(body: Any, rest: bytes, sequence: int = 0) -> Message:
     """Put a message together again. Raises: CorruptRecordError."""
     try:
         value = _decode_message(rest)
-    except msgspec.MsgspecError as error:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"its body is {type(body).__name__}")
+    except _BROKEN as error:
         raise CorruptRecordError(str(error), location=f"message {sequence}") from error
     if value.body:
         body = BodyElsewhere(b"")
@@ -225,7 +235,7 @@ def name(value: bytes, table: str) -> str:
     """A name of any length with any character. Raises: CorruptRecordError."""
     try:
         return bytes(value).decode()
-    except UnicodeDecodeError as error:
+    except _BROKEN as error:
         raise CorruptRecordError(str(error), location=table) from error
 
 
@@ -233,7 +243,7 @@ def decoded(kind: type[T], value: bytes, table: str) -> T:
     """A complete value of a table. Raises: CorruptRecordError."""
     try:
         return msgspec.msgpack.decode(value, type=kind)
-    except msgspec.MsgspecError as error:
+    except _BROKEN as error:
         raise CorruptRecordError(str(error), location=table) from error
 
 

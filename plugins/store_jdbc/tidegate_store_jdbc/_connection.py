@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from tidegate.spi import StoreClosedError, StoreFullError
+from tidegate.spi import StoreClosedError, StoreUnavailableError
 from tidegate_store_jdbc._adapter import DatabaseError
 
 logger = logging.getLogger("tidegate.store.jdbc")
@@ -89,7 +89,7 @@ class Reachability:
         Args:
             since: when a batch failed for the first time; None for one that is new.
             in_doubt: wait as long as it takes (the batch may have been written, or a reader asks).
-        Raises: StoreFullError after ``wait_seconds`` of failing; StoreClosedError.
+        Raises: StoreUnavailableError after ``wait_seconds`` of failing; StoreClosedError.
         """
         if in_doubt:
             await self._answers.wait()
@@ -105,7 +105,7 @@ class Reachability:
                 await self._answers.wait()
                 await asyncio.sleep(0)  # where a time limit that is over already takes effect
         except TimeoutError:
-            raise StoreFullError(
+            raise StoreUnavailableError(
                 f"the database cannot be reached, nothing was written: {self._problem}"
             ) from None
 

@@ -233,7 +233,7 @@ def _is_held(lock: LockRow) -> bool:
 async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
     """Connect to the database of *store*; an embedded one that is missing is made.
 
-    Raises: ConfigError; StoreIOError for everything that the database refuses.
+    Raises: ConfigError; StoreError for everything that the database refuses.
     """
     options = jdbc_options(store)
     check(options)
@@ -253,6 +253,6 @@ async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
         await adapter.connect()
         yield Manager(options, adapter)
     except DatabaseError as error:
-        raise StoreIOError(f"{url}: {error}") from error
+        raise error.store_error(str(url)) from error
     finally:
         await adapter.close()

@@ -500,9 +500,9 @@ def _check_shape(name: str, parameters: int, attributes: Sequence[Any]) -> None:
             )
 
 
-#: What goes away by itself: connection failures, too many connections, a server that starts, stops
-#: or follows another, deadlocks. The transaction was rolled back.
-_PASSING: Final = re.compile(r"08...|53300|57P0[1-5]|25006|25P0[34]|40001|40P01|55P03|57014")
+#: What goes away by itself: connection failures, too many connections, no memory, a server that starts,
+#: stops or follows another, deadlocks. The transaction was rolled back.
+_PASSING: Final = re.compile(r"08...|53[234]00|57P0[1-5]|25006|25P0[34]|40001|40P01|55P03|57014")
 
 
 def _driver_errors() -> tuple[type[Exception], ...]:
@@ -516,7 +516,7 @@ def _translated(error: Exception, statement: str = "", *, in_doubt: bool = False
     if isinstance(state, str):
         if _PASSING.fullmatch(state):
             return DatabaseUnavailableError(text, in_doubt=in_doubt)
-        if state in ("53100", "53200"):
+        if state == "53100":
             return DatabaseFullError(text, statement)
         if state in ("XX001", "XX002"):
             return DatabaseCorruptError(text, statement)

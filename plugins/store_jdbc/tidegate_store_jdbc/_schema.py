@@ -189,6 +189,8 @@ async def migrate(
         try:
             await adapter.create([*steps, ("update_version_statement", note)])
         except DatabaseError as error:
+            if error.store_error("").retryable:
+                raise
             raise ConfigError(
                 f"migration from version {version} failed: {error}", key=error.statement
             ) from error

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import aiosqlite
 
+from tidegate.spi import store_error
 from tidegate_store_jdbc._adapter import (
     AdapterContext,
     DatabaseCorruptError,
@@ -239,7 +240,10 @@ class SqliteAdapter:
         connection = _Connection(connector, iter_chunk_size=64)
         try:
             await connection
-        except (sqlite3.Error, OSError) as error:
+        except OSError as error:
+            await connection.ended()
+            raise store_error(f"cannot open {file}", error) from error
+        except sqlite3.Error as error:
             await connection.ended()
             raise _translated(error, f"cannot open {file}") from error
         self._connections.append(connection)
@@ -427,13 +431,23 @@ def _group(name: str, text: str) -> re.Match[str] | None:
     return groups[0] if groups[0][1].count("?") == parameters == text.count("?") else None
 
 
+#: Another connection holds it, or the machine is short of memory or file descriptors.
+_PASSING: Final = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_CANTOPEN,
+)
+
+
 def _translated(error: Exception, problem: str = "", statement: str = "") -> DatabaseError:
     text = f"{problem}: {error}" if problem else str(error)
     code: Any = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else 0
     if primary == sqlite3.SQLITE_FULL:
         return DatabaseFullError(text, statement)
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if primary in _PASSING:
         return DatabaseUnavailableError(text)
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return DatabaseCorruptError(text, statement)

@@ -18,7 +18,6 @@ from tidegate.spi import (
     AcknowledgedPage,
     Branch,
     ConfigError,
-    CorruptRecordError,
     DuplicateId,
     Durability,
     LogStatistics,
@@ -42,7 +41,6 @@ from tidegate_store_jdbc._adapter import (
     AdapterContext,
     DatabaseCorruptError,
     DatabaseError,
-    DatabaseFullError,
     DatabaseUnavailableError,
     Row,
     Step,
@@ -389,14 +387,15 @@ class JdbcStore:
     def _open_error(self, error: DatabaseError) -> Exception:
         where = str(parse_url(self._options.url))
         if isinstance(error, DatabaseCorruptError):
-            return CorruptRecordError(error.problem, location=where)
-        if error.statement and not isinstance(error, (DatabaseUnavailableError, DatabaseFullError)):
+            return error.store_error(where)
+        told = error.store_error(f"cannot open the store in {where}")
+        if error.statement and not told.retryable:
             name = error.statement
             is_create = name.startswith("create_statements.")
             hint = "" if is_create else "; is a table missing (create_tables_on_startup)?"
             key = name if "." in name else f"statements.{name}"
             return ConfigError(f"the database refuses it: {error.problem}{hint}", key=key)
-        return StoreIOError(f"cannot open the store in {where}: {error}")
+        return told
 
     # -------------------------------------------------------------------------------- writing
 
@@ -428,11 +427,11 @@ class JdbcStore:
             if not made.removed_lists:
                 return
             self._removed.update(made.removed_lists)
-        await self._clean_a_little()
+        await self._or_later(self._clean(chunks=1))
 
-    async def _clean_a_little(self) -> None:
+    async def _or_later(self, cleaning: Coroutine[Any, Any, None]) -> None:
         try:
-            await self._clean(chunks=1)
+            await cleaning
         except StoreError as error:  # the batch itself is written, and must not be repeated
             logger.warning("clean-up goes on later: %s", error)
 
@@ -514,7 +513,7 @@ class JdbcStore:
         """Write a plan and the mark of the journal that it came from, in one synced transaction.
 
         Args: released: the acknowledged log is released up to here (rows of *made* are not written).
-        Raises: as ``write``; after StoreFullError the same plan may be carried out again.
+        Raises: as ``write``; after one that is ``retryable`` the same plan may be carried out again.
         """
         async with self._writing:
             counters = self._counters
@@ -532,9 +531,9 @@ class JdbcStore:
                 raise
             self._removed.update(made.removed_lists)
         if counters.ack_released > before:
-            await self._delete_released()
+            await self._or_later(self._delete_released())
         if made.removed_lists:
-            await self._clean_a_little()
+            await self._or_later(self._clean(chunks=1))
 
     async def kept(self, sequences: Sequence[int]) -> set[int]:
         """Those of *sequences* whose messages the database holds. Raises: as ``write``."""

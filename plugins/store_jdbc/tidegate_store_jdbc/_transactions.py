@@ -16,17 +16,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from tidegate.spi import (
-    CorruptRecordError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-    StoreIOError,
-)
+from tidegate.spi import StoreClosedError, StoreError, StoreIOError
 from tidegate_store_jdbc import _recovery
 from tidegate_store_jdbc._adapter import (
     Adapter,
-    DatabaseCorruptError,
     DatabaseError,
     DatabaseFullError,
     DatabaseUnavailableError,
@@ -72,7 +65,8 @@ class Transactions:
         """Run steps in one transaction, as often as it takes; one call at a time.
 
         Returns: their results; None when a transaction whose answer was lost had succeeded.
-        Raises: StoreFullError (nothing was written), StoreIOError, StoreClosedError.
+        Raises: StoreFullError, StoreUnavailableError (nothing was written); StoreIOError,
+            StoreClosedError.
         """
         counters = self.counters
         batch = counters.batch + 1
@@ -94,12 +88,12 @@ class Transactions:
                 self._reachability.lost(str(error))
                 continue
             except FenceError:
-                if not in_doubt or not await self._is_written(batch):
-                    if not await self._is_restored():
+                if not in_doubt or not await self.ask(lambda: self._is_written(batch)):
+                    if not await self.ask(self.restore):
                         raise self.fail("another gateway owns the store now") from None
                     continue
             except DatabaseFullError as error:
-                raise StoreFullError(f"the database has no room: {error}") from error
+                raise error.store_error("the database has no room") from error
             except StoreError:
                 self.require_open()  # it failed for good while this waited: say that
                 raise
@@ -117,13 +111,8 @@ class Transactions:
 
     async def _is_written(self, batch: int) -> bool:
         """Whether the transaction whose COMMIT was not answered is there."""
-        while True:
-            try:
-                row = await read_lock(self._adapter)
-            except DatabaseUnavailableError as error:
-                await self._lost(error)
-            else:
-                return row.fencing_token == self._lease.token and row.batch == batch
+        row = await read_lock(self._adapter)
+        return row.fencing_token == self._lease.token and row.batch == batch
 
     async def restore(self) -> bool:
         """Make those transactions again that the server lost when it crashed.
@@ -147,31 +136,15 @@ class Transactions:
                     logger.warning("database=restored lost_transactions=%d", len(lost))
                 return True
 
-    async def _is_restored(self) -> bool:
-        """The same, however long the database is away. Raises: StoreIOError, StoreClosedError."""
-        while True:
-            self.require_open()
-            try:
-                return await self.restore()
-            except DatabaseUnavailableError as error:
-                await self._lost(error)
-            except DatabaseError as error:
-                raise self.fail(f"what the server lost cannot be written again: {error}") from error
-
     async def recount(self) -> None:
-        """Count anew what a transaction changed whose results were lost."""
-        while True:
-            try:
-                await _recovery.count(self._adapter, Found("", self.counters))
-            except DatabaseUnavailableError as error:
-                await self._lost(error)
-            else:
-                return
+        """Count anew what a transaction changed whose results were lost. Raises: as ``ask``."""
+        await self.ask(lambda: _recovery.count(self._adapter, Found("", self.counters)))
 
     async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
         """Run a query; wait for the database as long as it takes.
 
-        Raises: CorruptRecordError, StoreIOError, StoreClosedError.
+        Raises: CorruptRecordError, StoreFullError (no room for its work), StoreIOError,
+            StoreClosedError.
         """
         while True:
             self.require_open()
@@ -181,25 +154,24 @@ class Transactions:
             except DatabaseUnavailableError as error:
                 self.require_open()  # closed under a reader's feet: say that
                 self._reachability.lost(str(error))
-            except DatabaseCorruptError as error:
-                raise CorruptRecordError(error.problem, location=statement) from error
             except DatabaseError as error:
-                raise StoreIOError(f"reading failed: {error}") from error
+                raise error.store_error(f"reading with {statement}") from error
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Ask until the database answers. Raises: StoreIOError, StoreClosedError."""
+        """Ask about a batch that may be written, until the database answers.
+
+        Nobody may be told to repeat such a batch: a full database is waited for, too, and one that
+        refuses to answer makes the store read-only. Raises: StoreIOError, StoreClosedError.
+        """
         while True:
             self.require_open()
             try:
                 return await question()
-            except DatabaseUnavailableError as error:
-                await self._lost(error)
+            except (DatabaseUnavailableError, DatabaseFullError) as error:
+                self._reachability.lost(str(error))
+                await self._reachability.until(in_doubt=True)
             except DatabaseError as error:
-                raise StoreIOError(f"asking failed: {error}") from error
-
-    async def _lost(self, error: DatabaseError) -> None:
-        self._reachability.lost(str(error))
-        await self._reachability.until(in_doubt=True)
+                raise self.fail(f"the database does not answer about a batch: {error}") from error
 
     def fail(self, problem: str) -> StoreIOError:
         """The store is read-only from here on."""

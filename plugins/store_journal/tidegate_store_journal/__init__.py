@@ -13,7 +13,7 @@ from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.tidy import DestinationCompaction
 from tidegate_store_journal.store import JournalStore
 from tidegate_store_journal.tools.offline import compact_destination
-from tidegate_store_journal.tools.why import FileReport, Holder, describe, inspect, why
+from tidegate_store_journal.tools.report import FileReport, Holder, describe, inspect, why
 
 __all__ = [
     "DestinationCompaction",

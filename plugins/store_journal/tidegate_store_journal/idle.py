@@ -14,76 +14,61 @@ from tidegate.spi import ConfigError
 from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptions
 from tidegate_store_journal.presets import is_default
 
-#: (key, whether it does nothing, why): only asked when the key was written.
-_RULES: Final[Sequence[tuple[str, Callable[[JournalOptions], bool], str]]] = (
+#: (keys, whether they do nothing, why): only asked when the key was written.
+_RULES: Final[Sequence[tuple[tuple[str, ...], Callable[[JournalOptions], bool], str]]] = (
     (
-        "journal_disk_sync_strategy",
+        ("journal_disk_sync_strategy", "sync_on_write"),
         lambda options: (
             not options.journal_datasync and options.journal_disk_sync_strategy != NEVER
         ),
         "does nothing with journal_datasync = false, which syncs nothing",
     ),
     (
-        "sync_on_write",
-        lambda options: not options.journal_datasync and bool(options.sync_on_write),
-        "does nothing with journal_datasync = false, which syncs nothing",
-    ),
-    (
-        "journal_disk_sync_interval",
+        ("journal_disk_sync_interval",),
         lambda options: options.sync_strategy != PERIODIC,
         "does nothing unless journal_disk_sync_strategy is 'periodic'",
     ),
     (
-        "journal_sync_transactional",
+        ("journal_sync_transactional", "journal_sync_non_transactional"),
         lambda options: options.sync_strategy != ALWAYS,
         "does nothing unless journal_disk_sync_strategy is 'always': no confirmation waits",
     ),
     (
-        "journal_sync_non_transactional",
-        lambda options: options.sync_strategy != ALWAYS,
-        "does nothing unless journal_disk_sync_strategy is 'always': no confirmation waits",
-    ),
-    (
-        "directory_archive",
+        ("directory_archive",),
         lambda options: not options.archive_data_logs,
         "does nothing unless archive_data_logs = true",
     ),
     (
-        "journal_pool_files",
+        ("journal_pool_files",),
         lambda options: options.archive_data_logs,
         "does nothing with archive_data_logs = true: every dead file goes to the archive",
     ),
     (
-        "journal_compact_min_files",
+        ("journal_compact_min_files",),
         lambda options: (
             bool(options.journal_compact_min_files) and not options.journal_compact_percentage
         ),
         "does nothing with journal_compact_percentage = 0, which turns compaction off",
     ),
     (
-        "journal_compact_percentage",
+        ("journal_compact_percentage",),
         lambda options: (
             bool(options.journal_compact_percentage) and not options.journal_compact_min_files
         ),
         "does nothing with journal_compact_min_files = 0, which turns compaction off",
     ),
     (
-        "archive_corrupted_index",
+        ("archive_corrupted_index",),
         lambda options: not options.persistent_index,
         "does nothing with persistent_index = false: there is no metadata store",
     ),
     (
-        "filepool_cleanratio",
+        ("filepool_cleanratio", "message_cleanup"),
         lambda options: not options.filepool_limit,
         "does nothing with filepool_limit = 0: there is no pool",
     ),
     (
-        "message_cleanup",
-        lambda options: not options.filepool_limit,
-        "does nothing with filepool_limit = 0: there is no pool",
-    ),
-    (
-        "memory_limit",
+        ("memory_limit",),
         lambda _options: True,
         "does nothing unless broker.persistent = false; on disk, disk_free_limit bounds the store",
     ),
@@ -120,7 +105,7 @@ _ABOUT_THE_DISK: Final = (
 )
 
 #: Options of which it must be known whether somebody wrote them.
-ASKED_FOR: Final = frozenset(_ABOUT_THE_DISK).union(key for key, _, _ in _RULES)
+ASKED_FOR: Final = frozenset(_ABOUT_THE_DISK).union(*(keys for keys, _, _ in _RULES))
 
 _DEFAULTS: Final = JournalOptions()
 
@@ -135,9 +120,10 @@ def is_written(options: JournalOptions, key: str) -> bool:
 
 def refuse_idle(options: JournalOptions) -> None:
     """For a store on disk. Raises: ConfigError: the first option that would do nothing."""
-    for key, does_nothing, why in _RULES:
-        if is_written(options, key) and does_nothing(options):
-            raise ConfigError(why, key=key)
+    for keys, does_nothing, why in _RULES:
+        for key in keys:
+            if is_written(options, key) and does_nothing(options):
+                raise ConfigError(why, key=key)
 
 
 def idle_without_files(options: JournalOptions) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
-from tidegate.spi import ConfigError, Kind, format_size, names, option
+from tidegate.spi import ConfigError, Kind, format_size, names, option, option_info
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.presets import (
     CHOICES,
@@ -352,22 +352,15 @@ class JournalOptions:
 
 def check(options: JournalOptions, *, persistent: bool = True) -> None:
     """Refuse values that cannot work together. Raises: ConfigError."""
-    if not options.directory.strip():
-        raise ConfigError("is empty; name a directory such as 'journal'", key="directory")
-    if options.journal_disk_sync_strategy not in STRATEGIES:
-        raise ConfigError(
-            f"{options.journal_disk_sync_strategy!r} is not one of {', '.join(STRATEGIES)}",
-            key="journal_disk_sync_strategy",
-        )
-    if options.damaged_journal_policy not in DAMAGE_POLICIES:
-        raise ConfigError(
-            f"{options.damaged_journal_policy!r} is not one of {', '.join(DAMAGE_POLICIES)}",
-            key="damaged_journal_policy",
-        )
-    if options.journal_type not in TYPES:
-        raise ConfigError(
-            f"{options.journal_type!r} is not one of {', '.join(TYPES)}", key="journal_type"
-        )
+    for field in fields(options):
+        choices, value = option_info(field).choices, getattr(options, field.name)
+        if choices and value not in choices:
+            raise ConfigError(f"{value!r} is not one of {', '.join(choices)}", key=field.name)
+    for key in ("directory", "large_messages_directory", "directory_archive"):
+        if not getattr(options, key).strip():
+            raise ConfigError(
+                f"is empty; name a directory such as {getattr(_DEFAULTS, key)!r}", key=key
+            )
     if options.journal_type != ASYNCIO:
         if options.journal_max_io not in (None, 1):
             raise ConfigError(
@@ -382,14 +375,6 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
             )
     if options.file_length < 4 * DATA_OFFSET:
         raise ConfigError("is too small", key="journal_max_file_length")
-    if not options.large_messages_directory.strip():
-        raise ConfigError(
-            "is empty; name a directory such as 'large-messages'", key="large_messages_directory"
-        )
-    if options.archive_data_logs and not options.directory_archive.strip():
-        raise ConfigError("is empty; name a directory such as 'archive'", key="directory_archive")
-    if options.preset not in CHOICES:
-        raise ConfigError(f"{options.preset!r} is not one of {', '.join(CHOICES)}", key="preset")
     _check_layout(options)
     if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:
         raise ConfigError(
@@ -424,3 +409,6 @@ def _check_layout(options: JournalOptions) -> None:
         value = getattr(options, key)
         if value is not False and not is_default(value):
             raise ConfigError("has no meaning without per_destination", key=key)
+
+
+_DEFAULTS: Final = JournalOptions()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.spi import MessageStore, MessageStoreFactory, PluginInfo, StoreContext, hookimpl
 from tidegate_store_journal.idle import idle_without_files, refuse_idle
-from tidegate_store_journal.options import JournalOptions, check
+from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.store import JournalStore
 
 tidegate_plugin = PluginInfo(
@@ -25,7 +25,6 @@ class JournalStoreFactory:
         """See MessageStoreFactory."""
         if not isinstance(options, JournalOptions):
             raise TypeError(f"expected JournalOptions, got {type(options).__name__}")
-        check(options, persistent=context.persistent)
         if not context.persistent:
             return JournalStore(context, options, ignored=idle_without_files(options))
         refuse_idle(options)

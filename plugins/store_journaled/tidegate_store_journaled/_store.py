@@ -90,7 +90,7 @@ class JournaledStore:
         self._checkpointing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._freed = asyncio.Event()
-        self._stuck: StoreFullError | None = None
+        self._stuck: StoreError | None = None
         self._failure: StoreError | None = None
         self._ack_synced = 0
         self._released = 0
@@ -357,15 +357,15 @@ class JournaledStore:
                 if self._needs_sweep:
                     self._needs_sweep = False
                     await self._in_task(self._sweep())
-            except StoreFullError as error:
+            except StoreError as error:
+                if not error.retryable:
+                    await self._give_way(error)
+                    return
                 logger.warning("checkpoint=postponed problem=%s", error)
                 self._stuck = error
                 self._freed.set()
                 await asyncio.sleep(min(interval, _RETRY_SECONDS))
                 self._wake.set()
-            except StoreError as error:
-                await self._give_way(error)
-                return
 
     async def _sweep(self) -> None:
         await self._bodies.find_dead(self._position)
@@ -382,7 +382,7 @@ class JournaledStore:
             await self._front.close()
 
     async def _checkpoint(self) -> None:
-        """Carry the overlay over. Raises: StoreFullError: later again; StoreIOError: never again."""
+        """Carry the overlay over. Raises: StoreError: later again when it is ``retryable``."""
         async with self._checkpointing:
             async with self._writing:
                 self._require_writable()
@@ -415,7 +415,9 @@ class JournaledStore:
             self._require_open()
             try:
                 await self._in_task(self._checkpoint())
-            except StoreFullError:
+            except StoreError as error:
+                if not error.retryable:
+                    raise
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 return
@@ -427,7 +429,9 @@ class JournaledStore:
             async with self._writing:
                 if not self._overlays_with_records():
                     self._counts.know_shared(await self._database.shared())
-        except StoreFullError as error:
+        except StoreError as error:
+            if not error.retryable:
+                raise
             logger.warning("counts are approximate until the next checkpoint: %s", error)
 
     async def _last_checkpoint(self) -> None:

@@ -175,7 +175,7 @@ def test_a_plugin_whose_object_is_not_whole_is_named(
 def test_check_config_and_run_refuse_the_same_with_the_same_words(
     tidegate, toys, monkeypatch: pytest.MonkeyPatch, command, store: str, code: int, said: str
 ) -> None:
-    monkeypatch.setattr("tidegate.cli._app.configure_logging", lambda level: None)
+    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: None)
     path = toys(store=store)
     done = tidegate(*command, path)
     assert done.code == code
@@ -188,7 +188,7 @@ def test_check_config_and_run_refuse_the_same_with_the_same_words(
 def test_a_sink_on_a_store_without_an_acknowledged_log_is_refused(
     tidegate, toys, site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command
 ) -> None:
-    monkeypatch.setattr("tidegate.cli._app.configure_logging", lambda level: None)
+    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: None)
     path = toys(more='[[sinks]]\nplugin = "toy"\ntable = "t"\n')
     module = site.path / "toys.py"
     text = module.read_text()
@@ -256,6 +256,43 @@ def test_run_says_what_runs_and_a_signal_stops_it_cleanly(
     assert gateway.returncode == 0, err
     assert out == ""
     assert f"signal={number.name} stopping" in err
+
+
+def test_a_start_imports_nothing_that_it_does_not_use(
+    process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    config = tmp_path / "gateway.toml"
+    listeners = "".join(
+        f'[[listeners]]\nprotocol = "{name}"\nbind = "127.0.0.1:0"\n' for name in ("stomp", "mqtt")
+    )
+    config.write_text(f'[broker]\ndata_directory = "{tmp_path / "data"}"\n{listeners}')
+    gateway = process(config, "--log-level", "warning")
+    assert len(started(gateway)) == 6
+    gateway.send_signal(signal.SIGTERM)
+    _, err = gateway.communicate(timeout=60)
+    imported = set(re.findall(r"^import time: .*\| +([\w.]+)$", err, re.MULTILINE))
+    assert {"tidegate.gateway", "tidegate_store_journal.store"} <= imported
+    packages = {name.partition(".")[0] for name in imported}
+    assert not packages & {
+        *("typer", "pydantic", "rich", "lark", "pyspark", "asyncpg", "aiosqlite", "sqlalchemy"),
+        *("pyarrow", "tidegate_store_jdbc", "tidegate_store_journaled", "tidegate_sink_spark"),
+        *("tidegate_auth_scram", "pytest", "hypothesis"),
+    }
+
+
+@pytest.mark.parametrize(
+    "rest", [["--log-level=error"], ["--log-level", "loud"], ["--help"], ["x"]]
+)
+def test_run_takes_the_options_in_every_spelling(tidegate, tmp_path: Path, rest: list[str]) -> None:
+    path = tmp_path / "gw.toml"
+    path.write_text("nonsense")
+    done = tidegate("run", f"--config={path}", *rest)
+    if rest == ["--help"]:
+        assert (done.code, "second signal" in done.out) == (ExitCode.OK, True)
+    else:
+        assert done.code == ExitCode.CONFIG
+        assert str(path) in done.err if rest[0].endswith("error") else "--help" in done.err
 
 
 def test_a_port_in_use_is_code_3_and_names_the_key(process, toys) -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from tidegate.cli import _show
+from tidegate.cli import _run, _show
 from tidegate.config import parse_config, resolve
 from tidegate.plugins import PluginHost, PluginRow
 
@@ -67,7 +67,7 @@ def test_nothing_is_cut_off_where_the_terminal_is_narrow(site) -> None:
 )
 def test_run_says_one_fact_a_line(site, persistent: str, store: str, directory: str) -> None:
     config, host = resolved(site, persistent)
-    assert _show.start_lines(config, ["toy://a:1", "toy://b:2"], host) == [
+    assert _run.start_lines(config, ["toy://a:1", "toy://b:2"], host) == [
         "listening: toy://a:1",
         "listening: toy://b:2",
         store,

@@ -36,13 +36,13 @@ def test_a_scenario_runs_on_a_loop_of_its_own() -> None:
         Sample().passes(2)
 
 
-def test_what_a_failed_scenario_left_open_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Opened()
+def test_what_a_scenario_left_open_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, failed = Opened(), Opened()
     Sample().fails(1, opened=opened)
-    assert not opened.is_closed
-    with pytest.raises(AssertionError):
-        Sample().fails(2, opened=opened)
     assert opened.is_closed
+    with pytest.raises(AssertionError):
+        Sample().fails(2, opened=failed)
+    assert failed.is_closed
 
     monkeypatch.setattr("tidegate.testing._harness.SCENARIO_TIMEOUT", 0.01)
     late = Opened()

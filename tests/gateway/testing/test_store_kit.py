@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ from tidegate.spi import (
     StoreIOError,
     WriteBatch,
 )
-from tidegate.testing import store_kit
+from tidegate.testing import _harness
+from tidegate.testing._store_kit import full
 from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS
 from tidegate.testing.memory_store import MemoryContents, MemoryStore, MemoryStoreFactory
 from tidegate.testing.store_kit import StoreBox, StoreConformance, StoreFullConformance
@@ -160,6 +162,13 @@ class KeepsPacketIds(Broken):
 class HangsInClose(Broken):
     async def close(self) -> None:
         await asyncio.Event().wait()
+
+
+class HangsInAThread(Broken):
+    goes_on = threading.Event()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.goes_on.wait)
 
 
 class NeverReleases(Broken):
@@ -301,7 +310,7 @@ def test_the_kit_catches_a_store_that_does_not_get_over_being_full(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(store_kit, "ROOM_TIMEOUT", 0.1)
+    monkeypatch.setattr(full, "ROOM_TIMEOUT", 0.1)
     factory = RoomFactory(fault)
     box = StoreBox(factory, None, tmp_path)
     with pytest.raises(error):
@@ -310,16 +319,54 @@ def test_the_kit_catches_a_store_that_does_not_get_over_being_full(
         )
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _harness.CLOSE_TIMEOUT + _harness.LEFT_TIMEOUT < 15
+    monkeypatch.setattr(_harness, "CLOSE_TIMEOUT", 0.1)
+
+
+@pytest.mark.parametrize("fault", [HangsInClose, HangsInAThread])
+@pytest.mark.parametrize(
+    "test",
+    [
+        kit.test_an_empty_batch_changes_nothing,
+        kit.test_a_closed_store_refuses_all_work,
+        kit.test_close_may_be_called_twice_and_before_open,
+        kit.test_a_new_directory_gives_another_identity,
+        kit.test_a_store_that_is_not_persistent_touches_no_disk,
+        kit.test_everything_comes_through_the_portable_format,
+    ],
+)
 def test_a_close_that_hangs_ends_its_test_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: type[Broken], test: Callable[..., None], tmp_path: Path, short: None
 ) -> None:
-    assert store_kit.CLOSE_TIMEOUT < 15
-    monkeypatch.setattr(store_kit, "CLOSE_TIMEOUT", 0.1)
-    box = StoreBox(BrokenFactory(HangsInClose), None, tmp_path)  # type: ignore[arg-type]
+    box = StoreBox(BrokenFactory(fault), None, tmp_path)  # type: ignore[arg-type]
+    arguments = {name: None for name in ("durable", "logged") if name in test.__annotations__}
+    started = time.monotonic()
+    try:
+        with pytest.raises(TimeoutError):
+            test(box, **arguments)
+    finally:
+        HangsInAThread.goes_on.set()
+        HangsInAThread.goes_on = threading.Event()
+    assert time.monotonic() - started < 5
+
+
+def test_a_close_that_hangs_ends_the_model_soon(tmp_path: Path, short: None) -> None:
+    factory = BrokenFactory(HangsInClose)
+    capabilities = MemoryStore(StoreContext(tmp_path, "test")).capabilities
     started = time.monotonic()
     with pytest.raises(TimeoutError):
-        kit.test_an_empty_batch_changes_nothing(box)
-    assert time.monotonic() - started < 5
+        kit.test_any_sequence_of_operations_gives_what_the_reference_gives(
+            factory,  # type: ignore[arg-type]
+            None,
+            tmp_path,
+            capabilities,
+            hypothesis.settings(
+                STORE_MACHINE_SETTINGS, max_examples=1, phases=[hypothesis.Phase.generate]
+            ),
+        )
+    assert time.monotonic() - started < 15
 
 
 @pytest.mark.parametrize(

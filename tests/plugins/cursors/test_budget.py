@@ -86,6 +86,16 @@ class TestLists:
         assert lists.used == 0
 
     @scenario
+    async def test_however_many_lists_there_are_the_limit_holds(self, tmp_path: Path) -> None:
+        lists = Lists(tmp_path, 40, 50_000)  # 40 floors are 80,000 bytes
+        for first in (1, 11, 21):
+            for number in range(40):
+                lists.offer(number, first, first + 9)
+        assert lists.used <= 50_000
+        for box, cursor in zip(lists.boxes, lists.cursors, strict=True):
+            assert await box.drain(cursor, 7) == list(range(1, 31))
+
+    @scenario
     async def test_who_takes_nothing_lets_go_first(self, tmp_path: Path) -> None:
         idle, busy = 0, 1
         lists = Lists(tmp_path, 2, 50_000)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tidegate.spi import StoreClosedError, StoreFullError
+from tidegate.spi import StoreClosedError, StoreUnavailableError
 from tidegate_store_jdbc import DatabaseUnavailableError
 from tidegate_store_jdbc._connection import BACK_OFF_FIRST, Reachability
 
@@ -55,7 +55,7 @@ async def test_a_batch_that_keeps_failing_is_refused_though_the_database_answers
     reachability = Reachability(Asked([True]), 5)
     loop = asyncio.get_running_loop()
     await reachability.until(since=loop.time())
-    with pytest.raises(StoreFullError):
+    with pytest.raises(StoreUnavailableError):
         await reachability.until(since=loop.time() - 6)
     await reachability.until(since=loop.time() - 6, in_doubt=True)
 
@@ -63,7 +63,7 @@ async def test_a_batch_that_keeps_failing_is_refused_though_the_database_answers
 async def test_a_batch_in_doubt_is_never_refused() -> None:
     reachability = Reachability(Asked([False, True, False]), 0)
     reachability.lost("broken pipe")
-    with pytest.raises(StoreFullError, match="broken pipe"):
+    with pytest.raises(StoreUnavailableError, match="broken pipe"):
         await reachability.until()
     await reachability.until(in_doubt=True)
     reachability.lost("again")

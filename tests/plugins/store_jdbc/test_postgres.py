@@ -24,7 +24,7 @@ from jdbc_kit import (
 )
 from postgres_server import PostgresServer
 
-from tidegate.spi import ConfigError, Message, StoreIOError
+from tidegate.spi import ConfigError, Message, StoreIOError, StoreUnavailableError
 from tidegate_store_jdbc import (
     STATEMENTS,
     DatabaseError,
@@ -148,7 +148,7 @@ async def test_a_server_that_never_answers_is_given_up_at_start(tmp_path: Path) 
     from postgres_server import free_port
 
     url = f"postgresql://127.0.0.1:{free_port()}/nothing"
-    with pytest.raises(StoreIOError, match="cannot open the store in postgresql://127"):
+    with pytest.raises(StoreUnavailableError, match="cannot open the store in postgresql://127"):
         await opened(tmp_path, url=url, network_timeout=0.3)
 
 
@@ -211,6 +211,7 @@ class RefusedError(Exception):
         (TimeoutError(), DatabaseUnavailableError),
         (cast(Any, asyncpg).InterfaceError("closed"), DatabaseUnavailableError),
         (cast(Any, asyncpg).InternalClientError("state"), DatabaseUnavailableError),
+        (RefusedError("53200"), DatabaseUnavailableError),
         (RefusedError("53100"), DatabaseFullError),
         (RefusedError("23505"), DatabaseError),
         (RefusedError("28P01"), DatabaseError),

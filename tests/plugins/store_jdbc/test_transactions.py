@@ -11,7 +11,7 @@ from broken_network import Proxy
 from jdbc_kit import ANY_SIZE, QUEUE, ack, add, opened, pending, postgres_options, write
 from postgres_server import PostgresServer
 
-from tidegate.spi import StoreClosedError, StoreFullError
+from tidegate.spi import StoreClosedError, StoreUnavailableError
 from tidegate_store_jdbc import JdbcOptions
 
 
@@ -167,7 +167,7 @@ async def test_a_connection_that_goes_silent_is_given_up(
 async def test_publishes_are_refused_when_the_database_stays_away(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """StoreFullError: the broker tells the producer, and writes acknowledgements again later."""
+    """StoreUnavailableError: the broker tells the producer, and writes acknowledgements again later."""
 
     async with Proxy(postgres.port) as proxy:
         options = through(proxy, postgres, tmp_path, reconnect_wait=0.2)
@@ -175,9 +175,9 @@ async def test_publishes_are_refused_when_the_database_stays_away(
         await write(store, QUEUE, add(1))
         proxy.refuses = True
         proxy.cut()
-        with pytest.raises(StoreFullError, match="cannot be reached, nothing was written"):
+        with pytest.raises(StoreUnavailableError, match="cannot be reached, nothing was written"):
             await write(store, add(2))
-        with pytest.raises(StoreFullError):
+        with pytest.raises(StoreUnavailableError):
             await write(store, add(2))
         assert not store.statistics().writable
         proxy.refuses = False
@@ -186,7 +186,7 @@ async def test_publishes_are_refused_when_the_database_stays_away(
                 try:
                     await write(store, add(3), ack(1))
                     break
-                except StoreFullError:
+                except StoreUnavailableError:
                     await asyncio.sleep(0.05)
         assert store.statistics().writable
         assert await pending(store) == [3]

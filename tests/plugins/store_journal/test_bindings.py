@@ -65,10 +65,15 @@ async def fill(store: JournalStore, sequence: int) -> list[int]:
         added.append(sequence)
 
 
+@pytest.mark.parametrize("is_quota", [False, True], ids=["ENOSPC", "EDQUOT"])
 @pytest.mark.parametrize("ids", [False, True], ids=["retained messages", "duplicate ids"])
-async def test_a_full_disk_recovers_when_everything_is_consumed(tmp_path: Path, ids: bool) -> None:
-    """Fault 1: 10 MB of small state, a packet id a batch, and no room at all."""
+async def test_a_full_disk_recovers_when_everything_is_consumed(
+    tmp_path: Path, ids: bool, is_quota: bool
+) -> None:
+    """Fault 1: 10 MB of small state, a packet id a batch, and no room at all. A used-up quota is
+    that, too (fault 18)."""
     disk = FaultyDisk()
+    disk.is_quota = is_quota
     store, _ = await opened(tmp_path, disk.start())
     for begin in range(1, 1001, 100):
         batch: list[Operation] = [retained(number, 10_000) for number in range(begin, begin + 100)]

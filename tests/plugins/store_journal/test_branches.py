@@ -65,7 +65,7 @@ async def cleanup(store: JournalStore) -> None:
 
 
 async def compact(store: JournalStore) -> int:
-    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     return compactor.copied_messages
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import (
@@ -24,6 +25,7 @@ from journal_kit import (
 
 from tidegate.spi import PutSession, RecordDelivery, Session
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal.checkpoint.bindings import Bindings, Mark
 from tidegate_store_journal.checkpoint.checkpoint import RESERVE_BYTES, RESERVE_NAME, Checkpointer
 
 
@@ -81,6 +83,34 @@ async def test_an_idle_store_writes_no_checkpoint(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_start_after_a_kill_goes_on_from_the_checkpoint_that_is_there(
+    tmp_path: Path,
+) -> None:
+    sizes = {"max_checkpoint_message_add_size": 4096, "journal_max_file_length": 8 << 20}
+    store, _ = await opened(tmp_path / "a", **sizes)
+    count = store.metadata_counters.checkpoints
+    await write(store, *[add(item) for item in range(1, 4001)])
+    left = killed(tmp_path / "a", tmp_path / "b")
+    await store.close()
+
+    again, state = await opened(left, **sizes)
+    assert (state.report.clean, state.pending[1].messages) == (False, 4000)
+    assert again.metadata_counters.checkpoints == count
+    # What was replayed counts: however often it is killed, a start replays no more than that.
+    await write(again, *[add(item) for item in range(4001, 4101)])
+    await until(lambda: again.metadata_counters.checkpoints == count + 1)
+    assert await pending(again) == list(range(1, 4101))
+    await again.close()
+
+    clean, state = await opened(left, **sizes)
+    assert (state.report.clean, clean.metadata_counters.checkpoints) == (True, count + 3)
+    torn = killed(left, tmp_path / "c")
+    await clean.close()
+    last, state = await opened(torn, **sizes)
+    assert (state.report.clean, await pending(last)) == (False, list(range(1, 4101)))
+    await last.close()
+
+
 async def test_dead_files_are_used_again_and_acknowledgements_keep_none(tmp_path: Path) -> None:
     store, _ = await opened(tmp_path)
     files = store._files  # pyright: ignore[reportPrivateUsage]
@@ -109,9 +139,16 @@ async def test_dead_files_are_used_again_and_acknowledgements_keep_none(tmp_path
 
 @pytest.mark.parametrize("with_live_list", [True, False])
 async def test_an_acknowledgement_outlives_the_file_it_was_written_in(
-    tmp_path: Path, with_live_list: bool
+    tmp_path: Path, with_live_list: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the metadata store. The control run without live lists shows what they are for."""
+    if not with_live_list:
+        carry = Bindings.carry
+
+        def without_lists(self: Bindings, small: Any, mark: Mark, lives: Any = None) -> None:
+            carry(self, small, mark)
+
+        monkeypatch.setattr(Bindings, "carry", without_lists)
     storage = CrashStorage()
     store, _ = await opened(tmp_path, storage, keep=True)
     await write(store, *[add(item, size=3000) for item in (1, 2, 3)], add(4, 1, 2, size=3000))
@@ -122,12 +159,8 @@ async def test_an_acknowledgement_outlives_the_file_it_was_written_in(
     await write(store, ack(*range(20, 30)))
     await store.release_acknowledged(22)
     assert await checkpointer_of(store).run(cleanup=True) == 1
-    files = [name for name in storage.list() if name.endswith((".data", ".live"))]
-    assert "journal-0000000001.live" in files
     after = storage.crash()
     await store.close()
-    if not with_live_list:
-        after.unlink("journal-0000000001.live")
     store, state = await opened(tmp_path, after, keep=True)
     found = await pending(store)
     if with_live_list:
@@ -136,6 +169,51 @@ async def test_an_acknowledgement_outlives_the_file_it_was_written_in(
         assert state.report.notes == ()
     else:
         assert found == [1, 2, 3, 4]
+    await store.close()
+
+
+async def test_a_live_list_that_is_new_enough_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[list[int]] = []
+    carry = Bindings.carry
+
+    def watched(self: Bindings, small: Any, mark: Mark, lives: Any = None) -> None:
+        written.append(sorted(lives or ()))
+        carry(self, small, mark, lives or {})
+
+    monkeypatch.setattr(Bindings, "carry", watched)
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage)
+    await write(store, *[add(item, size=6000) for item in range(1, 11)])  # file 1
+    for first in (20, 40, 60):  # files behind it, all of which speak of it
+        await write(store, *[add(item, size=6000) for item in range(first, first + 10)])
+        await write(store, ack(first // 20))
+        staying = first + 9 if first == 40 else 0
+        gone = [item for item in range(first, first + 10) if item != staying]
+        await write(store, ack(*gone))
+    await write(store, *[add(item, size=6000) for item in range(80, 90)])
+    checkpointer = checkpointer_of(store)
+    await checkpointer.run(cleanup=True)
+    assert [1] in written
+    await write(store, ack(49))
+    written.clear()
+    assert await checkpointer.run(cleanup=True) == 1
+    assert written == [[]]
+    after = storage.crash()
+    await store.close()
+    store, _ = await opened(tmp_path, after)
+    assert await pending(store) == [*range(4, 11), *range(80, 90)]
+    # The file that they are about is gone, and its list with it.
+    await write(store, ack(*range(4, 11)))
+    written.clear()
+    await checkpointer_of(store).run(cleanup=True)
+    await write(store, ack(*range(80, 89)))
+    await checkpointer_of(store).run(cleanup=True)
+    last = after.crash()
+    await store.close()
+    store, _ = await opened(tmp_path, last)
+    assert await pending(store) == [89]
     await store.close()
 
 

@@ -28,7 +28,7 @@ from tidegate_store_journal import JournalStore
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles, FilePolicy
-from tidegate_store_journal.space.compact import choose
+from tidegate_store_journal.space.reclaim import choose
 
 MB = 1 << 20
 
@@ -121,7 +121,7 @@ async def compact_all(store: JournalStore) -> int:
     files = store._files  # pyright: ignore[reportPrivateUsage]
     checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
     for file in files.used()[:-1]:
-        assert await store._maintenance.compactor.compact(file)  # pyright: ignore[reportPrivateUsage]
+        assert await store._compactor.compact(file)  # pyright: ignore[reportPrivateUsage]
     await checkpointer.run(cleanup=True)
     return len(files.used())
 
@@ -144,7 +144,7 @@ async def test_what_was_copied_is_there_in_order_before_and_after_a_restart(
     assert before >= 7
     assert left <= 4
     # 30 messages, but those of the current file stayed where they were.
-    assert store._maintenance.compactor.copied_messages >= 24  # pyright: ignore[reportPrivateUsage]
+    assert store._compactor.copied_messages >= 24  # pyright: ignore[reportPrivateUsage]
     assert await pending(store) == staying
     assert await pending(store, 2) == staying[::3]
     await write(store, ack(*staying[:4]), ack(1, pending_list=2))
@@ -199,7 +199,7 @@ async def test_messages_acknowledged_while_their_file_is_compacted_stay_acknowle
 ) -> None:
     storage = CrashStorage()
     store, staying = await sparse_store(tmp_path, storage, keep=True)
-    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     files = store._files  # pyright: ignore[reportPrivateUsage]
     await store.release_acknowledged(70)
     gone: list[int] = []
@@ -233,7 +233,7 @@ async def test_a_file_with_a_damaged_message_is_left_alone_and_named(
     place = store._index.lists[1].get(2) or 0  # pyright: ignore[reportPrivateUsage]
     storage.flip(file.name, (place >> 64 & 0x7_FFFF_FFFF) + 200)
     with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-        assert not await store._maintenance.compactor.compact(file)  # pyright: ignore[reportPrivateUsage]
+        assert not await store._compactor.compact(file)  # pyright: ignore[reportPrivateUsage]
     assert file.name in caplog.text
     assert "message 2" in caplog.text
     page = await store.page_in(1, 2, 100, ANY_SIZE)  # the others are not affected
@@ -250,7 +250,7 @@ async def test_confirmations_pass_between_the_steps(tmp_path: Path) -> None:
     for first in range(1, 3001, 100):
         await write_only(store, *[add(item, size=1000) for item in range(first, first + 100)])
     await write_only(store, *[add(item, size=1000) for item in range(3001, 4001)])
-    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     file = store._files.used()[0]  # pyright: ignore[reportPrivateUsage]
     work = asyncio.create_task(compactor.compact(file))
     sequence = 4000
@@ -332,7 +332,7 @@ async def test_writers_leave_the_rest_of_the_last_file_to_the_copies(
     if not is_held:
         monkeypatch.setattr(DataFiles, "holds", lambda *_: False)
     store, _ = await opened(tmp_path, journal_max_file_length=256 * KB)
-    reclaim = store._maintenance._reclaim  # pyright: ignore[reportPrivateUsage]
+    reclaim = store._reclaim  # pyright: ignore[reportPrivateUsage]
     reader = store._reader  # pyright: ignore[reportPrivateUsage]
     tail = store._appender.tail  # pyright: ignore[reportPrivateUsage]
     files = store._files  # pyright: ignore[reportPrivateUsage]
@@ -401,7 +401,7 @@ async def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_it
     storage = CrashStorage()  # without a metadata store: every start is a rebuild
     store, _ = await opened(tmp_path, storage, journal_compact_min_files=0)
     checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     files = store._files  # pyright: ignore[reportPrivateUsage]
 
     async def next_file() -> None:
@@ -416,7 +416,7 @@ async def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_it
     await next_file()
     found = await compactor._find(first.file_id)  # pyright: ignore[reportPrivateUsage]
     assert [item.sequence for item in found] == list(range(1, 11))
-    assert await compactor._copy(first, found[:2]) == 2  # pyright: ignore[reportPrivateUsage]
+    assert await compactor._copy(first, found[:2], lambda: True) == 2  # pyright: ignore[reportPrivateUsage]
     assert files.used()[-1] is not first
     if copy_outlives_the_acknowledgement:
         await next_file()
@@ -427,7 +427,9 @@ async def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_it
     await checkpointer.run(cleanup=True)
     names = storage.list()
     assert first.name in names
-    assert first.name.replace("data", "live") in names
+    bindings = store._bindings  # pyright: ignore[reportPrivateUsage]
+    assert bindings is not None
+    assert first.file_id in bindings.lives
     after = storage.crash()
     await store.close()
     store, state = await opened(tmp_path, after)

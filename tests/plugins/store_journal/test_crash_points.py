@@ -318,7 +318,7 @@ async def test_the_sparse_load_compacts_and_uses_files_again(tmp_path: Path, see
     history = History([], lists={list_id: [] for list_id in LISTS})
     await sparse_load(store, history, random.Random(seed))
     await store.close()
-    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     assert compactor.copied_messages > 20
     names = storage.list()
     reused = [name for name in names if name.endswith(".data") and is_reused(storage, name)]

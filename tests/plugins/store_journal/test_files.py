@@ -299,7 +299,6 @@ async def test_dead_files_go_into_the_archive_with_all_their_bytes() -> None:
         assert made[0].handle is not None
         made[0].handle.pwritev([b"here"], 5000)
         made[0].handle.datasync()
-        storage.open("journal-0000000001.live", create=True)
         await files.dispose(made[:2])
         assert files.pool_count == 0
         after = storage.crash(1)

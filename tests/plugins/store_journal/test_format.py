@@ -403,25 +403,11 @@ def test_any_message_comes_back_from_its_record(
     assert _records.read_message(record, sequence) == wanted
 
 
-@settings(deadline=None)
-@given(st.binary(max_size=200), st.data())
-def test_a_side_file_gives_back_its_value_or_says_that_it_is_damaged(
-    value: bytes, data: st.DataObject
-) -> None:
-    whole = _format.encode_side_file(_format.LIVE_MAGIC, value)
-    assert _format.decode_side_file(_format.LIVE_MAGIC, whole) == value
-    at = data.draw(st.integers(0, len(whole) - 1))
-    broken = whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :]
-    for bad in (broken, whole[:at], whole + b"\0"):
-        with pytest.raises(FormatError):
-            _format.decode_side_file(_format.LIVE_MAGIC, bad)
-
-
 def test_record_types_are_those_of_the_document() -> None:
     document = Path(__file__).parents[3] / "docs" / "journal-format.md"
     rows = [line.split("|") for line in document.read_text().splitlines() if line.startswith("| ")]
     listed = {int(row[1]) for row in rows if len(row) == 8 and row[1].strip().isdigit()}
     special = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS, _format.VOID}
-    special.add(_format.MARK)
+    special |= {_format.MARK, _format.LIVE}
     special |= {_format.REFERENCE, _format.COPY_REFERENCE}
     assert listed == {*special, *_records.BY_TYPE}

@@ -256,7 +256,7 @@ async def test_compaction_takes_large_messages_along(tmp_path: Path) -> None:
     store, _ = await opened(tmp_path, journal_compact_min_files=0)
     await add_large(store, 1)
     await add_large(store, 2, 1, 2, number=2)
-    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     first = store._files.used()[0]  # pyright: ignore[reportPrivateUsage]
     for sequence in range(3, 9):  # begin another data file
         await write(store, AddMessage(sequence, Message("queue://q", bytes(20 * KB)), (1,)))

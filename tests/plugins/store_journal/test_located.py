@@ -16,7 +16,6 @@ from tidegate_store_journal.tools.located import (
     data_names,
     directory_around,
     directory_of,
-    find_directory,
     find_store,
     require_journal,
 )
@@ -54,8 +53,8 @@ async def journal(tmp_path: Path) -> Path:
 
 def test_a_configuration_names_the_directory(journal: Path) -> None:
     host = Host("journal", journal.parent)
-    assert find_directory(host, Path("any.toml"), None) == journal
-    assert find_directory(host, None, journal) == journal
+    assert directory_of(find_store(host, Path("any.toml"), None)) == journal
+    assert directory_of(find_store(host, None, journal)) == journal
     with pytest.raises(ConfigError, match="not both"):
         find_store(host, Path("any.toml"), journal)
 

@@ -10,14 +10,12 @@ from journal_kit import ANY_SIZE, ack, add, opened, pending, write
 from tidegate.spi import (
     AddDestination,
     CorruptRecordError,
-    Discard,
-    DiscardReason,
     PutSubscription,
     Subscription,
 )
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.start.damage import Damage
-from tidegate_store_journal.start.losses import Lost, find_lost
+from tidegate_store_journal.start.losses import Lost, lost_in_files, lost_in_stretches
 
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
 
@@ -31,20 +29,21 @@ async def test_lost_messages_are_those_in_missing_files_and_in_damaged_stretches
     await write(store, ack(2))
     index = store._index  # pyright: ignore[reportPrivateUsage]
     first, second, third = store._files.used()  # pyright: ignore[reportPrivateUsage]
-    assert not find_lost(index, {third.file_id + 50}, [])
-    lost = find_lost(index, {second.file_id}, [])
-    assert lost.missing == {1: [4, 5, 6], 2: [4, 5, 6]}
+    assert not lost_in_files(index, {third.file_id + 50})
+    lost = lost_in_files(index, {second.file_id})
+    assert lost.lists == {1: [4, 5, 6], 2: [4, 5, 6]}
     assert lost.rows_through == 0
     stretch = Damage(first, 4096, 4096 + 30_000, 1, 2, 0, 0, 0)
-    lost = find_lost(index, set(), [stretch])
-    assert lost.damaged == {1: [1], 2: [1, 2]}
+    lost = lost_in_stretches(index, [stretch])
+    assert lost.lists == {1: [1], 2: [1, 2]}
     assert lost.rows_through == 1
-    assert lost.operations() == [
-        Discard(1, (1,), DiscardReason.DROPPED),
-        Discard(2, (1, 2), DiscardReason.DROPPED),
-    ]
+    losses = store._losses  # pyright: ignore[reportPrivateUsage]
+    await losses.drop([lost])
+    assert await pending(store) == [3, 4, 5, 6, 7]
+    assert await pending(store, 2) == [3, 4, 5, 6, 7]
+    assert index.log.released == 1
     await store.close()
-    assert not Lost()
+    assert not Lost("")
 
 
 def break_message(store: JournalStore, pending_list: int, sequence: int) -> None:

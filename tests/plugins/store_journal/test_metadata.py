@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -19,13 +24,14 @@ from tidegate_store_journal.checkpoint import metadata as _metadata
 from tidegate_store_journal.checkpoint.metadata import (
     LmdbMetadata,
     Loaded,
+    Metadata,
     MetadataCounters,
     MetadataError,
     MetadataState,
-    NoMetadata,
     read_counters,
 )
 from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.storage import FULL_ERRNOS
 from tidegate_store_journal.space.copies import Found, encode_copies
 
 
@@ -215,7 +221,7 @@ def test_entries_that_are_not_found_any_more_are_noticed(saved: Path) -> None:
             assert transaction.stat(database)["entries"]
             transaction.drop(database, delete=False)
     metadata = LmdbMetadata(saved)
-    with pytest.raises(MetadataError, match="has 0 pending"):
+    with pytest.raises(MetadataError, match="not all of it is there"):
         metadata.load(no_progress)
     metadata.close()
 
@@ -268,11 +274,11 @@ def test_a_value_of_an_earlier_checkpoint_is_noticed(tmp_path: Path, table: str)
             changed = [
                 key
                 for key, value in before.items()
-                if key != b"entries" and transaction.get(key, db=database) not in (None, value)
+                if key != b"digest" and transaction.get(key, db=database) not in (None, value)
             ]
             for key in changed or before:
                 transaction.put(key, before[key], db=database)
-    with pytest.raises(MetadataError, match=r"another checkpoint|two checkpoints|should have"):
+    with pytest.raises(MetadataError, match="not of one checkpoint"):
         LmdbMetadata(tmp_path).load(no_progress)
 
 
@@ -288,7 +294,7 @@ def test_another_version_is_not_read(tmp_path: Path) -> None:
 
 
 def test_without_a_directory_nothing_is_kept_but_the_count() -> None:
-    metadata = NoMetadata()
+    metadata = Metadata()
     metadata.save(Index(keep_acknowledged=False).take_changes(), state())
     assert metadata.load(no_progress) is None
     assert metadata.counters.checkpoints == 1
@@ -379,10 +385,104 @@ def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
     with lmdb.open(str(tmp_path), max_dbs=20) as environment:
         database = environment.open_db(b"meta")
         with environment.begin(write=True) as transaction:
-            transaction.put(b"entries", b"nonsense", db=database)
+            transaction.put(b"digest", b"nonsense", db=database)
     for batch in (2, 3):
         write(index, add(100 + batch), ack(2 * batch))
         metadata.save(index.take_changes(), state(batch))
     metadata.close()
     with pytest.raises(MetadataError):
         LmdbMetadata(tmp_path).load(no_progress)
+
+
+@pytest.mark.parametrize("offset", [44, 92], ids=["of the free pages", "of the main tree"])
+@pytest.mark.parametrize("bit", range(8))
+def test_a_wrong_flag_in_the_meta_page_is_noticed(tmp_path: Path, offset: int, bit: int) -> None:
+    """LMDB ends the process when it takes a free page then (Assertion 'mx != NULL' failed)."""
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save(everything().take_changes(), state())
+    metadata.close()
+    path = tmp_path / "data.mdb"
+    data = bytearray(path.read_bytes())
+    for page in (0, 4096):
+        data[page + offset] ^= 1 << bit
+    path.write_bytes(data)
+    with pytest.raises(MetadataError):
+        load(metadata)
+    metadata.close()
+
+
+@pytest.mark.parametrize("table", [b"pending", b"acknowledged", b"files"])
+def test_a_wrong_flag_of_a_table_is_noticed(tmp_path: Path, table: bytes) -> None:
+    metadata = LmdbMetadata(tmp_path)
+    metadata.save(everything().take_changes(), state())
+    metadata.close()
+    path = tmp_path / "data.mdb"
+    data = path.read_bytes()
+    at = -1
+    while (
+        at := data.find(table, at + 1)
+    ) >= 0:  # a node: key, then MDB_db with its flags behind 4 bytes
+        begin = at + len(table) + 4
+        data = data[:begin] + bytes([data[begin] ^ 4]) + data[begin + 1 :]
+    path.write_bytes(data)
+    with pytest.raises(MetadataError):
+        load(metadata)
+    metadata.close()
+
+
+def test_a_write_for_which_there_is_room_in_part_is_a_full_disk(tmp_path: Path) -> None:
+    """LMDB says EIO then: a checkpoint did not give up its reserve, and no file was ever freed."""
+    metadata = LmdbMetadata(tmp_path)
+    index = everything()
+    metadata.save(index.take_changes(), state())
+    for number in range(100, 3000):
+        write(index, add(number, number))
+    changes = index.take_changes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (metadata.disk_bytes + 9000, before[1]))
+    try:
+        with pytest.raises(OSError, match="metadata store") as caught:
+            metadata.save(changes, state(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno in FULL_ERRNOS
+    metadata.save(changes, state(2))
+    assert len(load(metadata).lists) > 2900
+    metadata.close()
+
+
+class FailingCommit:
+    """LMDB's environment, whose transactions cannot be committed."""
+
+    def __init__(self, environment: lmdb.Environment, problem: str) -> None:
+        self._environment = environment
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    @contextlib.contextmanager
+    def begin(self, **options: Any) -> Generator[lmdb.Transaction]:
+        with self._environment.begin(**options) as transaction:
+            yield transaction
+            raise lmdb.Error(f"mdb_txn_commit: {self._problem}")
+
+
+def test_a_used_up_quota_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB has no error of its own for it."""
+    index = everything()
+    changes = index.take_changes()
+    metadata = LmdbMetadata(tmp_path)
+    real_open = lmdb.open
+
+    def open_failing(*args: Any, **options: Any) -> Any:
+        return FailingCommit(real_open(*args, **options), os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lmdb, "open", open_failing)
+        with pytest.raises(OSError, match="quota") as caught:
+            metadata.save(changes, state())
+    assert caught.value.errno in FULL_ERRNOS
+    metadata.save(changes, state())  # opened anew
+    assert load(metadata).lists
+    metadata.close()

@@ -15,8 +15,6 @@ CANONICAL = [
     "journal-0000000007.data",
     "journal-0000000007.data.tmp",
     "journal-0000000012.free",
-    "journal-0000000003.live",
-    "journal-0000000003.live.tmp",
     "journal-0000000007.data.4096.torn",
     "bindings-0000000007.data",
     "bindings-0000000007.free",

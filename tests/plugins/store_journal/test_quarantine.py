@@ -23,7 +23,7 @@ from tidegate.spi import AddDestination, CorruptRecordError
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.start.damage import survey
-from tidegate_store_journal.tools.inspect import report
+from tidegate_store_journal.tools.report import report
 from tidegate_store_journal.tools.verify import verify
 
 NAME = "journal-0000000001.data"

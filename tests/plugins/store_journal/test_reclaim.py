@@ -15,7 +15,7 @@ from tidegate_store_journal.space.reclaim import Reclaim
 
 
 def reclaim_of(store: JournalStore) -> Reclaim:
-    return store._maintenance._reclaim  # pyright: ignore[reportPrivateUsage]
+    return store._reclaim  # pyright: ignore[reportPrivateUsage]
 
 
 async def until(condition: object) -> None:
@@ -145,7 +145,7 @@ async def test_a_store_that_is_closed_amid_compaction_stops_at_the_next_step(
     for first in range(1, 5001, 100):
         await write_only(store, *[add(first + item, size=1000) for item in range(100)])
     await write(store, ack(*[item for item in range(1, 5001) if item % 4]))
-    compactor = reclaim_of(store).compactor
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     assert reclaim_of(store).reclaim()
     await until(lambda: compactor.copied_messages > 0)
     await store.close()
@@ -161,10 +161,10 @@ async def test_a_bug_in_compaction_stops_neither_writers_nor_checkpoints(
 ) -> None:
     store, _ = await opened(tmp_path)
 
-    async def broken(_file: object) -> bool:
+    async def broken(_file: object, **_: object) -> bool:
         raise RuntimeError("bug")
 
-    monkeypatch.setattr(reclaim_of(store).compactor, "compact", broken)
+    monkeypatch.setattr(store._compactor, "compact", broken)  # pyright: ignore[reportPrivateUsage]
     for first in range(1, 201, 10):
         await write(store, *[add(first + item, size=6000) for item in range(10)])
         await write(store, ack(*[first + item for item in range(9)]))
@@ -195,23 +195,23 @@ async def test_a_writer_that_waits_for_the_copies_is_let_go_when_the_store_is_cl
 ) -> None:
     store, _ = await opened(tmp_path)
     reclaim = reclaim_of(store)
-    compactor = reclaim.compactor
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     files = store._files  # pyright: ignore[reportPrivateUsage]
     await write(store, *[add(number, size=1000) for number in range(1, 31)])
     await until(lambda: files._preparing is None)  # pyright: ignore[reportPrivateUsage]
     files._spares.clear()  # pyright: ignore[reportPrivateUsage]
-    compactor.victim = files.used()[0]
-    assert compactor.room_needed() > 30 * 1000
+    reclaim.victim = files.used()[0]
+    assert compactor.room_needed(files.used()[0]) > 30 * 1000
     assert not files.holds(0)  # no round is under way
     reclaim.is_wanted = True
-    assert files.holds(compactor.room_needed() - 1)
-    assert not files.holds(compactor.room_needed())
+    assert files.holds(compactor.room_needed(files.used()[0]) - 1)
+    assert not files.holds(compactor.room_needed(files.used()[0]))
     waiting = asyncio.ensure_future(write(store, add(31, size=10_000)))
     await until(lambda: bool(reclaim._waiting))  # pyright: ignore[reportPrivateUsage]
     assert not waiting.done()
     reclaim.close()
     await waiting
-    compactor.victim = None
+    reclaim.victim = None
     assert await pending(store) == list(range(1, 32))
     await store.close()
 
@@ -234,5 +234,5 @@ async def test_messages_of_which_two_fill_a_file_are_not_copied_round_and_round(
     assert await pending(store) == living
     reclaim = reclaim_of(store)
     await until(lambda: not reclaim.is_wanted)
-    assert reclaim.compactor.copied_messages < 100
+    assert store._compactor.copied_messages < 100  # pyright: ignore[reportPrivateUsage]
     await store.close()

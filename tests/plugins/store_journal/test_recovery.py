@@ -80,7 +80,6 @@ async def test_leftovers_of_unfinished_work_are_removed(tmp_path: Path) -> None:
     leftovers = [
         journal / "journal-0000000077.data.tmp",
         journal / "bindings-0000000077.free.tmp",
-        journal / "journal-0000000055.live",
     ]
     for path in leftovers:
         path.write_bytes(b"x")
@@ -212,7 +211,7 @@ async def test_a_journal_of_version_1_is_read_and_continued(
     assert state.report.notes == ()
     assert await pending(store) == list(range(1, 16))
     await write(store, ack(*[item for item in range(1, 16) if item not in (3, 12)]))
-    compactor = store._maintenance.compactor  # pyright: ignore[reportPrivateUsage]
+    compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     for item in range(16, 400):  # compacts, and uses files of version 1 again
         await write(store, add(item, size=9000))
         await write(store, ack(item))

@@ -21,7 +21,8 @@ from journal_kit import (
 )
 from series_kit import ALL, add, directory_of, files_of, series_store
 
-from tidegate.spi import AddDestination, CorruptRecordError
+from tidegate.spi import AddDestination, CorruptRecordError, StoreUnavailableError
+from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.options import NEVER, PERIODIC
 from tidegate_store_journal.tools.verify import verify
@@ -165,7 +166,7 @@ async def test_a_missing_directory_is_noticed_without_the_metadata_as_well(tmp_p
     await store.close()
     shutil.rmtree(directory_of(tmp_path / "killed"))
     shutil.rmtree(tmp_path / "killed" / "journal" / "metadata")
-    assert "(1 messages)" in await refused(tmp_path / "killed")
+    assert "(1 pending messages of queue://q)" in await refused(tmp_path / "killed")
     store = await series_store(tmp_path / "killed", **IGNORE)
     assert (await pending(store), await pending(store, 2)) == ([], [2])
     await store.close()
@@ -290,6 +291,44 @@ async def test_periodic_syncs_reach_the_directories(tmp_path: Path) -> None:
     store, state = await opened(tmp_path, after, per_destination=ALL)
     assert state.report.notes == ()
     assert await pending(store) == [1, 2, 3]
+    await store.close()
+
+
+async def test_nobody_relies_on_a_sync_that_is_under_way(tmp_path: Path) -> None:
+    """A checkpoint that came while the periodic sync was under way named what was not on disk yet."""
+    storage = FaultyDisk().start(Faults(slow_syncs=dict.fromkeys(range(1, 100), 0.05)))
+    store = await series_store(
+        tmp_path, storage, journal_disk_sync_strategy=PERIODIC, journal_disk_sync_interval=100.0
+    )
+    await write(store, add(1))
+    await write(store, add(2))
+    series = store._series  # pyright: ignore[reportPrivateUsage]
+    assert series._unsynced  # pyright: ignore[reportPrivateUsage]
+    before = storage.count_of(Call.SYNC)
+    first = asyncio.create_task(series.sync())
+    while storage.count_of(Call.SYNC) == before:
+        await asyncio.sleep(0.001)
+    await asyncio.create_task(series.sync())
+    assert first.done()
+    await store.close()
+
+
+async def test_a_sync_that_found_no_handles_is_made_later(tmp_path: Path) -> None:
+    storage = FaultyDisk().start()
+    store = await series_store(
+        tmp_path, storage, journal_disk_sync_strategy=PERIODIC, journal_disk_sync_interval=100.0
+    )
+    for begin in (1, 201):
+        await write(store, *(add(begin + number, queue=f"q{number}") for number in range(200)))
+    series = store._series  # pyright: ignore[reportPrivateUsage]
+    unsynced = len(series._unsynced)  # pyright: ignore[reportPrivateUsage]
+    before = storage.count_of(Call.SYNC)
+    storage.open_max = storage.open_count - 10
+    with pytest.raises(StoreUnavailableError):
+        await series.sync()
+    storage.open_max = 0
+    await series.sync()
+    assert storage.count_of(Call.SYNC) - before >= unsynced
     await store.close()
 
 

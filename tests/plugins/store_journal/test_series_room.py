@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from journal_kit import CrashStorage, ack, opened, pending, write
+from journal_kit import KB, CrashStorage, ack, opened, pending, write
 from series_kit import (
     ALL,
     add,
@@ -299,6 +299,32 @@ async def test_a_batch_into_a_directory_that_is_going_is_not_lost(tmp_path: Path
     await store.close()
     store = await series_store(tmp_path)
     assert await pending(store, 2) == expected
+    await store.close()
+
+
+async def test_a_store_that_is_closed_amid_a_tidy_up_writes_nothing_after_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"checkpoint_interval": 0.05, "cleanup_interval": 0.05}
+    store = await series_store(tmp_path, journal_max_file_length=512 * KB, **options)
+    await write(store, *(add(n, size=1000) for n in range(1, 1001)))
+    reader = store._reader  # pyright: ignore[reportPrivateUsage]
+    read_values = reader.read_values
+    is_copying = asyncio.Event()
+
+    async def read_late(wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        is_copying.set()
+        await asyncio.sleep(0.2)
+        return await read_values(wanted)
+
+    monkeypatch.setattr(reader, "read_values", read_late)
+    await write(store, ack(*(n for n in range(1, 1001) if n % 10)))
+    async with asyncio.timeout(20):
+        await is_copying.wait()
+    await store.close()
+    store, state = await opened(tmp_path, per_destination=ALL)
+    assert (state.report.clean, state.report.counts["replayed"]) == (True, 0)
+    assert await pending(store) == list(range(10, 1001, 10))
     await store.close()
 
 

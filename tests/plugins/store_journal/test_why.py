@@ -18,7 +18,7 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import FileReport, JournalStore, describe, inspect, why
-from tidegate_store_journal.tools.why import SEQUENCES_MAX
+from tidegate_store_journal.tools.report import SEQUENCES_MAX
 
 OPTIONS = {"journal_compact_min_files": 0, "journal_max_file_length": 64 * KB}
 

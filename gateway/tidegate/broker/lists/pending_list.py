@@ -186,6 +186,15 @@ class Consumer:
         """How many bytes of bodies may be handed out now; meaningful when ``room()`` is not 0."""
         return max(1, self.prefetch_bytes - self.in_flight_bytes)
 
+    def hold(self, messages: Sequence[StoredMessage], pending_list: PendingList, now: int) -> None:
+        """*messages* are in flight, of *pending_list*, from now on."""
+        in_flight = self.in_flight
+        size = 0
+        for message in messages:
+            in_flight[message.sequence] = (message, pending_list, now)
+            size += len(message.message.body)
+        self.in_flight_bytes += size
+
 
 class PendingList:
     """Messages that wait for consumers, in sequence order.
@@ -304,9 +313,12 @@ class PendingList:
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
         """New durable messages at the end."""
-        if self.is_removed:
-            return
-        self.cursor.offer(messages)
+        if not self.is_removed:
+            self.cursor.offer(messages)
+            self._offered(messages)
+
+    def _offered(self, messages: Sequence[StoredMessage]) -> None:
+        """The cursor has new messages."""
         if self.selecting is not None:
             self.selecting.offer(messages)
         if self.consumers:
@@ -334,12 +346,7 @@ class PendingList:
             dropped = self.cursor.offer(messages)
             if dropped:
                 self._around.count_dropped(self, len(dropped))
-            if self.selecting is not None:
-                self.selecting.offer(messages)
-            if self.consumers:
-                self.dispatch()
-            if self.cursor.is_full:
-                self._around.full_lists.add(self)
+            self._offered(messages)
             return
         consumers = self.consumers
         if len(consumers) > 1:  # a shared subscription: each turn another member
@@ -350,10 +357,7 @@ class PendingList:
             room = len(messages) if consumer.client.is_writable else 0
             if room and consumer.acknowledges_all:
                 room = max(0, min(room, consumer.room()))
-                now = self._around.now()
-                for message in messages[:room]:
-                    consumer.in_flight[message.sequence] = (message, self._around.nowhere, now)
-                    consumer.in_flight_bytes += len(message.message.body)
+                consumer.hold(messages[:room], self._around.nowhere, self._around.now())
             if room:
                 self._around.sent += room
                 consumer.client.deliver(consumer, messages[:room])
@@ -455,12 +459,7 @@ class PendingList:
     def hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
         """Give *consumer* messages that are not in the cursor, whatever its room."""
         if consumer.acknowledge:
-            in_flight = consumer.in_flight
-            size = 0
-            for message in messages:
-                in_flight[message.sequence] = (message, self, now)
-                size += len(message.message.body)
-            consumer.in_flight_bytes += size
+            consumer.hold(messages, self, now)
             if self._around.full_lists:
                 self._around.release_consumer(consumer.client)
         else:

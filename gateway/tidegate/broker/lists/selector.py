@@ -16,10 +16,12 @@ import operator
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tidegate.broker.lists.selector_grammar import Tree, parse
 from tidegate.spi import Message, RequestError
+
+if TYPE_CHECKING:
+    from tidegate.broker.lists.selector_grammar import Tree
 
 #: Tells whether a message is selected.
 Matcher: TypeAlias = Callable[[Message], bool]
@@ -51,6 +53,9 @@ def compile_selector(text: str) -> Matcher | None:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _compile(text: str) -> Matcher:
+    # Reading and building the grammar takes a tenth of a second: of the first selector, not of a start.
+    from tidegate.broker.lists.selector_grammar import parse
+
     condition = _condition(parse(text))
 
     def matches(message: Message) -> bool:

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from tidegate.spi import (
@@ -31,8 +32,8 @@ from tidegate.spi import (
     Move,
     Operation,
     StoreError,
-    StoreFullError,
     StoreIOError,
+    store_error,
 )
 from tidegate_store_journal.bodies.directory import (
     Directory,
@@ -56,7 +57,7 @@ from tidegate_store_journal.log.format import (
     encode,
     encode_record,
 )
-from tidegate_store_journal.log.storage import Folder, Storage
+from tidegate_store_journal.log.storage import File, Folder, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -118,7 +119,6 @@ class Series:
         #: By how much directories grew since somebody looked at their bound, and who looks.
         self.grown_bytes = 0
         self.keep_bound: Callable[[], Awaitable[None]] | None = None
-        self._storage = storage
         self._files = files
         self._index = index
         self._store_id = store_id
@@ -131,6 +131,7 @@ class Series:
         self._by_id = found.files
         self._names: dict[str, str] = {}  # of directories, by destination; "" for none
         self._unsynced: dict[int, DataFile] = {}
+        self._syncing = asyncio.Lock()
         self._pinned: dict[str, set[int]] = {}  # written, but their batch is not yet
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -233,7 +234,7 @@ class Series:
     ) -> dict[int, int]:
         """Append records to directories. Returns: locations by sequence.
 
-        The files stay until :meth:`let_go`, or until the same *key* comes again. Raises: StoreFullError, StoreIOError.
+        The files stay until :meth:`let_go`, or until the same *key* comes again. Raises: StoreFullError, StoreUnavailableError, StoreIOError.
         """
         jobs: list[Job] = []
         pinned = self._pinned[key] = set()
@@ -250,12 +251,12 @@ class Series:
             for begin in range(0, len(jobs), _JOBS_MAX):
                 await self._carry_out(jobs[begin : begin + _JOBS_MAX], synced=synced)
         except OSError as error:
-            if error.errno in _RETRYABLE:
-                if error.errno in FULL_ERRNOS:
-                    self._report_full()
-                raise StoreFullError(f"no room for the messages of a batch: {error}") from error
-            self._fail(error)
-            raise StoreIOError(f"the messages of a batch cannot be written: {error}") from error
+            answer = store_error("the messages of a batch cannot be written", error)
+            if error.errno in FULL_ERRNOS:
+                self._report_full()
+            elif not answer.retryable:
+                self._fail(error)
+            raise answer from error
         return {sequence: place for job in jobs for sequence, place in job.places.items()}
 
     def let_go(self, key: str) -> None:
@@ -356,19 +357,31 @@ class Series:
         self._unsynced.update({key: file for key, file in self._by_id.items() if key in file_ids})
 
     async def sync(self) -> None:
-        """Return when all records are on stable storage. Raises: StoreIOError."""
-        files, self._unsynced = list(self._unsynced.values()), {}
+        """Return when all records are on stable storage. Raises: StoreUnavailableError, StoreIOError."""
+        async with self._syncing:  # nobody returns while another one still syncs what he needs
+            while self._unsynced:
+                await self._sync_some([*islice(self._unsynced.values(), _JOBS_MAX)])
+
+    async def _sync_some(self, files: Sequence[DataFile]) -> None:
+        handles: list[File] = []
         loop = asyncio.get_running_loop()
         try:
-            handles = [self._files.borrow(file) for file in files]
-        except OSError as error:
-            raise StoreIOError(f"a data file cannot be opened: {error}") from error
-        results = await asyncio.gather(
-            *(loop.run_in_executor(self._pool, handle.datasync) for handle in handles),
-            return_exceptions=True,
-        )
+            for file in files:
+                handles.append(self._files.borrow(file))
+                del self._unsynced[file.file_id]
+            results = await asyncio.gather(
+                *(loop.run_in_executor(self._pool, handle.datasync) for handle in handles),
+                return_exceptions=True,
+            )
+        except BaseException as error:
+            self._unsynced.update({file.file_id: file for file in files})
+            if isinstance(error, OSError):
+                raise store_error("a data file cannot be opened", error) from error
+            raise
+        finally:
+            for file, _ in zip(files, handles, strict=False):
+                self._files.give_back(file)
         for file, result in zip(files, results, strict=True):
-            self._files.give_back(file)
             if isinstance(result, BaseException):
                 self._fail(result)
                 raise StoreIOError(f"{file.home.describe(file.name)}: {result}") from result
@@ -426,7 +439,7 @@ class Series:
                 kept.append((free, 0 if is_emptied else file.length))
             self.forget(file)
         await asyncio.get_running_loop().run_in_executor(
-            self._pool, _put_away, directory.home, self._storage, files, dict(kept)
+            self._pool, _put_away, directory.home, files, dict(kept)
         )
         directory.pool += kept
 
@@ -493,10 +506,8 @@ def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
     return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes
 
 
-def _put_away(
-    home: Folder, storage: Storage, files: Sequence[DataFile], kept: dict[str, int]
-) -> None:
-    """In a thread. The live list goes last: without it, what it leaves out would be back."""
+def _put_away(home: Folder, files: Sequence[DataFile], kept: dict[str, int]) -> None:
+    """In a thread."""
     for file in files:
         free = _format.free_name(file.file_id)
         if free in kept:
@@ -506,8 +517,6 @@ def _put_away(
         else:
             home.unlink(file.name)
     home.sync_directory()
-    for file in files:
-        storage.unlink(_format.live_name(file.file_id))
 
 
 def _delete(home: Folder, names: Sequence[str]) -> None:

@@ -18,13 +18,15 @@ import bisect
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from tidegate.spi import AddDuplicateId, ForgetDuplicateIds, Operation
+from tidegate_store_journal.checkpoint.live import LiveList
 from tidegate_store_journal.index.smallstate import SmallKey
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, make_padded, reuse
@@ -88,7 +90,8 @@ class BindingsFound:
 
     Attributes:
         store_id: "" when there is no file. files: with what counts, in order. places: of each live
-        record, position and size in one number, in the order of positions. free: names and lengths of
+        record, position and size in one number, in the order of positions. lives: per data file, the
+        batch and the payload of its live list. free: names and lengths of
         files that wait to be used. leftovers: names of those in which nothing counts. batch, position:
         where the journal ends. mark: the last one. is_damaged: everything
         must be written anew. problems: file, offset and what is wrong there.
@@ -98,6 +101,7 @@ class BindingsFound:
     store_id: str = ""
     files: list[BindingsFile] = field(default_factory=list[BindingsFile])
     places: dict[SmallKey, int] = field(default_factory=dict[SmallKey, int])
+    lives: dict[int, tuple[int, bytes]] = field(default_factory=dict[int, tuple[int, bytes]])
     free: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     leftovers: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     next_file_id: int = 1
@@ -108,6 +112,12 @@ class BindingsFound:
     unproven: Unproven = field(default_factory=Unproven)
     problems: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
 
+    def keep_lives(self, there: Container[int]) -> None:
+        """Live lists of data files that are not *there* do not count any more."""
+        for file_id in [file_id for file_id in self.lives if file_id not in there]:
+            del self.lives[file_id]
+            self.places.pop((LiveList, file_id), None)
+
 
 class Bindings:
     """See the module. Everything but the attributes blocks; any thread.
@@ -115,7 +125,7 @@ class Bindings:
     Attributes:
         live_bytes: of records that count. pending_bytes: of what a checkpoint has taken from the index and
             not carried yet. capacity: bytes of all files. mark, batch: of the last carry. must_carry: even when
-        nothing changed.
+        nothing changed, and live lists of all files. lives: per data file, the batch of its live list.
     """
 
     def __init__(
@@ -128,6 +138,8 @@ class Bindings:
         self._files = found.files
         self._old = len(found.files) if found.is_damaged else 0  # to be rid of
         self._places = {} if found.is_damaged else found.places
+        lives = {} if found.is_damaged else found.lives
+        self.lives = {file_id: batch for file_id, (batch, _) in lives.items()}
         self._spares = found.free
         self._leftovers = found.leftovers
         self._renamed: list[tuple[str, int]] = []  # leftovers on their way to the spares
@@ -204,24 +216,43 @@ class Bindings:
 
     # ------------------------------------------------------------------------------ carries
 
-    def carry(self, operations: Mapping[SmallKey, Operation], mark: Mark) -> None:
+    def carry(
+        self,
+        operations: Mapping[SmallKey, Operation],
+        mark: Mark,
+        lives: Mapping[int, LiveList] = MappingProxyType({}),
+    ) -> None:
         """Write the latest state of the keys in *operations*, as of *mark*, and sync it.
 
+        Args: lives: live lists by data file. No room was set aside for them.
         Raises: OSError; nothing of it counts then, and it can be tried again.
         """
+        lists: list[tuple[SmallKey, bytes]] = [
+            ((LiveList, file_id), live.encode(file_id)) for file_id, live in lives.items()
+        ]
+        if lists:
+            self.grow(sum(len(record) for _, record in lists))
         with self._lock:
             try:
                 self._put_leftovers_away()
-                records = list(self._records(operations))
+                records = [*self._records(operations), *lists]
                 needed = sum(len(record) for _, record in records) + 2 * _REST_MIN
                 while self._room() < needed and self._compact_oldest():
                     pass
                 self._write(records, mark)
+                self.lives.update((file_id, live.batch) for file_id, live in lives.items())
                 self.must_carry = False
                 self._tidy()
             except OSError:
                 self._abandon()
                 raise
+
+    def forget(self, file_ids: Iterable[int]) -> None:
+        """These data files are gone, and so nothing lives in them."""
+        with self._lock:
+            for file_id in file_ids:
+                self.lives.pop(file_id, None)
+                self.live_bytes -= self._places.pop((LiveList, file_id), 0) & _SIZE_MASK
 
     def _records(
         self, operations: Mapping[SmallKey, Operation]
@@ -436,4 +467,4 @@ class Bindings:
             self._tail = None
 
 
-_PUTTING_TYPES: Final = frozenset(kind.type for kind in KINDS if kind.puts)
+_PUTTING_TYPES: Final = frozenset({_format.LIVE, *(kind.type for kind in KINDS if kind.puts)})

@@ -1,8 +1,7 @@
 """Checkpoints and cleanup: what makes the next start short and the disk small.
 
 A checkpoint takes, on the loop, what changed since the last one (a copy of arrays, not of objects),
-and writes it in a thread: live lists, bindings journal, LMDB, in this order (docs/journal-format.md
-section 8). Cleanup is a checkpoint that afterwards puts away the data files that were dead when it
+and writes it in a thread: bindings journal, then LMDB (docs/journal-format.md section 8). Cleanup is a checkpoint that afterwards puts away the data files that were dead when it
 began; a dead file can never live again.
 """
 
@@ -20,12 +19,11 @@ import msgspec
 
 from tidegate_store_journal.bodies.large import LargeFiles
 from tidegate_store_journal.checkpoint.bindings import Bindings, Mark
-from tidegate_store_journal.checkpoint.live import LiveList, split_blocks, write_live_list
+from tidegate_store_journal.checkpoint.live import LiveList, split_blocks
 from tidegate_store_journal.checkpoint.metadata import (
     METADATA_VERSION,
     Metadata,
     MetadataState,
-    NoMetadata,
 )
 from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.changes import Changes
@@ -60,7 +58,7 @@ class _Work:
     changes: Changes
     state: MetadataState
     mark: Mark | None
-    live_lists: list[LiveList] = field(default_factory=list[LiveList])
+    lives: dict[int, LiveList] = field(default_factory=dict[int, LiveList])
     dead: list[DataFile] = field(default_factory=list["DataFile"])
 
 
@@ -94,6 +92,7 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsaved: Changes | None = None  # of checkpoints that failed
         self._bindings = bindings
+        self._needs_all_lives = bindings is not None and bindings.must_carry
         self.rows = Rows(index.log, metadata, executor)
         self._saved_batch = -1
         self._saved_released = index.log.released
@@ -108,7 +107,7 @@ class Checkpointer:
         async with self._lock:
             if cleanup:
                 # What lives in files that the dead ones speak of is written down.
-                await self.rows.of_files(lambda: self._living_spoken(self._find_dead()))
+                await self.rows.of_files(lambda: self._to_write_down(self._find_dead()))
             work = self._begin(cleanup=cleanup, clean=clean, force=force)
             loose = self._index.large.take_loose()
             if work is None:
@@ -119,6 +118,7 @@ class Checkpointer:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._write, work)
             self._unsaved = None
+            self._needs_all_lives = False
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
@@ -134,6 +134,10 @@ class Checkpointer:
                     for file in gone:
                         if self._files.get(file.file_id) is None:
                             self._index.forget_file(file.file_id)
+                if self._bindings is not None:
+                    # Not when that failed: a file that is still there still needs its live list.
+                    forget, ids = self._bindings.forget, [file.file_id for file in gone]
+                    await loop.run_in_executor(self._executor, forget, ids)
             return len(gone)
 
     async def _sweep(self, loose: set[str]) -> None:
@@ -170,8 +174,12 @@ class Checkpointer:
                 bindings.mark.floor_batch,
                 bindings.mark.floor_released,
             )
-            is_released = mark.ack_released == bindings.mark.ack_released
-            if not (dead or changes.small or bindings.must_carry) and is_released:
+            # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
+            must_carry = dead or changes.small or bindings.must_carry or self._needs_all_lives
+            if (
+                not must_carry
+                and msgspec.structs.replace(mark, oldest=bindings.mark.oldest) == bindings.mark
+            ):
                 mark = None
         tail_file = self._tail.file
         state = MetadataState(
@@ -186,10 +194,10 @@ class Checkpointer:
             changes.ack_last,
             changes.ack_released,
         )
-        work = _Work(changes, state, mark, dead=dead)
-        if dead and self._storage.durable:
-            work.live_lists = self._live_lists(dead)
-        return work
+        lives: dict[int, LiveList] = {}
+        if self._bindings is not None:
+            lives = self._live_lists(self._to_write_down(dead))
+        return _Work(changes, state, mark, lives, dead)
 
     @property
     def saved_released(self) -> int:
@@ -199,33 +207,11 @@ class Checkpointer:
     async def write_down_all_that_lives(self) -> None:
         """A live list for every file: acknowledgements are lost, and only the index knows of them.
 
-        Else a rebuild would bring back messages that were consumed. Raises: OSError, StoreError.
+        Else a rebuild would bring back messages that were consumed. The acknowledged log must be in
+        memory. Raises: OSError, StoreError.
         """
-        await self._sync()
-        index = self._index
-        staying = self._files.elsewhere.staying()
-        used = frozenset(
-            [file.file_id for file in self._files.used()]
-            + [file_id for file_id in index.files if file_id in staying]
-        )
-        rows = split_blocks(index.log.blocks(), index.log.released, used)
-        lists = [
-            LiveList(
-                self._store_id,
-                file_id,
-                index.batch,
-                index.living_in(file_id),
-                [block.encode() for block in rows[file_id]],
-                self._places_in(file_id),
-            )
-            for file_id in sorted(used)
-        ]
-
-        def write() -> None:
-            for live in lists:
-                write_live_list(self._storage, live)
-
-        await asyncio.get_running_loop().run_in_executor(self._executor, write)
+        self._needs_all_lives = True
+        await self.run(force=True)
 
     def has_dead(self) -> bool:
         """A cleanup would put a file away, unless somebody reads from it."""
@@ -248,42 +234,45 @@ class Checkpointer:
                 dead.append(file)
         return dead
 
-    def _live_lists(self, dead: list[DataFile]) -> list[LiveList]:
-        """Lists for the living files that acknowledgements in the dead ones speak of."""
+    def _live_lists(self, file_ids: set[int]) -> dict[int, LiveList]:
         index = self._index
-        living = self._living_spoken(dead)
-        if not living:
-            return []
-        rows = split_blocks(index.log.blocks_of(living), index.log.released, frozenset(living))
-        return [
-            LiveList(
-                self._store_id,
-                file_id,
+        rows = split_blocks(index.log.blocks_of(file_ids), index.log.released, frozenset(file_ids))
+        return {
+            file_id: LiveList(
                 index.batch,
-                index.living_in(file_id),
-                [block.encode() for block in rows[file_id]],
+                dict(index.living_in(file_id)),
+                rows[file_id],
                 self._places_in(file_id),
             )
-            for file_id in sorted(living)
-        ]
+            for file_id in sorted(file_ids)
+        }
 
-    def _living_spoken(self, dead: list[DataFile]) -> set[int]:
+    def _to_write_down(self, dead: list[DataFile]) -> set[int]:
         """Living files that acknowledgements in *dead* speak of, and all in directories that do not
-        go: references to those may be in older files than what says that nothing of them lives."""
+        go: references to those may be in older files than what says that nothing of them lives.
+
+        A live list that is as new as the dead file says all that is said there already.
+        """
         files = self._index.files
+        staying = self._files.elsewhere.staying()
+        used = self._files.used()
+        if self._needs_all_lives:
+            return {file.file_id for file in used} | {key for key in files if key in staying}
+        lives = self._bindings.lives if self._bindings is not None else {}
+        begins = {file.file_id: after.first_batch for file, after in itertools.pairwise(used)}
         spoken: set[int] = set()
         for file in dead:
             use = files.get(file.file_id)
             if use is not None:
-                spoken |= use.speaks_of
-        staying = self._files.elsewhere.staying()
+                end = begins.get(file.file_id, self._index.batch + 1)
+                spoken |= {other for other in use.speaks_of if lives.get(other, -1) < end - 1}
         return {
             file_id
             for file_id in spoken - {file.file_id for file in dead}
             if file_id in staying or (file_id in files and files[file_id].references)
         }
 
-    def _places_in(self, file_id: int) -> dict[int, bytes]:
+    def _places_in(self, file_id: int) -> dict[int, int]:
         """Where the pending messages in a file of a destination's directory are: its records do
         not say which of them count."""
         if file_id not in self._files.elsewhere.staying():
@@ -292,12 +281,12 @@ class Checkpointer:
         for list_id in self._index.lists_in(file_id):
             for piece in self._index.lists[list_id].pieces_in(file_id):
                 places.update(piece)
-        return {key: value.to_bytes(16, "little") for key, value in places.items()}
+        return places
 
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
         self._with_reserve(lambda: self._write_all(work))
-        if work.dead and work.mark is not None and not isinstance(self._metadata, NoMetadata):
+        if work.dead and work.mark is not None and self._metadata.is_kept:
             assert self._bindings is not None
             # Only now: a start that finds a checkpoint older than this does not use it. Before it is
             # durable all files are there that any checkpoint names.
@@ -314,11 +303,9 @@ class Checkpointer:
             write()
 
     def _write_all(self, work: _Work) -> None:
-        for live in work.live_lists:
-            write_live_list(self._storage, live)
         if work.mark is not None:
             assert self._bindings is not None
-            self._bindings.carry(work.changes.small, work.mark)
+            self._bindings.carry(work.changes.small, work.mark, work.lives)
             work.changes.small.clear()
             self._bindings.pending_bytes = work.changes.small_bytes = 0
         state = work.state

@@ -1,59 +1,71 @@
-"""Live lists: what is alive in a data file, for a rebuild. docs/journal-format.md section 5."""
+"""Live lists: what is alive in a data file, for a rebuild. docs/journal-format.md section 5.
+
+They are records of the bindings journal; one that is newer takes the place of the one before.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import sub
 from typing import Final
 
 import msgspec
 
 from tidegate_store_journal.index.acklog import AckBlock, decode_block
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.storage import Storage, write_atomically
+
+_decode: Final = msgspec.msgpack.Decoder(tuple[dict[int, list[int]], list[bytes], bytes]).decode
+#: The quickest; sequences that follow each other take next to nothing.
+_PACK_LEVEL: Final = 1
 
 
-class LiveList(msgspec.Struct, frozen=True, array_like=True):
-    """Value of a ``.live`` file; *acknowledged* holds encoded blocks.
+@dataclass(frozen=True, slots=True)
+class LiveList:
+    """What was alive in a data file when *batch* was the last one.
 
-    *places*: locations of the pending messages, 16 bytes by sequence, in a file of a destination's
-    directory; for the journal's own, replay finds them.
+    Attributes:
+        pending: per list, the sequences of pending messages, in order. rows: of the acknowledged log.
+        places: locations of the pending messages by sequence, in a file of a destination's
+        directory; for the journal's own, replay finds them.
     """
 
-    store_id: str
-    file_id: int
     batch: int
-    pending: list[tuple[int, list[int]]]
-    acknowledged: list[bytes]
-    places: dict[int, bytes] = {}
+    pending: dict[int, list[int]]
+    rows: list[AckBlock]
+    places: dict[int, int]
 
-    def blocks(self) -> list[AckBlock]:
-        """The blocks. Raises: FormatError."""
-        return [decode_block(data) for data in self.acknowledged]
+    def encode(self, file_id: int) -> bytes:
+        """The record for the data file."""
+        steps = {
+            list_id: [found[0], *map(sub, found[1:], found)]
+            for list_id, found in self.pending.items()
+        }
+        places = _format.pack_locations([self.places[key] for key in sorted(self.places)])
+        value = _format.encode((steps, [block.encode() for block in self.rows], places))
+        packed = zlib.compress(value, _PACK_LEVEL)
+        return _format.encode_record(
+            _format.LIVE, packed, sequence=file_id, pending_list=self.batch
+        )
 
 
-_decode: Final = msgspec.msgpack.Decoder(LiveList).decode
-
-
-def write_live_list(storage: Storage, live: LiveList) -> None:
-    """Write (or replace) the list beside its data file. Blocks. Raises: OSError."""
-    data = _format.encode_side_file(_format.LIVE_MAGIC, _format.encode(live))
-    write_atomically(storage, _format.live_name(live.file_id), data)
-
-
-def read_live_list(storage: Storage, file_id: int) -> LiveList | None:
-    """The list of a data file; None when there is none. Raises: FormatError, OSError."""
+def decode_live_list(batch: int, payload: bytes) -> LiveList:
+    """Read the payload of a record back. Raises: FormatError."""
     try:
-        file = storage.open(_format.live_name(file_id))
-    except FileNotFoundError:
-        return None
-    try:
-        data = file.pread(file.length, 0)
-    finally:
-        file.close()
-    try:
-        return _decode(_format.decode_side_file(_format.LIVE_MAGIC, data))
-    except msgspec.DecodeError as error:
-        raise _format.FormatError(str(error)) from error
+        steps, blocks, places = _decode(zlib.decompress(payload))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise _format.FormatError(f"a live list cannot be decoded: {error}") from error
+    pending = {list_id: list(accumulate(values)) for list_id, values in steps.items()}
+    rows = [decode_block(data) for data in blocks]
+    keys = sorted({key for found in pending.values() for key in found}) if places else ()
+    return LiveList(
+        batch,
+        pending,
+        rows,
+        dict(zip(keys, _format.unpack_locations(places), strict=True)),
+    )
 
 
 def split_blocks(

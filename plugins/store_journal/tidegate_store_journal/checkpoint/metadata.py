@@ -1,7 +1,7 @@
 """The metadata store: the checkpoint, in LMDB. docs/journal-format.md section 7.
 
-It can always be deleted; everything in it can be rebuilt from the journal. The
-two classes have the same shape; :class:`NoMetadata` is for journals without a real directory.
+It can always be deleted; everything in it can be rebuilt from the journal. :class:`Metadata` itself
+keeps nothing: it is for journals without a real directory.
 """
 
 from __future__ import annotations
@@ -13,19 +13,32 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
 from tidegate.spi import LargeBody
-from tidegate_store_journal.index.acklog import AckBlock, AckPage, decode_block
+from tidegate_store_journal.checkpoint.tables import (
+    ACKNOWLEDGED,
+    DELIVERIES,
+    FILES,
+    LARGE,
+    META,
+    PENDING,
+    TABLES,
+    Key,
+    Table,
+    crc_in,
+    rows_of,
+)
+from tidegate_store_journal.index.acklog import AckBlock, AckPage
 from tidegate_store_journal.index.changes import Changes
-from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece
-from tidegate_store_journal.log.format import FormatError, crc32c, encode
+from tidegate_store_journal.index.pieces import Piece
+from tidegate_store_journal.log.format import FormatError
 from tidegate_store_journal.log.names import NamedStorage
 
 T = TypeVar("T")
@@ -41,26 +54,9 @@ _UNMAP_BYTES: Final = 16 << 20
 _MAP_BYTES: Final = 4 << 30
 _MAP_BYTES_MAX: Final = 1 << 44
 
-_PENDING_KEY: Final = struct.Struct(">QQ")
-_U64_KEY: Final = struct.Struct(">Q")
-_COUNT: Final = struct.Struct("<I")
-_CRC_BYTES: Final = 4
-_TABLES: Final[tuple[str, ...]] = (
-    "meta",
-    "pending",
-    "deliveries",
-    "large",
-    "acknowledged",
-    "files",
-)
-#: In the CRC of each value, so that one of another table is noticed.
-_SEEDS: Final = {name: crc32c(0, name.encode()) for name in _TABLES}
 _STATE_KEY: Final = b"state"
 _COUNTERS_KEY: Final = b"counters"
-_ENTRIES_KEY: Final = b"entries"
-#: Per table, number of entries and digest; and the CRCs of ``meta/state`` and ``meta/counters``.
-_Entries = tuple[dict[str, tuple[int, int]], tuple[int, int]]
-_decode_entries: Final = msgspec.msgpack.Decoder(_Entries).decode
+_DIGEST_KEY: Final = b"digest"
 
 
 class MetadataError(Exception):
@@ -90,9 +86,9 @@ class Loaded:
     state: MetadataState
     lists: dict[int, list[Piece]]
     deliveries: dict[tuple[int, int], int]
+    large: dict[int, LargeBody]
     acknowledged: list[AckBlock]
     speaks_of: dict[int, list[int]]
-    large: dict[int, LargeBody] = field(default_factory=dict[int, LargeBody])
 
 
 @dataclass(slots=True)
@@ -123,41 +119,13 @@ class MetadataCounters:
             setattr(self, each.name, getattr(other, each.name))
 
 
-class Metadata(Protocol):
-    """Where checkpoints go. Blocking; never two calls at once."""
+class Metadata:
+    """Where checkpoints go. Blocking; never two calls at once. This one keeps nothing.
 
-    counters: MetadataCounters
+    Attributes: is_kept: a start finds what was saved.
+    """
 
-    def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
-        """The last checkpoint; None when there is none. Raises: MetadataError, OSError."""
-        ...
-
-    def save(self, changes: Changes, state: MetadataState) -> None:
-        """Write *changes* and *state* in one durable transaction.
-
-        Raises: OSError; nothing changed then.
-        """
-        ...
-
-    def acknowledged(self, page: AckPage) -> list[AckBlock]:
-        """The blocks of *page*. From any thread, also while others call.
-
-        Raises: MetadataError, OSError.
-        """
-        ...
-
-    def reset(self) -> None:
-        """Begin again with an empty one."""
-        ...
-
-    @property
-    def disk_bytes(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
-class NoMetadata:
-    """No metadata store: every start replays all there is."""
+    is_kept = False
 
     def __init__(self, unused: Metadata | None = None) -> None:
         """*unused*: one that may be there from another time, and is removed.
@@ -168,46 +136,54 @@ class NoMetadata:
         self._unused = unused
 
     def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
-        """See :class:`Metadata`."""
+        """The last checkpoint; None when there is none. Raises: MetadataError, OSError."""
         if self._unused is not None:
             self._unused.reset()
         return None
 
     def save(self, changes: Changes, state: MetadataState) -> None:
-        """See :class:`Metadata`."""
+        """Write *changes* and *state* in one durable transaction.
+
+        Raises: OSError; nothing changed then.
+        """
         self.counters.checkpoints += 1
 
     def acknowledged(self, page: AckPage) -> list[AckBlock]:
-        """See :class:`Metadata`. Nothing is kept here, so nothing is paged out."""
-        raise NotImplementedError
+        """The blocks of *page*. From any thread, also while others call.
+
+        Raises: MetadataError, OSError.
+        """
+        raise NotImplementedError  # nothing is kept here, so nothing is paged out
 
     def reset(self) -> None:
-        """See :class:`Metadata`."""
+        """Begin again with an empty one."""
 
     @property
     def disk_bytes(self) -> int:
-        """Nothing is on disk."""
+        """What it takes on disk."""
         return 0
 
     def close(self) -> None:
-        """See :class:`Metadata`."""
+        """Release what is open. Idempotent."""
 
 
-class LmdbMetadata:
+class LmdbMetadata(Metadata):
     """See the module."""
+
+    is_kept = True
 
     def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         """*read_only*: look on while a gateway (another process) writes; only load and close."""
-        self.counters = MetadataCounters()
+        super().__init__()
         self._read_only = read_only
         self._directory = directory
         self._map_bytes = _MAP_BYTES
         self._environment: lmdb.Environment | None = None
         self._open: dict[str, lmdb._Database] = {}
-        #: Per table, in what is being written or read: the exclusive or of the CRCs of its values.
-        self._digests: dict[str, int] = {}
+        #: The exclusive or of the CRCs of all values in what is being written.
+        self._digest = 0
         #: As of the checkpoint on disk; None when that was not read yet.
-        self._saved_digests: dict[str, int] | None = None
+        self._saved_digest: int | None = None
         self._lock = threading.Lock()  # LMDB must not be unmapped or grow while it is read
 
     def _env(self) -> lmdb.Environment:
@@ -217,7 +193,7 @@ class LmdbMetadata:
             environment = lmdb.open(
                 str(self._directory),
                 map_size=self._map_bytes,
-                max_dbs=len(_TABLES),
+                max_dbs=1 + len(TABLES),
                 # The journal's own lock keeps others out; this one lets read-only tools look on.
                 lock=True,
                 readonly=self._read_only,
@@ -226,7 +202,7 @@ class LmdbMetadata:
             )
             self._open = {
                 name: environment.open_db(name.encode(), create=not self._read_only)
-                for name in _TABLES
+                for name in [table.name for table in (META, *TABLES)]
             }
             self._environment = environment
             self._map_bytes = environment.info()["map_size"]
@@ -251,6 +227,8 @@ class LmdbMetadata:
             self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
+                if any(any(table.flags().values()) for table in self._open.values()):
+                    raise MetadataError(f"{self._directory}: wrong flags of a table")
                 found = take(transaction)
             self._unmap_if_large()
             return found
@@ -259,7 +237,8 @@ class LmdbMetadata:
 
     def _verify(self) -> None:
         path = self._directory / "data.mdb"
-        if path.stat().st_size > _VERIFY_BYTES_MAX and not _is_cut_off(path):
+        is_plausible = _is_plausible(path)
+        if path.stat().st_size > _VERIFY_BYTES_MAX and is_plausible:
             return
         try:
             problems = cast(
@@ -273,17 +252,20 @@ class LmdbMetadata:
 
     def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
         """Also takes over the counters."""
-        meta = self._open["meta"]
-        value = transaction.get(_STATE_KEY, db=meta)
+        value = self._meta(transaction, _STATE_KEY)
         if value is None:
             return None
-        encoded = _checked("meta", _STATE_KEY, value)
-        state = msgspec.msgpack.decode(encoded, type=MetadataState)
+        state = msgspec.msgpack.decode(value, type=MetadataState)
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
-        counters = _checked("meta", _COUNTERS_KEY, transaction.get(_COUNTERS_KEY, b"", db=meta))
+        counters = self._meta(transaction, _COUNTERS_KEY) or b""
         self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
         return state
+
+    def _meta(self, transaction: lmdb.Transaction, key: bytes) -> bytes | None:
+        """A value of ``meta``. Raises: FormatError."""
+        value = transaction.get(key, db=self._open[META.name])
+        return None if value is None else META.decode(key, bytes(value))
 
     def _load(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
@@ -291,97 +273,42 @@ class LmdbMetadata:
         state = self._load_state(transaction)
         if state is None:
             return None
-        database = self._open
-        self._digests = {}
-
-        def items(name: str) -> list[tuple[bytes, bytes]]:
-            digest, seed = 0, _SEEDS[name]
-            found: list[tuple[bytes, bytes]] = []
-            for key_seen, value_seen in transaction.cursor(db=database[name]):
+        meta = self._open[META.name]
+        digest = crc_in(transaction.get(_STATE_KEY, b"", db=meta))
+        digest ^= crc_in(transaction.get(_COUNTERS_KEY, b"", db=meta))
+        rows: dict[Table, list[tuple[Key, Any]]] = {table: [] for table in TABLES}
+        for table, found in rows.items():
+            database = self._open[table.name]
+            total = transaction.stat(database)["entries"]
+            for done, (key_seen, value_seen) in enumerate(transaction.cursor(db=database)):
                 key, value = bytes(key_seen), bytes(value_seen)  # they are: for the types
-                content = value[_CRC_BYTES:]
-                crc = crc32c(seed, key + content)
-                if crc != _crc_in(value):
-                    raise FormatError(f"a value of table {name} is damaged")
-                found.append((key, content))
-                digest ^= crc
-            self._digests[name] = digest
-            return found
-
-        deliveries: dict[tuple[int, int], int] = {}
-        for key, value in items("deliveries"):
-            list_id, sequence = _PENDING_KEY.unpack(key)
-            deliveries[list_id, sequence] = _COUNT.unpack(value)[0]
-        loaded = Loaded(
-            state=state,
-            lists=self._load_pending(transaction, progress),
-            deliveries=deliveries,
-            acknowledged=[decode_block(value) for _, value in items("acknowledged")],
-            speaks_of={
-                _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=list[int])
-                for key, value in items("files")
-            },
-            large={
-                _U64_KEY.unpack(key)[0]: msgspec.msgpack.decode(value, type=LargeBody)
-                for key, value in items("large")
-            },
-        )
-        self._check_entries(transaction, loaded)
-        self._saved_digests = {**self._digests, "meta": 0}
-        return loaded
-
-    def _check_entries(self, transaction: lmdb.Transaction, loaded: Loaded) -> None:
-        """All that was found is of one checkpoint, and nothing is missing.
-
-        A wrong bit in a tree can hide a whole branch of it, and a page that was not written can hold
-        values that were right once. Raises: MetadataError, FormatError.
-        """
-        found = {
-            "pending": sum(map(len, loaded.lists.values())),
-            "deliveries": len(loaded.deliveries),
-            "large": len(loaded.large),
-            "acknowledged": len(loaded.acknowledged),
-            "files": len(loaded.speaks_of),
-        }
-        entries, others = self._entries(transaction)
-        for name, (count, digest) in entries.items():
-            if found.get(name) != count:
-                raise MetadataError(
-                    f"{self._directory} has {found.get(name)} {name}, and should have {count}"
-                )
-            if self._digests[name] != digest:
-                raise MetadataError(f"{self._directory} has {name} of another checkpoint")
-        if others != self._others(transaction):
-            raise MetadataError(f"{self._directory} is of two checkpoints")
-
-    def _entries(self, transaction: lmdb.Transaction) -> _Entries:
-        """Value of ``meta/entries``. Raises: MetadataError, FormatError, msgspec.DecodeError."""
-        value = transaction.get(_ENTRIES_KEY, db=self._open["meta"])
-        if value is None:
-            raise MetadataError(f"{self._directory} does not say how many entries it has")
-        return _decode_entries(_checked("meta", _ENTRIES_KEY, value))
-
-    def _others(self, transaction: lmdb.Transaction) -> tuple[int, int]:
-        """CRCs of the other values of ``meta``."""
-        meta = self._open["meta"]
-        state = transaction.get(_STATE_KEY, b"", db=meta)
-        return _crc_in(state), _crc_in(transaction.get(_COUNTERS_KEY, b"", db=meta))
-
-    def _load_pending(
-        self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
-    ) -> dict[int, list[Piece]]:
+                found.append((table.key.unpack(key), table.decode(key, value)))
+                digest ^= crc_in(value)
+                if done % 1000 == 0:
+                    progress("loading the checkpoint", done, total)
+        # A wrong bit in a tree can hide a whole branch of it, and a page that was not written can
+        # hold values that were right once.
+        if self._stored_digest(transaction) != digest:
+            raise MetadataError(
+                f"{self._directory} is not of one checkpoint, or not all of it is there"
+            )
+        self._saved_digest = digest
         lists: dict[int, list[Piece]] = {}
-        digest = 0
-        total = transaction.stat(self._open["pending"])["entries"]
-        unpack = _PENDING_KEY.unpack
-        for done, (key, value) in enumerate(transaction.cursor(db=self._open["pending"])):
-            list_id, sequence = unpack(key)
-            lists.setdefault(list_id, []).append(decode_piece(bytes(key), sequence, bytes(value)))
-            digest ^= _crc_in(value)
-            if done % 1000 == 0:
-                progress("loading the checkpoint", done, total)
-        self._digests["pending"] = digest
-        return lists
+        for (list_id, _), piece in rows[PENDING]:
+            lists.setdefault(list_id, []).append(piece)
+        return Loaded(
+            state,
+            lists,
+            deliveries={(list_id, sequence): n for (list_id, sequence), n in rows[DELIVERIES]},
+            large={sequence: body for (sequence,), body in rows[LARGE]},
+            acknowledged=[block for _, block in rows[ACKNOWLEDGED]],
+            speaks_of={file_id: found for (file_id,), found in rows[FILES]},
+        )
+
+    def _stored_digest(self, transaction: lmdb.Transaction) -> int:
+        """Of the last checkpoint. Raises: FormatError."""
+        value = self._meta(transaction, _DIGEST_KEY)
+        return 0 if value is None else msgspec.msgpack.decode(value, type=int)
 
     def acknowledged(self, page: AckPage) -> list[AckBlock]:
         """See :class:`Metadata`."""
@@ -389,13 +316,13 @@ class LmdbMetadata:
         try:
             with self._lock:
                 with self._env().begin() as transaction:
-                    cursor = transaction.cursor(db=self._open["acknowledged"])
-                    cursor.set_range(_U64_KEY.pack(page.first))
+                    cursor = transaction.cursor(db=self._open[ACKNOWLEDGED.name])
+                    cursor.set_range(ACKNOWLEDGED.key.pack(page.first))
                     for key_seen, value in cursor:
                         key = bytes(key_seen)
-                        if _U64_KEY.unpack(key)[0] > page.last:
+                        if ACKNOWLEDGED.key.unpack(key)[0] > page.last:
                             break
-                        blocks.append(decode_block(_checked("acknowledged", key, value)))
+                        blocks.append(ACKNOWLEDGED.decode(key, bytes(value)))
                 self._unmap_if_large()
         except (lmdb.Error, FormatError) as error:
             raise MetadataError(f"{self._directory}: {error}") from error
@@ -415,116 +342,74 @@ class LmdbMetadata:
                 with self._env().begin(write=True) as transaction:
                     # As remembered: what became of the bytes on disk since then must not matter
                     # here, and is found by the next start.
-                    self._digests = {**(self._saved_digests or self._stored_digests(transaction))}
-                    self._save_messages(transaction, changes, counters)
-                    self._save_others(transaction, changes)
-                    self._put(transaction, "meta", _STATE_KEY, encode(state))
+                    saved = self._saved_digest
+                    self._digest = self._stored_digest(transaction) if saved is None else saved
+                    self._save_tables(transaction, changes, counters)
                     total = replace(self.counters)
                     total.add(counters)
-                    self._put(transaction, "meta", _COUNTERS_KEY, encode(total))
-                    entries = {
-                        name: (transaction.stat(database)["entries"], self._digests[name])
-                        for name, database in self._open.items()
-                        if name != "meta"
-                    }
-                    entries_and_others = (entries, self._others(transaction))
-                    self._put(transaction, "meta", _ENTRIES_KEY, encode(entries_and_others))
+                    for key, value in ((_STATE_KEY, state), (_COUNTERS_KEY, total)):
+                        self._put(transaction, META, key, value)
+                    digest = META.encode(_DIGEST_KEY, self._digest)
+                    transaction.put(_DIGEST_KEY, digest, db=self._open[META.name])
                 break
+            except FormatError as error:
+                raise OSError(errno.EIO, f"metadata store: {error}") from error
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
                     raise OSError(errno.ENOSPC, "the metadata store is full") from error
                 self._map_bytes *= 2
                 self._env().set_mapsize(self._map_bytes)
             except lmdb.Error as error:
-                # LMDB has an error of its own for a full disk, but not for a used-up quota.
-                is_full = isinstance(error, lmdb.DiskError) or _OVER_QUOTA in str(error)
+                self.close()  # behind a failed write it may refuse everything until it is opened anew
+                is_full = isinstance(error, lmdb.DiskError) or str(error).endswith(_FULL_TEXTS)
                 number = errno.ENOSPC if is_full else errno.EIO
                 raise OSError(number, f"metadata store: {error}") from error
         self._unmap_if_large()
-        self._saved_digests = self._digests
+        self._saved_digest = self._digest
         self.counters.add(counters)
 
-    def _stored_digests(self, transaction: lmdb.Transaction) -> dict[str, int]:
-        """Of the last checkpoint. Raises: OSError when that is damaged."""
-        digests: dict[str, int] = dict.fromkeys(_TABLES, 0)
-        if transaction.get(_ENTRIES_KEY, db=self._open["meta"]) is not None:
-            try:
-                entries, _ = self._entries(transaction)
-            except (FormatError, msgspec.DecodeError) as error:
-                raise OSError(errno.EIO, f"metadata store: {error}") from error
-            digests.update((name, digest) for name, (_, digest) in entries.items())
-        return digests
-
-    def _put(self, transaction: lmdb.Transaction, name: str, key: bytes, value: bytes) -> None:
-        """Put a value of any table but ``pending``, whose pieces have a CRC already."""
-        self._put_with_crc(transaction, name, key, _crc_of(name, key, value) + value)
-
-    def _put_with_crc(
-        self, transaction: lmdb.Transaction, name: str, key: bytes, value: bytes
-    ) -> None:
-        before = transaction.replace(key, value, db=self._open[name])
-        self._digests[name] ^= _crc_in(value) ^ _crc_in(before or b"")
-
-    def _delete(self, transaction: lmdb.Transaction, name: str, key: bytes) -> bool:
-        before = transaction.pop(key, db=self._open[name])
-        self._digests[name] ^= _crc_in(before or b"")
-        return before is not None
-
-    def _save_messages(
+    def _save_tables(
         self, transaction: lmdb.Transaction, change: Changes, counters: MetadataCounters
     ) -> None:
-        key_of = _PENDING_KEY.pack
         for list_id in change.dropped_lists:
             self._drop_list(transaction, list_id)
-        counters.pending_deleted += change.removed
-        for list_id, keys in change.pieces_gone.items():
-            for key in keys:
-                counters.pieces_deleted += self._delete(
-                    transaction, "pending", key_of(list_id, key)
-                )
-        for list_id, pieces in change.pieces.items():
-            for piece in pieces.values():
-                key = key_of(list_id, piece.key)
-                self._put_with_crc(transaction, "pending", key, encode_piece(key, piece))
-                counters.pieces_put += 1
-                before = bisect_right(piece.sequences, change.added_after)
-                counters.pending_put += piece.count - before
-        for (list_id, sequence), count in change.deliveries.items():
-            key = key_of(list_id, sequence)
-            if count:
-                self._put(transaction, "deliveries", key, _COUNT.pack(count))
+        counts = dict.fromkeys(TABLES, 0)
+        gone = dict.fromkeys(TABLES, 0)
+        for table, values, value in rows_of(change):
+            key = table.key.pack(*values)
+            if value is None:
+                gone[table] += self._delete(transaction, table, key)
             else:
-                self._delete(transaction, "deliveries", key)
-        for block in change.acknowledged.values():
-            self._put(transaction, "acknowledged", _U64_KEY.pack(block.first), block.encode())
-            counters.acknowledged_put += 1
-        for first in change.acknowledged_gone:
-            counters.acknowledged_deleted += self._delete(
-                transaction, "acknowledged", _U64_KEY.pack(first)
-            )
+                self._put(transaction, table, key, value)
+                counts[table] += 1
+        counters.pieces_put, counters.pieces_deleted = counts[PENDING], gone[PENDING]
+        counters.acknowledged_put = counts[ACKNOWLEDGED]
+        counters.acknowledged_deleted = gone[ACKNOWLEDGED]
+        counters.pending_deleted = change.removed
+        counters.pending_put = sum(
+            piece.count - bisect_right(piece.sequences, change.added_after)
+            for pieces in change.pieces.values()
+            for piece in pieces.values()
+        )
+
+    def _put(self, transaction: lmdb.Transaction, table: Table, key: bytes, value: Any) -> None:
+        data = table.encode(key, value)
+        before = transaction.replace(key, data, db=self._open[table.name])
+        self._digest ^= crc_in(data) ^ crc_in(before or b"")
+
+    def _delete(self, transaction: lmdb.Transaction, table: Table, key: bytes) -> bool:
+        before = transaction.pop(key, db=self._open[table.name])
+        self._digest ^= crc_in(before or b"")
+        return before is not None
 
     def _drop_list(self, transaction: lmdb.Transaction, list_id: int) -> None:
-        for name in ("pending", "deliveries"):
-            cursor = transaction.cursor(db=self._open[name])
-            prefix = _U64_KEY.pack(list_id)
+        for table in (PENDING, DELIVERIES):
+            cursor = transaction.cursor(db=self._open[table.name])
+            prefix = ACKNOWLEDGED.key.pack(list_id)
             found = cursor.set_range(prefix)
             while found and bytes(cursor.key()).startswith(prefix):
-                self._digests[name] ^= _crc_in(cursor.value())
+                self._digest ^= crc_in(cursor.value())
                 found = cursor.delete()
-
-    def _save_others(self, transaction: lmdb.Transaction, change: Changes) -> None:
-        def store(name: str, key: bytes, value: bytes | None) -> None:
-            if value is None:
-                self._delete(transaction, name, key)
-            else:
-                self._put(transaction, name, key, value)
-
-        for sequence, body in change.large.items():
-            store("large", _U64_KEY.pack(sequence), _encode_or_none(body))
-        for file_id, spoken in change.speaks_of.items():
-            store("files", _U64_KEY.pack(file_id), encode(spoken) if spoken else None)
-        for file_id in change.files_gone:
-            store("files", _U64_KEY.pack(file_id), None)
 
     def _unmap_if_large(self) -> None:
         if self.disk_bytes > _UNMAP_BYTES:
@@ -533,7 +418,7 @@ class LmdbMetadata:
     def reset(self) -> None:
         """See :class:`Metadata`."""
         self.close()
-        self._saved_digests = None
+        self._saved_digest = None
         if self._directory.exists():
             shutil.rmtree(self._directory)
 
@@ -566,49 +451,34 @@ def read_counters(directory: Path) -> MetadataCounters:
     return metadata.counters
 
 
-def _crc_of(name: str, key: bytes, value: bytes) -> bytes:
-    """LMDB itself would believe a wrong bit in a key or value, or a page of another table."""
-    return crc32c(_SEEDS[name], key + value).to_bytes(_CRC_BYTES, "little")
+#: LMDB has an error of its own for a full disk, but not for a used-up quota; and when there was room for a
+#: part of a write it says EIO, as on a broken disk, where trying again with more room does no harm.
+_FULL_TEXTS: Final = (os.strerror(errno.EDQUOT), os.strerror(errno.EIO))
+
+#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size; flags of its tree of free pages and of
+#: its main tree; last page; transaction id.
+_META_PAGE: Final = struct.Struct("<40xIH46xH42xQQ")
+#: MDB_INTEGERKEY for the free pages. With a wrong one LMDB ends the process when it takes a page.
+_META_FLAGS: Final = (8, 0)
 
 
-def _checked(name: str, key: bytes, value: bytes | memoryview) -> bytes:
-    """What was given to ``_put``. Raises: FormatError."""
-    content = bytes(value[_CRC_BYTES:])
-    if value[:_CRC_BYTES] != _crc_of(name, key, content):
-        raise FormatError(f"a value of table {name} is damaged")
-    return content
+def _is_plausible(path: Path) -> bool:
+    """The file reaches up to its last page: reading there through the map would be SIGBUS.
 
-
-def _crc_in(value: bytes | memoryview) -> int:
-    """The CRC in front of a value, 0 when there is none."""
-    return int.from_bytes(value[:_CRC_BYTES], "little")
-
-
-_OVER_QUOTA: Final = os.strerror(errno.EDQUOT)
-
-#: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size, last page, transaction id.
-_META_PAGE: Final = struct.Struct("<40xI92xQQ")
-
-
-def _is_cut_off(path: Path) -> bool:
-    """The file ends before its last page: reading there through the map would be SIGBUS.
-
-    A file may end early legally (free pages at the end were never written), so this only asks for
-    a closer look.
+    A file may end early legally (free pages at the end were never written), so when it does not this
+    only asks for a closer look. Raises: MetadataError, OSError.
     """
     with path.open("rb") as file:
         first = file.read(_META_PAGE.size)
         if len(first) < _META_PAGE.size:
-            return True
-        page_bytes, last_page, transaction_id = _META_PAGE.unpack(first)
+            return False
+        page_bytes = _META_PAGE.unpack(first)[0]
         file.seek(page_bytes)
         second = file.read(_META_PAGE.size)
         if len(second) < _META_PAGE.size:
-            return True
-        _, other_last_page, other_id = _META_PAGE.unpack(second)
-        last = other_last_page if other_id > transaction_id else last_page
-        return path.stat().st_size < (last + 1) * page_bytes
-
-
-def _encode_or_none(value: object) -> bytes | None:
-    return None if value is None else encode(value)
+            return False
+    metas = (_META_PAGE.unpack(first), _META_PAGE.unpack(second))
+    _, *flags, last_page, _ = max(metas, key=lambda meta: meta[-1])
+    if tuple(flags) != _META_FLAGS:
+        raise MetadataError(f"{path}: wrong flags in the meta page")
+    return path.stat().st_size >= (last_page + 1) * page_bytes

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 
 from tidegate.spi import StoreIOError
-from tidegate_store_journal.checkpoint.metadata import Metadata, MetadataError, NoMetadata
+from tidegate_store_journal.checkpoint.metadata import Metadata, MetadataError
 from tidegate_store_journal.index.acklog import AckLog, AckPage
 
 
@@ -22,7 +22,7 @@ class Rows:
         self._log = log
         self._metadata = metadata
         self._executor = executor
-        self._has_store = not isinstance(metadata, NoMetadata)
+        self._has_store = metadata.is_kept
 
     async def at(self, row: int) -> None:
         """Return when the row (and those of its page) is in memory, if it is there at all."""

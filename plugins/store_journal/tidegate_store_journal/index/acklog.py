@@ -393,6 +393,20 @@ class AckLog:
         """All blocks in memory that have rows which are not released."""
         return _resident(self._blocks[self._begin :])
 
+    def rows_in(self, file_id: int) -> Iterator[list[tuple[int, int, int]]]:
+        """(row, sequence, location) of the rows in memory, not released, whose message is in the data
+        file: block by block, so that who is in no hurry can pause."""
+        for block in self.blocks():
+            if not block.may_speak_of(file_id):
+                yield []
+                continue
+            places = enumerate(block.locations, block.first)
+            yield [
+                (row, sequence, place)
+                for sequence, (row, place) in zip(block.sequences, places, strict=True)
+                if place >> FILE_SHIFT == file_id and row > self.released
+            ]
+
     def blocks_of(self, file_ids: Collection[int]) -> Sequence[AckBlock]:
         """Those of :meth:`blocks` that may speak of one of these data files."""
         first, last = min(file_ids, default=1), max(file_ids, default=0)

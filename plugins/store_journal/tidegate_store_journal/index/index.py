@@ -8,7 +8,6 @@ that was added and acknowledged between two checkpoints is in none of it.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -112,19 +111,21 @@ class Index(References, SmallState):
             self._grown_at = self._log_grown_at = _NEVER
             self._on_growth()
 
-    def watch_growth(self, count: int, on_growth: Callable[[], None]) -> None:
+    def watch_growth(self, count: int, on_growth: Callable[[], None], *, already: int = 0) -> None:
         """Call *on_growth* when *count* messages more are pending than at the last checkpoint.
 
-        Or rows of the acknowledged log in memory. Once for each checkpoint; 0 for never.
+        Or rows of the acknowledged log in memory. Once for each checkpoint; 0 for never. *already*: of
+        what is there, so much is behind that checkpoint.
         """
         self._growth_max = count
         self._on_growth = on_growth
-        self._watch_again()
+        self._watch_again(already)
 
-    def _watch_again(self) -> None:
+    def _watch_again(self, already: int = 0) -> None:
         if self._growth_max:
-            self._grown_at = self.pending_messages + self._growth_max
-            self._log_grown_at = self.log.rows + self._growth_max
+            left = max(0, self._growth_max - already)
+            self._grown_at = self.pending_messages + left
+            self._log_grown_at = self.log.rows + left
 
     # --------------------------------------------------------------------- leaving a list
 
@@ -239,12 +240,8 @@ class Index(References, SmallState):
         """Everything was replayed: put copies whose original is gone where they belong."""
         for list_id, loose in self._loose.items():
             pending = self.list_of(list_id)
-            sequences, locations = array("Q"), array("Q")
-            for sequence, place in sorted([*pending.entries(), *loose.items()]):
-                sequences.append(sequence)
-                locations.frombytes(place.to_bytes(16, "little"))
             merged = self.lists[list_id] = PendingList()
-            merged.restore(sequences, locations)
+            merged.fresh = dict(sorted([*pending.entries(), *loose.items()]))
             merged.deliveries = pending.deliveries
             merged.replace(pending)
         self._loose.clear()

@@ -12,13 +12,19 @@ that changed, and a backlog that is consumed in order costs it one deletion for 
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tidegate_store_journal.index.pieces import Piece, Usage, unpack, usage_of
+from tidegate_store_journal.index.pieces import (
+    Piece,
+    Usage,
+    locations_in,
+    unpack,
+    usage_of,
+    without_removed,
+)
 from tidegate_store_journal.log.format import FILE_SHIFT
 
 #: Entries in a chunk: 24 KiB, which a checkpoint writes as a whole when one entry is removed from its
@@ -149,13 +155,19 @@ class _Chunk:
 
     def shrink(self) -> None:
         """Leave the removed entries out. Whoever iterates over the old arrays keeps them."""
-        old = self.locations
-        highs = old[1::2]
-        living = [at for at in range(self.head, len(highs)) if highs[at]]
-        self.set(
-            array("Q", [self.sequences[at] for at in living]),
-            array("Q", [old[word] for at in living for word in (2 * at, 2 * at + 1)]),
-        )
+        self.set(*without_removed(self.sequences, self.locations))
+
+    def location(self, index: int) -> int:
+        """Of the entry *index*; 0: it was removed."""
+        locations = self.locations
+        return locations[2 * index] | locations[2 * index + 1] << 64
+
+    def put(self, index: int, location: int) -> int:
+        """Give the entry *index* another location (0: remove it); returns the old one."""
+        old = self.location(index)
+        self._locations[2 * index] = location & _MASK_64
+        self._locations[2 * index + 1] = location >> 64
+        return old
 
 
 _NOTHING: Final = array("Q")
@@ -196,8 +208,8 @@ class PendingList:
         fresh = self.fresh
         if not fresh:
             return
-        sequences = list(fresh)
-        locations = list(fresh.values())
+        sequences, words = array("Q", fresh), array("Q")
+        words.frombytes(b"".join([value.to_bytes(16, "little") for value in fresh.values()]))
         assert sequences[0] > self.last_sealed, "sequences of a list must grow"
         self.fresh = {}
         self.last_sealed = sequences[-1]
@@ -208,26 +220,13 @@ class PendingList:
             if chunk is None or len(chunk.sequences) >= CHUNK_ENTRIES:
                 chunk = _Chunk(sequences[done])
                 self._append(chunk)
-            step = min(CHUNK_ENTRIES - len(chunk.sequences), len(sequences) - done)
-            chunk.sequences.extend(sequences[done : done + step])
-            chunk.locations.frombytes(
-                b"".join([value.to_bytes(16, "little") for value in locations[done : done + step]])
-            )
-            chunk.live += step
+            end = min(len(sequences), done + CHUNK_ENTRIES - len(chunk.sequences))
+            chunk.sequences.extend(sequences[done:end])
+            chunk.locations.extend(words[2 * done : 2 * end])
+            chunk.live += end - done
             chunk.file_first = 0
             self._change(chunk)
-            done += step
-
-    def restore(self, sequences: array[int], locations: array[int]) -> None:
-        """Append sealed entries (at start, in order), which the metadata store does not have."""
-        for begin in range(0, len(sequences), CHUNK_ENTRIES):
-            chunk = _Chunk(sequences[begin])
-            end = begin + CHUNK_ENTRIES
-            chunk.set(sequences[begin:end], locations[2 * begin : 2 * end])
-            self._append(chunk)
-            self._change(chunk)
-            self._sealed_live += chunk.live
-            self.last_sealed = chunk.sequences[-1]
+            done = end
 
     def restore_piece(self, piece: Piece) -> None:
         """Append what the metadata store has (at start, in order)."""
@@ -269,10 +268,7 @@ class PendingList:
             return None
         number, index = found
         chunk = self._chunks[number]
-        locations = chunk.locations
-        at = 2 * index
-        value = locations[at] | locations[at + 1] << 64
-        locations[at] = locations[at + 1] = 0
+        value = chunk.put(index, 0)
         self._removed(number, chunk, index, index + 1, 1)
         return value
 
@@ -290,10 +286,7 @@ class PendingList:
             chunk = self._chunks[number]
             run = _run_length(chunk.sequences, index, sequences, at)
             words = chunk.locations[2 * index : 2 * (index + run)]
-            values = [
-                (low | high << 64) or None
-                for low, high in zip(words[::2], words[1::2], strict=True)
-            ]
+            values = [value or None for value in locations_in(words)]
             chunk.locations[2 * index : 2 * (index + run)] = array("Q", bytes(16 * run))
             result += values
             self._removed(number, chunk, index, index + run, run - values.count(None))
@@ -322,14 +315,10 @@ class PendingList:
 
     def get(self, sequence: int) -> int | None:
         """The location of an entry; None when it is not there."""
-        value = self.fresh.get(sequence)
-        if value is None:
-            found = self._find(sequence)
-            if found is not None:
-                locations = self._chunks[found[0]].locations
-                at = 2 * found[1]
-                value = locations[at] | locations[at + 1] << 64
-        return value
+        found = self._find(sequence)
+        if found is None:
+            return self.fresh.get(sequence)
+        return self._chunks[found[0]].location(found[1])
 
     def relocate(self, sequence: int, location: int) -> int | None:
         """Give an entry another location; returns the old one, None when it is not there."""
@@ -341,11 +330,7 @@ class PendingList:
         if found is None:
             return None
         chunk = self._chunks[found[0]]
-        locations = chunk.locations
-        at = 2 * found[1]
-        value = locations[at] | locations[at + 1] << 64
-        locations[at] = location & _MASK_64
-        locations[at + 1] = location >> 64
+        value = chunk.put(found[1], location)
         self._change(chunk)
         if chunk.file_first:
             file_id = location >> FILE_SHIFT
@@ -403,7 +388,7 @@ class PendingList:
             self.seal()
         page: list[tuple[int, int]] = []
         total = 0
-        for sequence, value in self._entries_after(after):
+        for sequence, value in self.entries(after):
             total += value & _MASK_32
             if page and total > bytes_max:
                 break
@@ -412,7 +397,8 @@ class PendingList:
                 break
         return page
 
-    def _entries_after(self, after: int) -> Iterator[tuple[int, int]]:
+    def entries(self, after: int = 0) -> Iterator[tuple[int, int]]:
+        """(sequence, location) of everything behind *after*, in order."""
         if after < self.last_sealed:
             number = max(0, bisect_right(self._firsts, after) - 1)
             while number < len(self._chunks):
@@ -441,21 +427,8 @@ class PendingList:
         del self._firsts[-1]
         chunk = self._chunks.pop()
         self._sealed_live -= chunk.live
-        words = chunk.locations
-        highs = words[1::2]
-        living = [at for at, high in enumerate(highs) if high]
-        return (
-            [chunk.sequences[at] for at in living],
-            [words[2 * at] | highs[at] << 64 for at in living],
-        )
-
-    def entries(self, first: int = 0, last: int = _MASK_64) -> Iterator[tuple[int, int]]:
-        """(sequence, location) of everything from *first* to *last*, in order."""
-        if first == 0 and last == _MASK_64:
-            return self._entries_after(0)
-        return itertools.takewhile(
-            lambda entry: entry[0] <= last, self._entries_after(max(0, first - 1))
-        )
+        sequences, words = without_removed(chunk.sequences, chunk.locations)
+        return sequences.tolist(), locations_in(words)
 
     def take_changes(self) -> tuple[list[Piece], list[int]]:
         """What the metadata store is to be told: copies of pieces, and keys of those that are gone.
@@ -505,12 +478,10 @@ class PendingList:
 
     def body_bytes(self) -> int:
         """Bytes of all bodies."""
-        total = sum(value & _MASK_32 for value in self.fresh.values())
+        total = sum([value & _MASK_32 for value in self.fresh.values()])
         for chunk in self._chunks:
-            if chunk.usage is not None:
-                total += chunk.usage.body_bytes
-            else:
-                total += sum([word & _MASK_32 for word in chunk.locations[::2]])
+            usage = chunk.usage or usage_of(chunk.sequences, chunk.locations)
+            total += usage.body_bytes
         return total
 
 

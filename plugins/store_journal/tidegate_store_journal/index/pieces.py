@@ -87,17 +87,25 @@ class Piece:
 
     def leave_removed_out(self) -> None:
         """Removed entries are not stored."""
-        sequences, locations = self.sequences, self.locations
-        highs = locations[1::2]
-        if 0 not in highs:
-            return
-        living = [at for at, high in enumerate(highs) if high]
-        self._sequences = array("Q", [sequences[at] for at in living])
-        self._locations = array(
-            "Q", [locations[word] for at in living for word in (2 * at, 2 * at + 1)]
-        )
-        self.count = len(living)
-        self.last = self._sequences[-1] if living else 0
+        if 0 in self.locations[1::2]:
+            left = without_removed(self.sequences, self.locations)
+            self._sequences, self._locations = left
+            self.count = len(left[0])
+            self.last = left[0][-1] if left[0] else 0
+
+
+def without_removed(sequences: array[int], locations: array[int]) -> tuple[array[int], array[int]]:
+    """Copies of both, without the entries that were removed."""
+    living = [at for at, high in enumerate(locations[1::2]) if high]
+    return (
+        array("Q", [sequences[at] for at in living]),
+        array("Q", [locations[word] for at in living for word in (2 * at, 2 * at + 1)]),
+    )
+
+
+def locations_in(words: array[int]) -> list[int]:
+    """Two words a location as one number each; 0 where the entry was removed."""
+    return [low | high << 64 for low, high in zip(words[::2], words[1::2], strict=True)]
 
 
 def pack(sequences: array[int], locations: array[int]) -> bytes:

@@ -80,6 +80,16 @@ class References:
             use = self.files[file_id] = FileUse()
         return use
 
+    def live_bytes(self, file_id: int) -> int:
+        """Bytes of the records in a data file that something refers to."""
+        use = self.files.get(file_id)
+        return use.live_bytes if use is not None else 0
+
+    def references_to(self, file_id: int) -> int:
+        """List entries and rows of the acknowledged log whose message is in a data file."""
+        use = self.files.get(file_id)
+        return use.references if use is not None else 0
+
     def forget_file(self, file_id: int) -> None:
         """The data file is gone."""
         self.files.pop(file_id, None)

@@ -255,7 +255,7 @@ class DataFiles:
         return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
 
     def _put_away(self, file: DataFile, free: str) -> None:
-        """In the thread. The data file goes before its live list, which makes it smaller."""
+        """In the thread."""
         archive = self._policy.archive
         if free:
             self._storage.rename(file.name, free)
@@ -263,7 +263,6 @@ class DataFiles:
             self._storage.rename(file.name, f"{archive}/{file.name}")
         else:
             self._storage.unlink(file.name)
-        self._storage.unlink(_format.live_name(file.file_id))
 
     def forget(self, file: DataFile) -> None:
         """Close a file that is not ours any more."""

@@ -72,6 +72,9 @@ PUT_BRANCH: Final = 20
 REMOVE_BRANCH: Final = 21
 ADD_DUPLICATE_ID: Final = 22
 FORGET_DUPLICATE_IDS: Final = 23
+#: In the bindings journal only: what lives in the data file that its sequence names, as of the batch
+#: in the place of the list.
+LIVE: Final = 24
 #: In the bindings journal only: everything in front of it is the small state as of a batch.
 MARK: Final = 25
 #: In place of batches that were damaged; its sequence is the offset where the next one begins.
@@ -142,11 +145,6 @@ def file_name(file_id: int, series: str = JOURNAL) -> str:
 def free_name(file_id: int, series: str = JOURNAL) -> str:
     """Name of that data file when it is dead and waits to be used again."""
     return f"{series}-{file_id:010d}.free"
-
-
-def live_name(file_id: int) -> str:
-    """Name of the list of what lives in that data file."""
-    return f"journal-{file_id:010d}.live"
 
 
 def encode_file_header(
@@ -361,28 +359,6 @@ def location_parts(value: int) -> tuple[int, int, int, int]:
         value >> 32 & MASK_32,
         value & MASK_32,
     )
-
-
-# ------------------------------------------------------------------------------- side files
-
-_SIDE_HEADER: Final = struct.Struct("<8sII")
-LIVE_MAGIC: Final = b"TGLIVE01"
-
-
-def encode_side_file(magic: bytes, value: bytes) -> bytes:
-    """A whole ``.live`` file around *value*."""
-    return _SIDE_HEADER.pack(magic, len(value), crc32c(0, value)) + value
-
-
-def decode_side_file(magic: bytes, data: bytes) -> bytes:
-    """The value inside such a file. Raises: FormatError."""
-    if len(data) < _SIDE_HEADER.size:
-        raise FormatError("the file is cut off")
-    found, length, crc = _SIDE_HEADER.unpack_from(data)
-    value = data[_SIDE_HEADER.size :]
-    if found != magic or length != len(value) or crc32c(0, value) != crc:
-        raise FormatError("its header or CRC does not match")
-    return value
 
 
 def pack_integers(values: Sequence[int]) -> bytes:

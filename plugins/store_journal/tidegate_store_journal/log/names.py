@@ -20,7 +20,7 @@ from typing import Final
 from tidegate_store_journal.log.format import DATA_NAME, JOURNAL, SERIES
 from tidegate_store_journal.log.storage import DirectoryStorage, make_directory
 
-_OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free|live)(.*)")
+_OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free)(.*)")
 _MARKER: Final = "index-store-state"
 
 
@@ -78,9 +78,9 @@ class Naming:
             return _MARKER + path[len(self.marker) :]
         for series in SERIES:
             folder, prefix, suffix = self._place_of(series)
-            ending = re.escape(suffix) + r"(?:\.(free|live))?((?:\..*)?)"
+            ending = re.escape(suffix) + r"(?:\.(free))?((?:\..*)?)"
             if suffix == ".data":
-                ending = r"\.(data|free|live)(.*)"
+                ending = r"\.(data|free)(.*)"
             start = f"{folder}/{prefix}" if folder else prefix
             match = re.fullmatch(re.escape(start) + r"(\d+)" + ending, path)
             if match is not None:

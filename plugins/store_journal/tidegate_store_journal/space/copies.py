@@ -61,8 +61,7 @@ def encode_copies(
     at = 0
     for found, value in messages:
         sequence, old = found.sequence, found.location
-        lists = [item for item in found.lists if _is_pending(index, item, sequence, old)]
-        held_rows = [row for row in found.rows if index.log.location_of(row) == old]
+        lists, held_rows = holders(index, found)
         if not lists and not held_rows:
             continue
         if len(lists) + len(held_rows) != index.held(sequence):
@@ -73,20 +72,17 @@ def encode_copies(
         if places is not None:
             place = places[sequence]
             record = encode_reference(_format.COPY_REFERENCE, sequence, place, lists, synced=True)
-            effects.copies.append((sequence, place, tuple(lists)))
-            rows += held_rows
-            parts.append(record)
-            continue
-        prefix = pack_integers(lists[1:])
-        record = encode_record(
-            _format.COPY if body is None else _format.COPY | _format.LARGE_BIT,
-            prefix + value,
-            sequence=sequence,
-            pending_list=lists[0] if lists else 0,
-            prefix_bytes=len(prefix),
-            body_bytes=old & MASK_32,
-        )
-        place = base + (at << 64 | len(record) << 32 | old & MASK_32)
+        else:
+            prefix = pack_integers(lists[1:])
+            record = encode_record(
+                _format.COPY if body is None else _format.COPY | _format.LARGE_BIT,
+                prefix + value,
+                sequence=sequence,
+                pending_list=lists[0] if lists else 0,
+                prefix_bytes=len(prefix),
+                body_bytes=old & MASK_32,
+            )
+            place = base + (at << 64 | len(record) << 32 | old & MASK_32)
         effects.copies.append((sequence, place, tuple(lists)))
         rows += held_rows
         parts.append(record)
@@ -105,9 +101,15 @@ def encode_copies(
     return EncodedBatch(b"".join(parts), len(parts), effects, base)
 
 
-def _is_pending(index: Index, list_id: int, sequence: int, place: int) -> bool:
-    pending = index.lists.get(list_id)
-    return pending is not None and pending.get(sequence) == place
+def holders(index: Index, found: Found) -> tuple[list[int], list[int]]:
+    """Which of the lists and rows that referred to a message where it was found still do."""
+
+    def is_in(list_id: int) -> bool:
+        pending = index.lists.get(list_id)
+        return pending is not None and pending.get(found.sequence) == found.location
+
+    rows = [row for row in found.rows if index.log.location_of(row) == found.location]
+    return list(filter(is_in, found.lists)), rows
 
 
 def _blocks_of(rows: Sequence[int], index: Index) -> list[AckBlock]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Final
 
@@ -12,8 +12,8 @@ from tidegate.spi import StoreError, StoreFullError, format_size
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.log.storage import Storage
 from tidegate_store_journal.options import JournalOptions
-from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.space.reclaim import Reclaim
+from tidegate_store_journal.space.tidy import Tidy
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -75,22 +75,19 @@ class Maintenance:
         room: RoomWatch,
         checkpointer: Checkpointer,
         reclaim: Reclaim,
+        tidy: Tidy,
         executor: Executor,
     ) -> None:
         self._options = options
         self._reclaim = reclaim
+        self._tidy = tidy
         self._room = room
         self._checkpointer = checkpointer
         self._executor = executor
         self._task: asyncio.Task[None] | None = None
-        self._reclaiming: asyncio.Task[None] | None = None
+        self._beside: dict[str, asyncio.Task[None]] = {}
         self._is_closing = False
         self._is_wanted = False
-
-    @property
-    def compactor(self) -> Compactor:
-        """What copies messages forward."""
-        return self._reclaim.compactor
 
     def want_checkpoint(self) -> None:
         """Write a checkpoint soon: so much was added that replaying it would take its time."""
@@ -107,11 +104,11 @@ class Maintenance:
             # Not cancelled: what its thread has begun would go on, and nobody would know how far.
             self._is_closing = True
             self._reclaim.close()
+            self._tidy.close()
             self._room.event.set()
             await self._task
             self._task = None
-            if self._reclaiming is not None:
-                await self._reclaiming
+            await asyncio.gather(*self._beside.values())
 
     async def _run(self) -> None:
         """Each at its interval."""
@@ -121,10 +118,12 @@ class Maintenance:
         now = asyncio.get_running_loop().time
         checkpoint_at = now() + options.checkpoint_interval
         cleanup_at = now() + options.cleanup_interval
+        tidy_at = cleanup_at
         room_at = now() + ROOM_CHECK_SECONDS
         while not self._is_closing:
             try:
-                async with asyncio.timeout(min(checkpoint_at, cleanup_at, room_at) - now()):
+                wake_at = min(checkpoint_at, cleanup_at, tidy_at, room_at)
+                async with asyncio.timeout(wake_at - now()):
                     await event.wait()
             except TimeoutError:
                 pass
@@ -143,18 +142,26 @@ class Maintenance:
             elif self._is_wanted or now() >= checkpoint_at:
                 await self._checkpoint(cleanup=False)
                 checkpoint_at = now() + options.checkpoint_interval
-            if reclaim.is_wanted and self._reclaiming is None:
-                # Beside the rest: a large file takes its time to be emptied.
-                self._reclaiming = asyncio.create_task(self._guard(reclaim.run()))
-                self._reclaiming.add_done_callback(self._reclaimed)
+            if reclaim.is_wanted:
+                self._begin("journal", reclaim.run)
+            if now() >= tidy_at:
+                self._begin("directories", self._tidy.tidy)
+                tidy_at = now() + options.cleanup_interval
             if is_urgent:
                 # Refused batches must not turn into a checkpoint each.
                 await asyncio.sleep(_URGENT_PAUSE_SECONDS)
 
-    def _reclaimed(self, _done: object) -> None:
-        self._reclaiming = None
-        if self._reclaim.is_wanted:
-            self._room.event.set()
+    def _begin(self, what: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Beside the rest, unless it still goes on: files take their time to be emptied."""
+
+        def ended(_task: object) -> None:
+            del self._beside[what]
+            if self._reclaim.is_wanted:
+                self._room.event.set()
+
+        if what not in self._beside:
+            task = self._beside[what] = asyncio.create_task(self._guard(work()))
+            task.add_done_callback(ended)
 
     async def _checkpoint(self, *, cleanup: bool) -> None:
         self._is_wanted = False

@@ -1,4 +1,4 @@
-"""Getting data files back: dead ones are put away, sparse ones are compacted first.
+"""Getting data files of the journal back: dead ones are put away, sparse ones are emptied first.
 
 Rounds are run by the maintenance task. Who needs a data file asks :meth:`Reclaim.reclaim` before a
 new one is made, so the disk grows only when there is nothing to get back.
@@ -7,16 +7,19 @@ new one is made, so the disk grows only when there is nothing to get back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Container
 from typing import Final
 
+from tidegate.spi import Progress
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
-from tidegate_store_journal.space.compact import Compactor, choose
+from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.write.append import Appender
+
+logger = logging.getLogger("tidegate.store.journal")
 
 #: Of the current data file. When this much is written, compaction makes no pauses any more.
 _URGENT_SHARE: Final = 0.7
@@ -24,16 +27,56 @@ _URGENT_SHARE: Final = 0.7
 _ALWAYS_GAINS_PERCENT: Final = 33
 
 
+def choose(
+    files: DataFiles,
+    index: Index,
+    tail: DataFile | None,
+    *,
+    min_files: int,
+    percentage: int,
+    unfit: Container[int] = (),
+) -> DataFile | None:
+    """The file to compact next, the one with the lowest share of live bytes; None: not now.
+
+    Two rules; either is enough, and *min_files* or *percentage* 0 turns both off:
+
+    - Artemis: at least *min_files* files are used, and less than *percentage* of them is alive.
+    - The bound: all data files together are more than 3 times the live bytes and 4 files. (The
+      four: the current one, two spares, and one that is being emptied.)
+    """
+    if not min_files or not percentage:
+        return None
+    used = files.used()
+    live = sum(index.live_bytes(file.file_id) for file in used)
+    used_bytes = sum(file.length for file in used)
+    old_bytes = sum(file.length for file in used if file is not tail)
+    is_sparse = len(used) >= min_files and live * 100 < used_bytes * percentage
+    if not is_sparse and old_bytes <= 3 * live + files.file_length:
+        return None
+    fit = (file for file in emptiest_first(files, index, tail) if file.file_id not in unfit)
+    return next(fit, None)
+
+
+def emptiest_first(files: DataFiles, index: Index, tail: DataFile | None) -> list[DataFile]:
+    """The data files, without *tail*, in which something lives."""
+
+    def share(file: DataFile) -> tuple[float, int]:
+        return index.live_bytes(file.file_id) / file.length, file.first_batch
+
+    living = [f for f in files.used() if f is not tail and index.references_to(f.file_id)]
+    return sorted(living, key=share)
+
+
 class Reclaim:
-    """See the module, and ``_files.Reclaimer``. All methods are for the event loop."""
+    """See the module, and ``files.Reclaimer``. All methods are for the event loop."""
 
     def __init__(
         self,
         index: Index,
         files: DataFiles,
-        reader: Reader,
         appender: Appender,
         checkpointer: Checkpointer,
+        compactor: Compactor,
         *,
         min_files: int,
         percentage: int,
@@ -44,27 +87,21 @@ class Reclaim:
         self._files = files
         self._appender = appender
         self._checkpointer = checkpointer
+        self._compactor = compactor
         self._min_files = min_files
         self._percentage = percentage
         self._wake = wake
+        self._lock = asyncio.Lock()  # one file is emptied at a time
         self._waiting: list[asyncio.Future[None]] = []
         self._unfit: set[int] = set()  # files that could not be emptied
         self._packed: dict[int, int] = {}  # live bytes of files with copies, when first seen
         self._is_closed = False
         self._has_failed = False
         self.is_wanted = False
-        self.compactor = Compactor(
-            index,
-            files,
-            reader,
-            appender,
-            checkpointer.rows,
-            is_urgent=self._is_urgent,
-            is_stopped=lambda: self._is_closed,
-        )
+        self.victim: DataFile | None = None  # the file that is being emptied
 
     def reclaim(self) -> bool:
-        """See ``_files.Reclaimer``."""
+        """See ``files.Reclaimer``."""
         if self._is_closed or self._has_failed or self._appender.failure is not None:
             return False
         if not self.is_wanted:
@@ -75,13 +112,14 @@ class Reclaim:
         return True
 
     def holds(self, room_left: int) -> bool:
-        """See ``_files.Reclaimer``."""
+        """See ``files.Reclaimer``."""
         # Only while a round is under way: else nobody would wake those who wait.
-        is_compacting = self.is_wanted and self.compactor.victim is not None
-        return is_compacting and room_left < self.compactor.room_needed()
+        if not self.is_wanted or self.victim is None:
+            return False
+        return room_left < self._compactor.room_needed(self.victim)
 
     async def until_reclaimed(self) -> None:
-        """See ``_files.Reclaimer``."""
+        """See ``files.Reclaimer``."""
         if self._is_closed or not self.is_wanted:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -99,14 +137,12 @@ class Reclaim:
         Raises: OSError, StoreError.
         """
         try:
-            if self._checkpointer.has_dead():
-                await self._checkpointer.run(cleanup=True)
-            victim = self._choose()
-            if victim is not None:
-                if not await self.compactor.compact(victim):
-                    self._unfit.add(victim.file_id)
-                if self._checkpointer.has_dead():
-                    await self._checkpointer.run(cleanup=True)
+            async with self._lock:
+                await self._put_away()
+                victim = self._choose()
+                if victim is not None:
+                    await self._empty(victim)
+                    await self._put_away()
         except BaseException:
             self._has_failed = True  # until the next cleanup: new files are made meanwhile
             raise
@@ -114,6 +150,41 @@ class Reclaim:
             self._finish()
         # There may be more to do; the maintenance task looks at its clock in between.
         self.reclaim()
+
+    async def _empty(self, victim: DataFile) -> None:
+        self.victim = victim
+        try:
+            if not await self._compactor.compact(
+                victim, is_urgent=self._is_urgent, is_stopped=lambda: self._is_closed
+            ):
+                self._unfit.add(victim.file_id)
+        finally:
+            self.victim = None
+
+    async def _put_away(self) -> None:
+        if self._checkpointer.has_dead():
+            await self._checkpointer.run(cleanup=True)
+
+    async def empty_all(self, percentage: int, progress: Progress) -> int:
+        """Empty every data file of which less than *percentage* is alive, the emptiest first.
+
+        For a store that nobody else works with. Returns: data files put away.
+        Raises: OSError, StoreError.
+        """
+        async with self._lock:
+            put_away = await self._checkpointer.run(cleanup=True, force=True)
+            victims = [
+                file
+                for file in emptiest_first(self._files, self._index, self._appender.tail.file)
+                if self._index.live_bytes(file.file_id) * 100 < percentage * file.length
+            ]
+            for done, file in enumerate(victims):
+                progress("compacting data files", done, len(victims))
+                if not await self._compactor.compact(file):
+                    logger.warning("a data file could not be emptied name=%s", file.name)
+                put_away += await self._checkpointer.run(cleanup=True)
+            progress("compacting data files", len(victims), len(victims))
+            return put_away
 
     def _is_urgent(self) -> bool:
         """Somebody waits for a file, or soon will, or what is copied may need one itself."""
@@ -130,7 +201,7 @@ class Reclaim:
             self._appender.tail.file,
             min_files=self._min_files,
             percentage=self._percentage,
-            unfit=frozenset(self._unfit | self._settled()),
+            unfit=self._unfit | self._settled(),
         )
 
     def _settled(self) -> set[int]:

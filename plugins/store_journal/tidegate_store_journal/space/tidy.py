@@ -7,25 +7,19 @@ they came from.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import StoreError, StoreIOError
+from tidegate.spi import StoreIOError
 from tidegate_store_journal.bodies.directory import Directory
 from tidegate_store_journal.bodies.folders import folder_name
-from tidegate_store_journal.bodies.series import Series, item_of
+from tidegate_store_journal.bodies.series import Series
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.space.compact import Compactor
-from tidegate_store_journal.write.append import Appender
-
-logger = logging.getLogger("tidegate.store.journal")
 
 #: What emptying a file costs beside its live bytes (syncs, a checkpoint), as if in bytes.
 _COPY_COST_BYTES: Final = 64 << 10
@@ -50,10 +44,8 @@ class Tidy:
         self,
         series: Series,
         index: Index,
-        files: DataFiles,
-        reader: Reader,
-        appender: Appender,
         checkpointer: Checkpointer,
+        compactor: Compactor,
         *,
         percentage: int,
     ) -> None:
@@ -62,62 +54,33 @@ class Tidy:
         self._series = series
         self._index = index
         self._checkpointer = checkpointer
+        self._compactor = compactor
         self._percentage = percentage
         self._file_length = series.policy.file_length
         if percentage:
             series.keep_bound = self.keep_bound
         self._lock = asyncio.Lock()  # one file is emptied at a time
         self._stuck: set[int] = set()  # files that could not be emptied
-        self._task: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
-        self._compactor = Compactor(
-            index,
-            files,
-            reader,
-            appender,
-            checkpointer.rows,
-            is_urgent=lambda: True,
-            is_stopped=self._closing.is_set,
-            place=self._place,
-        )
+        self._is_closing = False
 
-    def start(self, interval: float) -> None:
-        """Tidy up every *interval* seconds."""
-        if self._series.is_active or self._series.directories:
-            self._task = asyncio.get_running_loop().create_task(self._run(interval))
-
-    async def close(self) -> None:
-        """Stop after the step that is under way. Idempotent."""
-        self._closing.set()
-        async with self._lock:
-            pass  # a writer's compaction, too
-        if self._task is not None:
-            await self._task
-            self._task = None
-
-    async def _run(self, interval: float) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(interval):
-                    await self._closing.wait()
-                return
-            except TimeoutError:
-                pass
-            try:
-                await self.tidy()
-            except (OSError, StoreError) as error:
-                logger.warning("directories of destinations cannot be tidied error=%s", error)
+    def close(self) -> None:
+        """Stop after the step that is under way."""
+        self._is_closing = True
 
     async def tidy(self) -> None:
         """Give room back, and remove directories in which nothing is.
 
         Raises: OSError, StoreError.
         """
+        if not self._series.directories:
+            return
         async with self._lock:
             self._stuck.clear()
             leaving = [d for d in self._series.directories.values() if self._is_leaving(d)]
             await self._retire(
-                lambda directory, file: directory in leaving and not self._lives(file)
+                lambda directory, file: (
+                    directory in leaving and not self._index.references_to(file.file_id)
+                )
             )
             await self._checkpointer.run(cleanup=True)
             await self._remove(leaving)
@@ -140,10 +103,10 @@ class Tidy:
             self._series.grown_bytes = 0
             if self._excess() <= 0:
                 return
-            await self._retire(lambda _directory, file: not self._lives(file))
+            await self._retire(lambda _, file: not self._index.references_to(file.file_id))
             await self._checkpointer.run(cleanup=True)
             await self._drop_pools()
-            while self._excess() > 0 and not self._closing.is_set():
+            while self._excess() > 0 and not self._is_closing:
                 victims = self._sparsest()
                 if not victims:
                     return
@@ -158,16 +121,11 @@ class Tidy:
         return total - 2 * live - 3 * self._file_length
 
     def _live_bytes(self, directory: Directory) -> int:
-        uses = self._index.files
-        return sum(uses[key].live_bytes for key in directory.files if key in uses)
-
-    def _lives(self, file: DataFile) -> bool:
-        use = self._index.files.get(file.file_id)
-        return use is not None and use.references > 0
+        return sum(map(self._index.live_bytes, directory.files))
 
     def _is_leaving(self, directory: Directory) -> bool:
         """Nothing is in it, and nobody will miss it."""
-        if any(self._lives(file) for file in directory.files.values()):
+        if any(map(self._index.references_to, directory.files)):
             return False
         was_used, directory.is_used = directory.is_used, False
         return not was_used or directory.name not in map(folder_name, self._index.destinations)
@@ -197,11 +155,10 @@ class Tidy:
     def _sparsest(self) -> list[DataFile]:
         """The files where most room is got back for what has to be copied, one behind the other, as
         many as are needed: each round costs a checkpoint. The copies have the room of a data file."""
-        uses = self._index.files
         gains: list[tuple[float, int, int, DataFile]] = []
         for directory in self._series.directories.values():
             for key, file in directory.files.items():
-                live = uses[key].live_bytes if key in uses else 0
+                live = self._index.live_bytes(key)
                 room = file.length - DATA_OFFSET - live
                 if room > 0 and key not in self._stuck:
                     gains.append((room / (live + _COPY_COST_BYTES), room, live, file))
@@ -223,30 +180,19 @@ class Tidy:
         ids = {file.file_id for file in files}
         await self._retire(lambda _directory, file: file.file_id in ids)
         for file in files:
-            if not await self._compactor.compact(file):
+            if not await self._compactor.compact(file, is_stopped=lambda: self._is_closing):
                 self._stuck.add(file.file_id)
         self._series.let_go("copies")
         await self._checkpointer.run(cleanup=True)
         self._stuck |= {file.file_id for file in files if file.file_id in self._series.staying()}
 
-    async def _place(
-        self, file: DataFile, messages: Sequence[tuple[int, bytes, int]]
-    ) -> dict[int, int]:
-        """See Compactor. Synced: the batch that refers to the copies takes the originals' place."""
-        items = [item_of(*message) for message in messages]
-        return await self._series.place("copies", {file.folder: items}, synced=True)
-
     async def _compact(self, directory: Directory, percentage: int) -> None:
         """Empty every file of a directory of which less than *percentage* lives."""
-        uses = self._index.files
+        live_bytes = self._index.live_bytes
         victims = [
             file
-            for file in directory.files.values()
-            if file.file_id not in self._stuck
-            and (
-                file.file_id not in uses
-                or uses[file.file_id].live_bytes * 100 < percentage * file.length
-            )
+            for key, file in directory.files.items()
+            if key not in self._stuck and live_bytes(key) * 100 < percentage * file.length
         ]
         if victims:
             await self._empty(victims)
@@ -275,6 +221,5 @@ class Tidy:
             raise StoreIOError(
                 f"{', '.join(stuck)} of {destination} could not be emptied: see the log"
             )
-        uses = self._index.files
-        messages = sum(uses[key].references for key in directory.files if key in uses)
+        messages = sum(map(self._index.references_to, directory.files))
         return DestinationCompaction(destination, messages, before, directory.disk_bytes)

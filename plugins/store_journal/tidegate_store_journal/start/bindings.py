@@ -9,6 +9,7 @@ import msgspec
 
 from tidegate.spi import CorruptRecordError
 from tidegate_store_journal.checkpoint.bindings import BindingsFile, BindingsFound, Mark
+from tidegate_store_journal.checkpoint.live import LiveList
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
@@ -20,7 +21,7 @@ from tidegate_store_journal.log.format import (
     FormatError,
 )
 from tidegate_store_journal.log.records import decode_operation
-from tidegate_store_journal.log.storage import Storage, fresh_name
+from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name
 from tidegate_store_journal.log.walk import Batch, walk
 from tidegate_store_journal.start.lossreport import LossReport
 
@@ -42,13 +43,7 @@ def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> 
     """Copy damaged files aside, before they are written anew. Raises: OSError."""
     for name, offset, problem in found.problems:
         copy_name = fresh_name(storage, f"{name}.damaged")
-        source, copy = storage.open(name), storage.open(copy_name, create=True)
-        try:
-            copy.pwritev([source.pread(source.length, 0)], 0)
-            copy.datasync()
-        finally:
-            source.close()
-            copy.close()
+        copy_range(storage, name, 0, _length_of(storage, name), copy_name)
         report.add_note(
             f"{storage.describe(name)} at offset {offset}: {problem}. Destinations, subscriptions, "
             "sessions, packet ids and retained messages that it held are lost, or are as they were "
@@ -76,7 +71,7 @@ class _Reader:
             if _format.BINDINGS_NAME.fullmatch(name):
                 found.next_file_id = max(found.next_file_id, _format.file_id_of(name) + 1)
                 if name.endswith(".free"):
-                    found.free.append((name, self._length_of(name)))
+                    found.free.append((name, _length_of(self._storage, name)))
                 elif (file := self._open(name)) is not None:
                     files.append(file)
         files.sort(key=lambda file: file.first_batch)
@@ -98,13 +93,6 @@ class _Reader:
             self._index.mark_small_state_changed()
         return found
 
-    def _length_of(self, name: str) -> int:
-        file = self._storage.open(name)
-        try:
-            return file.length
-        finally:
-            file.close()
-
     def _open(self, name: str) -> DataFile | None:
         """A file with batches. Raises: CorruptRecordError, OSError."""
         try:
@@ -115,7 +103,7 @@ class _Reader:
                 raise FormatError(f"it belongs to store {file.store_id}; move it away")
         except FormatError as error:
             self._damaged(name, 0, str(error))
-            self.found.leftovers.append((name, self._length_of(name)))
+            self.found.leftovers.append((name, _length_of(self._storage, name)))
             return None
         self.found.store_id = file.store_id
         if not file.first_batch:
@@ -176,6 +164,12 @@ class _Reader:
         try:
             for record, at in self._segment:
                 size = RECORD_HEADER_BYTES + len(record.payload)
+                if record.type == _format.LIVE:
+                    file_id = record.sequence
+                    self.found.lives[file_id] = record.pending_list, record.payload
+                    places.pop((LiveList, file_id), None)
+                    places[LiveList, file_id] = at << 32 | size
+                    continue
                 index.apply_small(decode_operation(record), size)
                 for key, count in index.changed.items():
                     places.pop(key, None)
@@ -203,6 +197,14 @@ class _Reader:
             "subscriptions, sessions and retained messages that can be read",
             location=f"{self._storage.describe(name)} at offset {offset}",
         )
+
+
+def _length_of(storage: Storage, name: str) -> int:
+    file = storage.open(name)
+    try:
+        return file.length
+    finally:
+        file.close()
 
 
 def _first_header(file: DataFile) -> BatchHeader:

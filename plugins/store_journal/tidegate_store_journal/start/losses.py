@@ -7,15 +7,13 @@ the store runs, those that turn out to be damaged when they are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tidegate.spi import CorruptRecordError, Discard, DiscardReason, Message, Operation
-from tidegate_store_journal.checkpoint.metadata import Loaded
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.pieces import files_of
 from tidegate_store_journal.index.reader import MissingRecordError
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.start.damage import Damage
@@ -24,99 +22,79 @@ from tidegate_store_journal.start.orphans import adopt_lists
 
 #: Messages that are looked at together.
 _LOOK_MAX: Final = 1000
-#: In the upper half of a location.
-_HIGH_FILE_SHIFT: Final = _format.FILE_SHIFT - 64
 
 
 @dataclass(slots=True)
 class Lost:
     """What must be dropped.
 
-    Attributes: missing, damaged: sequences by list; rows_through: the last row of the acknowledged
-        log whose message is gone; 0: none. missing_why, damaged_why: for the report.
+    Attributes: why: for the report. lists: sequences by list. rows_through: the last row of the
+        acknowledged log whose message is gone; 0: none.
     """
 
-    missing: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    damaged: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    why: str
+    lists: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     rows_through: int = 0
-    missing_why: str = "the data files are missing that held them"
-    damaged_why: str = "they were in a damaged part"
 
     def __bool__(self) -> bool:
-        return bool(self.missing or self.damaged or self.rows_through)
-
-    def operations(self) -> list[Operation]:
-        """What drops them for good."""
-        return [
-            Discard(list_id, tuple(sequences), DiscardReason.DROPPED)
-            for part in (self.missing, self.damaged)
-            for list_id, sequences in part.items()
-        ]
+        return bool(self.lists or self.rows_through)
 
 
-def missing_files(
-    loaded: Loaded, there: Collection[int], destinations: Mapping[str, int]
-) -> dict[int, str]:
-    """Data files that a checkpoint names and that are not *there*, with what they held.
-
-    *destinations*: their lists by name.
-    """
-    state = loaded.state
-    names = {list_id: f" of {name}" for name, list_id in destinations.items()}
-    counts: dict[tuple[int, str], int] = {}
-    rows: dict[int, int] = {}
-    for list_id, pieces in loaded.lists.items():
-        for piece in pieces:
-            for file_id in files_of(piece).difference(there):
-                highs = piece.locations[1::2]
-                count = sum(1 for high in highs if high >> _HIGH_FILE_SHIFT == file_id)
-                key = file_id, names.get(list_id, "")
-                counts[key] = counts.get(key, 0) + count
-    for block in loaded.acknowledged:
-        begin = max(0, state.ack_released + 1 - block.first)
-        for place in block.locations[begin:]:
-            file_id = place >> _format.FILE_SHIFT
-            if file_id not in there:
-                rows[file_id] = rows.get(file_id, 0) + 1
-    held: dict[int, list[str]] = {}
-    if state.batch and state.file_id not in there:
-        held[state.file_id] = ["the journal continues in it"]
-    for (file_id, name), count in counts.items():
-        held.setdefault(file_id, []).append(f"{count} pending messages{name}")
-    for file_id, count in rows.items():
-        held.setdefault(file_id, []).append(f"{count} acknowledged messages for sinks")
-    return {file_id: ", ".join(parts) for file_id, parts in held.items()}
+def missing_files(index: Index, there: Container[int]) -> dict[int, str]:
+    """Data files that hold something and are not *there*, with what they held."""
+    names = {list_id: f" of {name}" for name, list_id in index.destinations.items()}
+    held: dict[int, str] = {}
+    for file_id, use in index.files.items():
+        if not use.references or file_id in there:
+            continue
+        rows, parts = use.references, list[str]()
+        for list_id in index.lists_in(file_id):
+            count = len(index.lists[list_id].sequences_in(file_id))
+            if count:
+                parts.append(f"{count} pending messages{names.get(list_id, '')}")
+                rows -= count
+        if rows:
+            parts.append(f"{rows} acknowledged messages for sinks")
+        held[file_id] = ", ".join(parts)
+    return held
 
 
-def find_lost(index: Index, missing: Collection[int], damages: Sequence[Damage]) -> Lost:
-    """What is pending in files that are missing, and in stretches that were taken out."""
-    lost = Lost()
-    stretches: dict[int, list[tuple[int, int]]] = {}
+def lost_in_files(index: Index, missing: Collection[int]) -> Lost:
+    """What is pending in files that are missing."""
+    why = "the data files are missing that held them"
+    return _find(index, why, missing, lambda _sequence, _place: True)
+
+
+def lost_in_stretches(index: Index, damages: Sequence[Damage]) -> Lost:
+    """What is pending in stretches that were taken out."""
+    stretches: dict[int, list[range]] = {}
     for damage in damages:
-        stretches.setdefault(damage.file.file_id, []).append((damage.begin, damage.end))
-    for file_id in {*missing, *stretches}:
+        stretches.setdefault(damage.file.file_id, []).append(range(damage.begin, damage.end))
+
+    def is_lost(_sequence: int, place: int) -> bool:
+        file_id, offset, _, _ = _format.location_parts(place)
+        return any(offset in stretch for stretch in stretches[file_id])
+
+    return _find(index, "they were in a damaged part", stretches, is_lost)
+
+
+def _find(
+    index: Index, why: str, files: Collection[int], is_lost: Callable[[int, int], bool]
+) -> Lost:
+    """The messages in *files* of whose sequence and location *is_lost* says so."""
+    lost = Lost(why)
+    for file_id in sorted(files):
         for list_id, pending in index.lists.items():
-            for piece in pending.pieces_in(file_id):
-                for sequence, location in piece:
-                    if file_id in missing:
-                        lost.missing.setdefault(list_id, []).append(sequence)
-                    elif _is_in(location, stretches[file_id]):
-                        lost.damaged.setdefault(list_id, []).append(sequence)
-        for block in index.log.blocks():
-            if not block.may_speak_of(file_id):
-                continue
-            for number, location in enumerate(block.locations):
-                row = block.first + number
-                if location >> _format.FILE_SHIFT == file_id and (
-                    file_id in missing or _is_in(location, stretches[file_id])
-                ):
+            found = [
+                item[0] for piece in pending.pieces_in(file_id) for item in piece if is_lost(*item)
+            ]
+            if found:
+                lost.lists.setdefault(list_id, []).extend(found)
+        for rows in index.log.rows_in(file_id):
+            for row, sequence, place in rows:
+                if is_lost(sequence, place):
                     lost.rows_through = max(lost.rows_through, row)
     return lost
-
-
-def _is_in(location: int, stretches: Sequence[tuple[int, int]]) -> bool:
-    offset = _format.location_parts(location)[1]
-    return any(begin <= offset < end for begin, end in stretches)
 
 
 async def lost_in_power_cut(
@@ -126,12 +104,10 @@ async def lost_in_power_cut(
 
     (``journal_disk_sync_strategy`` is not ``always``: that is what a power cut may cost.)
     """
-    gone = await _unreadable(reader, unsynced)
-    return _lost_of(
-        index,
-        gone,
-        "a power cut took them before they were synced (journal_disk_sync_strategy is not 'always')",
+    why = (
+        "a power cut took them before they were synced (journal_disk_sync_strategy is not 'always')"
     )
+    return (await _unreadable(index, reader, unsynced, why))[0]
 
 
 async def check_messages(index: Index, reader: Pages, files: Container[int]) -> tuple[Lost, str]:
@@ -146,14 +122,13 @@ async def check_messages(index: Index, reader: Pages, files: Container[int]) -> 
         for number, place in enumerate(block.locations):
             if place >> _format.FILE_SHIFT in files and block.first + number > index.log.released:
                 wanted.add((block.sequences[number], place))
-    gone = await _unreadable(reader, sorted(wanted, key=lambda item: item[1]))
-    lost = _lost_of(index, gone, "their records are damaged")
-    return lost, "; ".join(f"{error.location}: {error.problem}" for error in gone.values())
+    in_order = sorted(wanted, key=lambda item: item[1])
+    return await _unreadable(index, reader, in_order, "their records are damaged")
 
 
 async def _unreadable(
-    reader: Pages, wanted: Sequence[tuple[int, int]]
-) -> dict[tuple[int, int], CorruptRecordError]:
+    index: Index, reader: Pages, wanted: Sequence[tuple[int, int]], why: str
+) -> tuple[Lost, str]:
     gone: dict[tuple[int, int], CorruptRecordError] = {}
     for begin in range(0, len(wanted), _LOOK_MAX):
         part = wanted[begin : begin + _LOOK_MAX]
@@ -165,22 +140,9 @@ async def _unreadable(
                     await reader.read([item])
                 except CorruptRecordError as error:
                     gone[item] = error
-    return gone
-
-
-def _lost_of(index: Index, gone: Container[tuple[int, int]], why: str) -> Lost:
-    """Which lists and rows of the acknowledged log the messages were in."""
-    lost = Lost(damaged_why=why)
-    for list_id, pending in index.lists.items():
-        found = [sequence for sequence, place in pending.entries() if (sequence, place) in gone]
-        if found:
-            lost.damaged[list_id] = found
-    for block in index.log.blocks():
-        for number, item in enumerate(zip(block.sequences, block.locations, strict=True)):
-            row = block.first + number
-            if item in gone and row > index.log.released:
-                lost.rows_through = max(lost.rows_through, row)
-    return lost
+    files = {place >> _format.FILE_SHIFT for _, place in gone}
+    lost = _find(index, why, files, lambda sequence, place: (sequence, place) in gone)
+    return lost, "; ".join(f"{error.location}: {error.problem}" for error in gone.values())
 
 
 class Pages(Protocol):
@@ -218,23 +180,28 @@ class Losses:
         self._keep = keep
         report.name_of = self._name_of
 
-    async def drop(self, lost: Lost) -> None:
+    async def drop(self, losses: Sequence[Lost]) -> None:
         """What a start found. The report is on disk first. Raises: StoreError, OSError."""
         report = self._report
-        report.add_lost(lost.missing_why, lost.missing)
-        report.add_lost(lost.damaged_why, lost.damaged)
+        for lost in losses:
+            report.add_lost(lost.why, lost.lists)
         released = self._index.log.released
-        if lost.rows_through > released:
+        rows_through = max((lost.rows_through for lost in losses), default=0)
+        if rows_through > released:
             report.add_note(
-                f"Rows {released + 1} to {lost.rows_through} of the acknowledged log are lost to "
+                f"Rows {released + 1} to {rows_through} of the acknowledged log are lost to "
                 "sinks that had not taken them: some of their messages are gone, and a sink must "
                 "not see a gap."
             )
         await self._write_report()
-        operations = lost.operations()
+        operations: list[Operation] = [
+            Discard(list_id, tuple(sequences), DiscardReason.DROPPED)
+            for lost in losses
+            for list_id, sequences in lost.lists.items()
+        ]
         if operations:
             await self._write(operations)
-        self._index.release(min(lost.rows_through, self._index.log.last))
+        self._index.release(min(rows_through, self._index.log.last))
 
     async def read(
         self, pending_list: int, page: Sequence[tuple[int, int]]

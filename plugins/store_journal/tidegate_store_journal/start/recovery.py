@@ -10,31 +10,35 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
-from tidegate_store_journal.bodies.folders import FOLDERS_NAME, Found, find_files, folders_of
+from tidegate_store_journal.bodies.folders import Found, find_files, folders_of
 from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
-from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError, NoMetadata
+from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.log.storage import Storage
 from tidegate_store_journal.start.bindings import keep_damaged, read_bindings
-from tidegate_store_journal.start.losses import Lost, find_lost, missing_files
+from tidegate_store_journal.start.losses import (
+    Lost,
+    lost_in_files,
+    lost_in_stretches,
+    missing_files,
+)
 from tidegate_store_journal.start.lossreport import LossReport
 from tidegate_store_journal.start.quarantine import Quarantine
 from tidegate_store_journal.start.rebuild import rebuild
 from tidegate_store_journal.start.replay import Progress, Replay
 
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
-_LIVE_NAME: Final = re.compile(r"(journal-\d{10})\.live")
 _TEMPORARY_NAME: Final = re.compile(
-    r"((journal|bindings)-\d{10}\.(data|free|live)(\.\d+\.damaged)?|index-store-state"
+    r"((journal|bindings)-\d{10}\.(data|free)(\.\d+\.damaged)?|index-store-state"
     r"|damage-\d+\.report)\.tmp"
 )
 #: Progress is told at most so often; a batch takes microseconds.
@@ -64,6 +68,8 @@ class Recovered:
         tail_file, tail_offset: where the next batch goes; None for an empty journal.
         clean: the store had been closed properly (or did not exist).
         rebuilt: the metadata store was not used and holds nothing.
+        is_settled: the checkpoint on disk is not *clean*, and what was replayed may be replayed again:
+            nothing has to be written before the store is used.
         replayed: operations; repaired_bytes, notes: see RecoveryReport.
         lost: what is pending although its bytes are gone: to be dropped by the next batch.
         report: what was lost, written already as far as it is known.
@@ -81,13 +87,14 @@ class Recovered:
     tail_offset: int
     clean: bool
     rebuilt: bool
+    is_settled: bool
     replayed: int
     repaired_bytes: int
     notes: list[str]
     report: LossReport
     elsewhere: Found
     unsynced: list[tuple[int, int]]
-    lost: Lost = field(default_factory=Lost)
+    lost: list[Lost]
 
 
 def recover(
@@ -106,7 +113,7 @@ def recover(
     report = LossReport(storage)
     quarantine = Quarantine(storage, report)
     elsewhere = find_files(folders_of(storage), removes=True)
-    _remove_leftovers(storage, elsewhere)
+    _remove_leftovers(storage)
     storage.sync_directory()  # names that the last process made may only be in memory so far
 
     def attempt() -> Recovered:
@@ -148,14 +155,11 @@ class _Seldom:
             self._progress(what, done, total)
 
 
-def _remove_leftovers(storage: Storage, elsewhere: Found) -> None:
+def _remove_leftovers(storage: Storage) -> None:
     """Of work that a crash cut off. Raises: OSError."""
-    names = {*storage.list(), *(file.name for file in elsewhere.files.values())}
-    for name in names:
+    for name in storage.list():
         if _TEMPORARY_NAME.fullmatch(name):
             storage.unlink(name)
-        elif (match := _LIVE_NAME.fullmatch(name)) and f"{match[1]}.data" not in names:
-            storage.unlink(name)  # its data file was deleted just before a crash
 
 
 def _known_batch(storage: Storage, metadata: Metadata) -> int:
@@ -180,22 +184,12 @@ def _recover(
     bindings = read_bindings(replay.storage, names, replay.index, mends=policy.quarantines)
     loaded = _load_metadata(replay, metadata, store_id, bindings, policy)
     store_id = store_id or bindings.store_id or (loaded.state.store_id if loaded else "")
-    lost = Lost()
+    clean = not replay.files and not replay.spares  # it did not exist
+    missing = fill_index(replay, loaded, bindings, policy, quarantine.gone)
+    lost = [lost_in_files(replay.index, missing)]
     if loaded is not None:
-        missing = _missing_files(replay, loaded, policy, quarantine.gone)
-        restore(replay, loaded)
-        replayed = replay.replay()
-        replay.index.settle()
-        # Rows that sinks gave back before a checkpoint later than the one that was loaded, which was
-        # cut off behind its carry or is lost: large bodies and records of them may be gone already.
-        replay.index.release(bindings.mark.ack_released)
-        lost = find_lost(replay.index, missing, quarantine.damages)
-        clean = loaded.state.clean and replayed == 0 and not lost
-    else:
-        clean = not replay.files and not replay.spares
-        replayed = rebuild(replay, bindings.mark)
-        missing = _missing_elsewhere(replay, policy)
-        lost = find_lost(replay.index, missing, ())
+        lost.append(lost_in_stretches(replay.index, quarantine.damages))
+        clean = loaded.state.clean and not replay.replayed and not any(lost)
     repaired = replay.end(trusted=clean)
     # Now, because what is wrong with data files has been said.
     check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
@@ -226,7 +220,9 @@ def _recover(
         tail_offset=replay.tail_offset,
         clean=clean and repaired == 0,
         rebuilt=loaded is None,
-        replayed=replayed,
+        is_settled=loaded is not None
+        and not (loaded.state.clean or any(lost) or bindings.is_damaged or report.name),
+        replayed=replay.replayed,
         repaired_bytes=repaired,
         notes=replay.notes,
         report=report,
@@ -244,7 +240,7 @@ def _goes_on(policy: RecoveryPolicy) -> bool:
 def check_bindings(
     replay: Replay, bindings: BindingsFound, store_id: str, loaded: Loaded | None, *, goes_on: bool
 ) -> None:
-    """The bindings journal is of this store and goes as far as it must.
+    """The bindings journal is of this store and goes as far as it must; behind a rebuild, if any.
 
     Raises: CorruptRecordError; with *goes_on* there is a note instead when it ends too early.
     """
@@ -255,13 +251,12 @@ def check_bindings(
         is_whole = loaded.state.bindings <= bindings.batch
     else:
         # Data files were put away only after a carry that said everything that was in them.
-        first = min((file.first_batch for file in replay.files), default=1)
-        is_whole = first <= bindings.mark.batch + 1
+        is_whole = replay.unsaid_batch <= bindings.mark.batch
     if is_whole:
         return
     problem = (
         f"the bindings journal ends with batch {bindings.mark.batch} of the journal, and there was "
-        "more, or older data files are missing: destinations, subscriptions, sessions or retained "
+        "more, or data files are missing: destinations, subscriptions, sessions or retained "
         "messages are lost"
     )
     if not goes_on:
@@ -338,7 +333,7 @@ def _load_metadata(
             metadata.reset()
         loaded = metadata.load(replay.progress)
         if loaded is not None:
-            _check_owner(loaded, store_id)
+            check_owner(loaded, store_id)
             state, mark = loaded.state, bindings.mark
             if state.batch < mark.floor_batch or state.ack_released < mark.floor_released:
                 raise MetadataError(
@@ -355,37 +350,58 @@ def _load_metadata(
             directory.rename(target)
             replay.notes.append(f"The damaged one is kept in {target}.")
     else:
-        is_kept = not isinstance(metadata, NoMetadata)
-        if replay.files and directory is not None and is_kept and not is_told:
+        if replay.files and directory is not None and metadata.is_kept and not is_told:
             replay.notes.append("The metadata store was missing; it was rebuilt.")
     metadata.reset()
     return None
 
 
-def _check_owner(loaded: Loaded, store_id: str) -> None:
+def check_owner(loaded: Loaded, store_id: str) -> None:
+    """Raises: MetadataError when the checkpoint is another store's."""
     if store_id and loaded.state.store_id != store_id:
         raise MetadataError(f"it belongs to another store ({loaded.state.store_id})")
 
 
-def check(replay: Replay, loaded: Loaded, store_id: str) -> None:
-    """Refuse a checkpoint that does not belong to these data files.
+def fill_index(
+    replay: Replay,
+    loaded: Loaded | None,
+    bindings: BindingsFound,
+    policy: RecoveryPolicy,
+    gone: Collection[int] = (),
+) -> set[int]:
+    """From the checkpoint and what is behind it; from everything there is when that is None.
 
-    Raises: MetadataError, CorruptRecordError.
+    Returns: data files that are missing, which *policy* allows, or that are *gone*.
+    Raises: CorruptRecordError, OSError.
     """
-    _check_owner(loaded, store_id)
-    _missing_files(replay, loaded, STRICT, set())
+    bindings.keep_lives(replay.there())
+    if loaded is None:
+        rebuild(replay, bindings)
+        return _missing_files(replay, policy, gone)
+    restore(replay, loaded)
+    state = loaded.state
+    missing = _missing_files(replay, policy, gone, continues=state.file_id if state.batch else 0)
+    replay.replay()
+    replay.require(bindings.mark.batch)
+    replay.index.settle()
+    # Rows that sinks gave back before a checkpoint later than the one that was loaded, which was
+    # cut off behind its carry or is lost: large bodies and records of them may be gone already.
+    replay.index.release(bindings.mark.ack_released)
+    return missing
 
 
 def _missing_files(
-    replay: Replay, loaded: Loaded, policy: RecoveryPolicy, gone: set[int]
+    replay: Replay, policy: RecoveryPolicy, gone: Collection[int], *, continues: int = 0
 ) -> set[int]:
-    """Data files that the checkpoint names and that are not there.
+    """Data files that messages are in, or that the journal *continues* in, and that are not there.
 
     Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
     """
-    there = {file.file_id for file in (*replay.files, *replay.spares)}
-    known = there | replay.elsewhere.files.keys()
-    missing = missing_files(loaded, known, replay.index.destinations)
+    there = replay.there()
+    missing = missing_files(replay.index, there)
+    if continues and continues not in there:
+        held = missing.get(continues)
+        missing[continues] = "the journal continues in it" + (f", {held}" if held else "")
     refused = sorted(missing.keys() - gone)
     if refused and not policy.ignores_missing:
         held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
@@ -395,26 +411,6 @@ def _missing_files(
             f"{len(refused)} data {'files are' if len(refused) > 1 else 'file is'} missing: {held}. "
             "Restore them; or set ignore_missing_journalfiles = true in [store] to start without "
             "what was in them",
-        )
-    return set(missing)
-
-
-def _missing_elsewhere(replay: Replay, policy: RecoveryPolicy) -> set[int]:
-    """After a rebuild: files of destinations that are referred to and not there.
-
-    Raises: CorruptRecordError unless *policy* allows it.
-    """
-    there = {file.file_id for file in (*replay.files, *replay.spares)}
-    there |= replay.elsewhere.files.keys()
-    held = {key: use.references for key, use in replay.index.files.items() if use.references}
-    missing = sorted(held.keys() - there)
-    if missing and not policy.ignores_missing:
-        names = "; ".join(f"{_format.file_name(key)} ({held[key]} messages)" for key in missing)
-        raise replay.corrupt(
-            FOLDERS_NAME,
-            0,
-            f"data files of destinations are missing: {names}. Restore them; or set "
-            "ignore_missing_journalfiles = true in [store] to start without what was in them",
         )
     return set(missing)
 
@@ -429,8 +425,7 @@ def restore(replay: Replay, loaded: Loaded) -> None:
     for (list_id, sequence), count in loaded.deliveries.items():
         index.list_of(list_id).deliveries[sequence] = count
     index.large.restore(loaded.large)
-    there = {file.file_id for file in (*replay.files, *replay.spares)}
-    there |= replay.elsewhere.files.keys()
+    there = replay.there()
     for file_id, spoken in loaded.speaks_of.items():
         if file_id not in there:
             index.files_gone.append(file_id)  # put away after that checkpoint

@@ -6,7 +6,7 @@ Everything here blocks; nothing else touches the store meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
@@ -46,7 +46,8 @@ class Replay:
         unsynced: (sequence, location) of replayed messages there that were not synced before the
             batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
-        unproven: what was read and may not be on stable storage.
+        unproven: what was read and may not be on stable storage. replayed: operations.
+        unsaid_batch: the last one that is in no file that is left (after a rebuild; 0: all are).
     """
 
     def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
@@ -64,34 +65,62 @@ class Replay:
         self.tail: DataFile | None = None
         self.tail_offset = 0
         self.unproven = Unproven()
+        self.replayed = 0
+        self.unsaid_batch = 0
 
-    def replay(self) -> int:
+    def there(self) -> set[int]:
+        """Ids of all data files."""
+        own = {file.file_id for file in (*self.files, *self.spares)}
+        return own | self.elsewhere.files.keys()
+
+    def replay(self) -> None:
         """Apply every batch behind the tail, which is behind the last one then.
 
-        Returns: operations. Raises: CorruptRecordError, OSError.
+        Raises: CorruptRecordError, OSError.
         """
-        replayed = 0
         first = self.tail
-        offset = self._boundary(first, self.tail_offset) if first else 0
+        offset = self._boundary(first, self.tail_offset) if first else DATA_OFFSET
         todo = self.files[self.files.index(first) :] if first else self.files
-        total = sum(file.length for file in todo)
+        for effects in self.effects(todo, offset, "replaying the journal"):
+            self._close_gap_in_log(effects)
+            self.index.apply(effects)
+
+    def effects(
+        self, files: Sequence[DataFile], offset: int, what: str, *, all_there: bool = False
+    ) -> Iterator[Effects]:
+        """Those of every batch that continues the journal, from *offset* of the first file on.
+
+        *what*: for the progress. *all_there*: these are all files, and what was in between is dead.
+        Raises: CorruptRecordError, OSError.
+        """
+        total = sum(file.length for file in files)
         done = 0
-        for file in todo:
-            if self.may_skip and file.first_batch > self.expected:
-                self.notes.append(
-                    f"Batches {self.expected} to {file.first_batch - 1} are missing; the journal "
-                    f"goes on in {file.name}."
-                )
+        for file in files:
+            if file.first_batch > self.expected and (all_there or self.may_skip):
+                if all_there:
+                    self.unsaid_batch = file.first_batch - 1
+                else:
+                    self.notes.append(
+                        f"Batches {self.expected} to {file.first_batch - 1} are missing; the "
+                        f"journal goes on in {file.name}."
+                    )
                 self.expected = file.first_batch
-            for batch in self.batches(file, offset if file is first else DATA_OFFSET):
-                effects = self.decode(file, batch)
-                self._close_gap_in_log(effects)
-                self.index.apply(effects)
+            for batch in self._batches(file, offset):
+                effects = self._decode(file, batch)
+                yield effects
                 self.unsynced += effects.unsynced
-                replayed += batch.header.record_count
-                self.progress("replaying the journal", done + batch.begin, total)
+                self.replayed += batch.header.record_count
+                self.progress(what, done + batch.begin, total)
             done += file.length
-        return replayed
+            offset = DATA_OFFSET
+            if all_there and file is not files[-1]:
+                self._require_end(file)
+
+    def _require_end(self, file: DataFile) -> None:
+        """A file that is not the last one was synced whole, so nothing may follow its batches."""
+        offset = self.tail_offset if file is self.tail else DATA_OFFSET
+        if any(walk(file, offset, number=self.expected)):
+            raise self.damaged(file, offset)
 
     def _boundary(self, file: DataFile, offset: int) -> int:
         """Where batch *expected* is: a checkpoint may name a place that was made void since."""
@@ -103,7 +132,7 @@ class Replay:
                     return item.begin
         return offset
 
-    def batches(self, file: DataFile, offset: int) -> Iterator[Batch]:
+    def _batches(self, file: DataFile, offset: int) -> Iterator[Batch]:
         """Batches that continue the journal."""
         for batch in walk(file, offset, number=self.expected, searches=False):
             assert isinstance(batch, Batch)
@@ -113,7 +142,7 @@ class Replay:
             self.tail = file
             self.tail_offset = batch.next
 
-    def decode(self, file: DataFile, batch: Batch) -> Effects:
+    def _decode(self, file: DataFile, batch: Batch) -> Effects:
         """The effects of a batch. Raises: CorruptRecordError when a newer version wrote it."""
         try:
             return decode_batch(batch.payload, batch.header, file.file_id, batch.at)
@@ -121,6 +150,23 @@ class Replay:
             raise self.corrupt(
                 file.name, batch.at, f"{error}. Open the store with the version that wrote it"
             ) from error
+
+    def require(self, batch: int) -> None:
+        """Everything up to *batch* was on stable storage when the last mark was written.
+
+        Raises: CorruptRecordError.
+        """
+        self.known_batch = batch
+        if self.expected > batch or self.may_skip:
+            return
+        if self.tail is not None:
+            raise self.damaged(self.tail, self.tail_offset)
+        raise self.corrupt(
+            "journal-*.data",
+            0,
+            f"the data files are missing that hold everything up to batch {batch}. Restore "
+            "them; or set ignore_missing_journalfiles = true in [store] to start without them",
+        )
 
     def go_on_behind_the_missing(self) -> None:
         """The newest files are missing: go on in a new one, with numbers that were never used."""
@@ -167,7 +213,7 @@ class Replay:
         return self.corrupt(
             file.name,
             offset,
-            f"a batch{length} is damaged that was on disk whole once: later batches say so. Nothing was "
+            f"a batch{length} is damaged that was on disk whole once: later batches or a mark say so. Nothing was "
             "changed. Restore the file from a copy; or set damaged_journal_policy = 'quarantine' "
             "in [store] to keep a copy of the damaged part, take it out, and serve the rest",
         )

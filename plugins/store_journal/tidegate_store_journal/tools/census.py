@@ -6,6 +6,7 @@ be written or put away by a gateway at the same time: the caller decides what a 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,31 +32,21 @@ _KIND_BITS: Final = 0x7F
 #: Records that hold a message.
 _WITH_MESSAGE: Final = frozenset({_format.ADD, _format.MOVE, _format.COPY})
 
-#: What the types of records are called where people read it.
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])([A-Z])", r" \1", name).lower().replace("inflight", "in-flight")
+
+
+#: What the types of records are called where people read it: as the operation, where it is one.
 RECORD_NAMES: Final = {
+    **{kind.type: _words(kind.operation.__name__) for kind in _records.KINDS},
     _format.ADD: "add",
     _format.ACKNOWLEDGE: "acknowledge",
-    _format.DISCARD: "discard",
-    _format.MOVE: "move",
     _format.DELIVERY: "delivery",
-    _format.ADD_DESTINATION: "add destination",
-    _format.REMOVE_DESTINATION: "remove destination",
-    _format.PUT_SUBSCRIPTION: "put subscription",
-    _format.REMOVE_SUBSCRIPTION: "remove subscription",
-    _format.SET_RETAINED: "set retained",
-    _format.CLEAR_RETAINED: "clear retained",
-    _format.PUT_SESSION: "put session",
-    _format.REMOVE_SESSION: "remove session",
-    _format.PUT_INFLIGHT: "put in-flight",
-    _format.REMOVE_INFLIGHT: "remove in-flight",
     _format.COPY: "copy",
     _format.COPIED_ROWS: "copied rows",
     _format.REFERENCE: "reference",
     _format.COPY_REFERENCE: "copy reference",
-    _format.PUT_BRANCH: "put branch",
-    _format.REMOVE_BRANCH: "remove branch",
-    _format.ADD_DUPLICATE_ID: "add duplicate id",
-    _format.FORGET_DUPLICATE_IDS: "forget duplicate ids",
     _format.VOID: "void",  # in place of damage that was taken out
 }
 

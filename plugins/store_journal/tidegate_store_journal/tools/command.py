@@ -7,6 +7,8 @@ one function and prints; the work is elsewhere. Nothing heavy is imported before
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,10 +18,8 @@ from tidegate.spi import CommandHost, ConfigError, StoreLockedError
 from tidegate_store_journal.tools.located import (
     directory_around,
     directory_of,
-    find_directory,
     find_store,
     large_directory_of,
-    require_journal,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from tidegate.spi import ConfiguredStore
-    from tidegate_store_journal.tools.inspect import JournalReport
+    from tidegate_store_journal.tools.report import JournalReport
 
     _T = TypeVar("_T")
 
@@ -68,10 +68,11 @@ def inspect_command(
 
     Works beside a running gateway and says how things stood at one moment.
     """
-    from tidegate_store_journal.tools.inspect import report
+    from tidegate_store_journal.tools.report import report
 
     host: CommandHost = context.obj
-    found = report(find_directory(host, config, directory), host.progress(), records=records)
+    where = directory_of(find_store(host, config, directory))
+    found = report(where, host.progress(), records=records)
     if as_json:
         host.print_json(_inspect_json(found))
     else:
@@ -95,7 +96,6 @@ def verify(
     host: CommandHost = context.obj
     store = find_store(host, config, directory)
     where = directory_of(store)
-    require_journal(where)
     found = _verify.verify(where, host.progress(), large=large_directory_of(store))
     if as_json:
         host.print_json(
@@ -107,11 +107,9 @@ def verify(
             f"({found.read_bytes / 1e6:.1f} MB) read; {found.references} references followed"
             + (f", {found.bodies} of them to other files" if found.bodies else "")
         )
-        for note in found.notes:
-            typer.echo(f"note: {note}")
+        _print_notes(found.notes)
         if found.damages:
-            rows = [(item.file, item.offset, item.problem) for item in found.damages]
-            host.print_table(("file", "offset", "damage"), rows)
+            _print_table(host, _DAMAGE_COLUMNS, found.damages)
         else:
             typer.echo("no damage found")
     if found.damages:
@@ -130,16 +128,16 @@ def why(
 
     Names destination, pending list and messages. Works beside a running gateway. Without --config and --directory a path to FILE is enough.
     """
-    from tidegate_store_journal.tools import why as _why
+    from tidegate_store_journal.tools import report as _report
 
     host: CommandHost = context.obj
     if directory is None and config is None and Path(file).parent != Path():
         directory = directory_around(Path(file))
-    found = _why.why(find_directory(host, config, directory), file)
+    found = _report.why(directory_of(find_store(host, config, directory)), file)
     if as_json:
         host.print_json(dataclasses.asdict(found) | {"live_share": found.live_share})
     else:
-        typer.echo(_why.describe(found))
+        typer.echo(_report.describe(found))
 
 
 @app.command()
@@ -176,30 +174,33 @@ def compact(
     --delete-free gives its room back. --destination gives back the room in the directory of one destination
     instead (per_destination, preset flatfile) and leaves the data files alone.
     """
+    from tidegate_store_journal.tools import offline as _offline
+
     host: CommandHost = context.obj
     store = find_store(host, config, directory)
-    require_journal(directory_of(store))
+    progress = host.progress()
     if destination:
         if delete_free or below is not None:
             raise ConfigError("--destination goes with neither --below nor --delete-free")
-        _compact_destination(host, store, destination, as_json)
+        done = _offline_only(
+            store, lambda: _offline.compact_destination(store, progress, destination)
+        )
+        if as_json:
+            host.print_json(dataclasses.asdict(done))
+        else:
+            _print_table(host, _DESTINATION_COLUMNS, [done])
         return
-    from tidegate_store_journal.tools import offline as _offline
-
+    percentage = below or COMPACT_BELOW
     before, after = _offline_only(
         store,
-        lambda: _offline.compact(
-            store, host.progress(), percentage=below or COMPACT_BELOW, delete_free=delete_free
-        ),
+        lambda: _offline.compact(store, progress, percentage=percentage, delete_free=delete_free),
     )
+    spaces = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
     if as_json:
-        host.print_json({"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)})
-        return
-    rows = [
-        (name, space.files, space.disk_bytes, space.live_bytes)
-        for name, space in (("before", before), ("after", after))
-    ]
-    host.print_table(("", "data files", "bytes", "live bytes"), rows)
+        host.print_json(spaces)
+    else:
+        rows = [(name, *space.values()) for name, space in spaces.items()]
+        host.print_table(("", "data files", "bytes", "live bytes"), rows)
 
 
 @app.command(name="rebuild-index")
@@ -218,7 +219,6 @@ def rebuild_index(
 
     host: CommandHost = context.obj
     store = find_store(host, config, directory)
-    require_journal(directory_of(store))
     found = _offline_only(store, lambda: _offline.rebuild_index(store, host.progress()))
     if as_json:
         host.print_json(dataclasses.asdict(found))
@@ -227,8 +227,7 @@ def rebuild_index(
         f"rebuilt from {found.replayed} operations: {found.pending_messages} pending messages, "
         f"{found.destinations} destinations, {found.subscriptions} subscriptions"
     )
-    for note in found.notes:
-        typer.echo(f"note: {note}")
+    _print_notes(found.notes)
 
 
 @app.command(name="export")
@@ -245,9 +244,8 @@ def export_command(
     """
     host: CommandHost = context.obj
     store = find_store(host, config, directory)
-    require_journal(directory_of(store))
     counts = _offline_only(store, lambda: host.export_store(store, target))
-    _print_counts(host, dict(counts), as_json, target)
+    _print_counts(host, counts, as_json, target)
 
 
 @app.command(name="import")
@@ -263,12 +261,69 @@ def import_command(
     As `tidegate store import`. The gateway must not run.
     """
     host: CommandHost = context.obj
-    store = find_store(host, config, directory)
+    store = find_store(host, config, directory, is_there=False)
     counts = _offline_only(store, lambda: host.import_store(store, source))
-    _print_counts(host, dict(counts), as_json, source)
+    _print_counts(host, counts, as_json, source)
+
+
+def _offline_only(store: ConfiguredStore, work: Callable[[], _T]) -> _T:
+    """*work*, with the error that says what to do when a gateway has the journal."""
+    try:
+        return work()
+    except StoreLockedError as error:
+        raise StoreLockedError(
+            f"{directory_of(store)} is in use by a running gateway ({error.owner}): stop it first; "
+            "inspect, verify and why work beside it",
+            owner=error.owner,
+        ) from error
 
 
 # ---------------------------------------------------------------------------------- printing
+
+#: Tables: what stands above a column, and the attribute that it shows.
+_DAMAGE_COLUMNS: Final = {"file": "file", "offset": "offset", "damage": "problem"}
+_DESTINATION_COLUMNS: Final = {
+    "destination": "destination",
+    "messages": "messages",
+    "bytes before": "bytes_before",
+    "bytes after": "bytes_after",
+}
+_FILE_COLUMNS: Final = {
+    "data file": "name",
+    "id": "file_id",
+    "state": "state",
+    "bytes": "length",
+    "live": "live_bytes",
+    "live %": "live_percent",
+    "held": "references",
+}
+_LIST_COLUMNS: Final = {
+    "list": "pending_list",
+    "kind": "kind",
+    "destination": "destination",
+    "client": "client_id",
+    "name": "subscription",
+    "messages": "messages",
+    "body bytes": "body_bytes",
+    "oldest": "first_sequence",
+    "delivered": "delivered",
+}
+
+
+def _print_table(host: CommandHost, columns: Mapping[str, str], items: Sequence[object]) -> None:
+    host.print_table(list(columns), list(map(attrgetter(*columns.values()), items)))
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}")
+
+
+def _print_counts(host: CommandHost, counts: Mapping[str, int], as_json: bool, where: Path) -> None:
+    if as_json:
+        host.print_json({"directory": str(where), **counts})
+    else:
+        host.print_table(("what", "carried"), list(counts.items()))
 
 
 def _print_inspect(host: CommandHost, found: JournalReport) -> None:
@@ -286,19 +341,7 @@ def _print_inspect(host: CommandHost, found: JournalReport) -> None:
             f"metadata store: {counters.checkpoints} checkpoints; {counters.pending_put} references "
             f"to pending messages came in, {counters.pending_deleted} went\n"
         )
-    files = [
-        (
-            file.name,
-            file.file_id,
-            file.state,
-            file.length,
-            file.live_bytes,
-            f"{100 * file.live_share:.1f}",
-            file.references,
-        )
-        for file in found.files
-    ]
-    host.print_table(("data file", "id", "state", "bytes", "live", "live %", "held"), files)
+    _print_table(host, _FILE_COLUMNS, found.files)
     typer.echo()
     if found.records:
         records = [
@@ -311,37 +354,10 @@ def _print_inspect(host: CommandHost, found: JournalReport) -> None:
         ]
         host.print_table(("data file", "batches", "records"), records)
         typer.echo()
-    if not found.lists:
+    if found.lists:
+        _print_table(host, _LIST_COLUMNS, found.lists)
+    else:
         typer.echo("no pending lists")
-        return
-    lists = [
-        (
-            item.pending_list,
-            item.kind,
-            item.destination,
-            item.client_id,
-            item.subscription,
-            item.messages,
-            item.body_bytes,
-            item.first_sequence or "",
-            item.delivered,
-        )
-        for item in found.lists
-    ]
-    host.print_table(
-        (
-            "list",
-            "kind",
-            "destination",
-            "client",
-            "name",
-            "messages",
-            "body bytes",
-            "oldest",
-            "delivered",
-        ),
-        lists,
-    )
 
 
 def _inspect_json(found: JournalReport) -> dict[str, Any]:
@@ -354,37 +370,3 @@ def _inspect_json(found: JournalReport) -> dict[str, Any]:
             item["records"] = records.get(file.name, {})
             item["batches"] = batches.get(file.name)
     return value
-
-
-def _compact_destination(
-    host: CommandHost, store: ConfiguredStore, destination: str, as_json: bool
-) -> None:
-    from tidegate_store_journal.tools import offline as _offline
-
-    done = _offline_only(
-        store, lambda: _offline.compact_destination(store, host.progress(), destination)
-    )
-    if as_json:
-        host.print_json(dataclasses.asdict(done))
-        return
-    row = (done.destination, done.messages, done.bytes_before, done.bytes_after)
-    host.print_table(("destination", "messages", "bytes before", "bytes after"), [row])
-
-
-def _print_counts(host: CommandHost, counts: dict[str, int], as_json: bool, where: Path) -> None:
-    if as_json:
-        host.print_json({"directory": str(where), **counts})
-    else:
-        host.print_table(("what", "carried"), list(counts.items()))
-
-
-def _offline_only(store: ConfiguredStore, work: Callable[[], _T]) -> _T:
-    """*work*, with the error that says what to do when a gateway has the journal."""
-    try:
-        return work()
-    except StoreLockedError as error:
-        raise StoreLockedError(
-            f"{directory_of(store)} is in use by a running gateway ({error.owner}): stop it first; "
-            "inspect, verify and why work beside it",
-            owner=error.owner,
-        ) from error

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Final
 
 from tidegate.spi import CommandHost, ConfigError, ConfiguredStore, StoreContext
 from tidegate_store_journal import presets as _presets
-from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.format import FILE_HEADER_BYTES, FILE_MAGIC
-from tidegate_store_journal.log.names import NamedStorage, preset_of
+from tidegate_store_journal.log.format import (
+    DATA_NAME,
+    FILE_HEADER_BYTES,
+    FILE_MAGIC,
+    FORMAT_VERSION,
+)
+from tidegate_store_journal.log.names import NamedStorage, holds_journal, preset_of
 from tidegate_store_journal.log.storage import open_regular
 from tidegate_store_journal.options import JournalOptions
 
 PLUGIN: Final = "journal"
-_DATA_NAME: Final = re.compile(r"journal-\d{10}\.data")
 
 
 def data_names(storage: NamedStorage) -> list[str]:
@@ -34,49 +36,49 @@ def data_names(storage: NamedStorage) -> list[str]:
         ) from None
     except OSError as error:
         raise ConfigError(f"{directory}: {error.strerror or error}") from error
-    return sorted(filter(_DATA_NAME.fullmatch, names))
+    return sorted(filter(DATA_NAME.fullmatch, names))
 
 
-def find_store(host: CommandHost, config: Path | None, directory: Path | None) -> ConfiguredStore:
+def find_store(
+    host: CommandHost, config: Path | None, directory: Path | None, *, is_there: bool = True
+) -> ConfiguredStore:
     """The journal store that *config* or *directory* means; one of the two at most.
 
-    Raises: ConfigError when both are given, or the store of the configuration is another one.
+    Raises: ConfigError when both are given, or the store of the configuration is another one; and,
+        with *is_there*, for a place that holds no journal, or one of a newer program.
     """
     if directory is not None:
         if config is not None:
             raise ConfigError("give --config or --directory, not both")
-        return _store_in(directory.absolute())
-    store = host.store(config)
-    if store.plugin != PLUGIN:
-        where = str(config) if config else "the default configuration"
-        raise ConfigError(
-            f"{where} has a store of the plugin {store.plugin!r}; `tidegate journal` is about the "
-            "journal (for export and import of any store: `tidegate store`)",
-            key="store.plugin",
-        )
+        store = _store_in(directory.absolute())
+    else:
+        store = host.store(config)
+        if store.plugin != PLUGIN:
+            where = str(config) if config else "the default configuration"
+            raise ConfigError(
+                f"{where} has a store of the plugin {store.plugin!r}; `tidegate journal` is about "
+                "the journal (for export and import of any store: `tidegate store`)",
+                key="store.plugin",
+            )
+    if is_there:
+        require_journal(directory_of(store))
     return store
 
 
-def find_directory(host: CommandHost, config: Path | None, directory: Path | None) -> Path:
-    """As :func:`find_store`, and there must be a journal. Raises: ConfigError."""
-    found = directory_of(find_store(host, config, directory))
-    require_journal(found)
-    return found
+def _options_of(store: ConfiguredStore) -> JournalOptions:
+    assert isinstance(store.options, JournalOptions)
+    return store.options
 
 
 def directory_of(store: ConfiguredStore) -> Path:
     """Where the journal of *store* is, or would be."""
-    options = store.options
-    assert isinstance(options, JournalOptions)
     context = StoreContext(store.data_directory, store.gateway_name)
-    return _presets.directory_of(context, options.directory)
+    return _presets.directory_of(context, _options_of(store).directory)
 
 
 def large_directory_of(store: ConfiguredStore) -> Path:
     """Where the large bodies of *store* are, or would be."""
-    options = store.options
-    assert isinstance(options, JournalOptions)
-    return directory_of(store) / options.large_messages_directory
+    return directory_of(store) / _options_of(store).large_messages_directory
 
 
 def require_journal(directory: Path) -> None:
@@ -84,7 +86,7 @@ def require_journal(directory: Path) -> None:
     storage = NamedStorage(directory)
     names = data_names(storage)
     if not names:
-        inner = [path for path in (directory / "journal", directory.parent) if _is_journal(path)]
+        inner = [path for path in (directory / "journal", directory.parent) if holds_journal(path)]
         hint = f"; there is one in {inner[0]}" if inner else ""
         raise ConfigError(f"{directory} is not a journal: it has no data files{hint}")
     for name in names:
@@ -95,16 +97,12 @@ def require_journal(directory: Path) -> None:
         except OSError:
             continue  # who reads all of it says what is wrong
         version = int.from_bytes(head[8:10], "little")
-        if head[:8] == FILE_MAGIC and version > _format.FORMAT_VERSION:
+        if head[:8] == FILE_MAGIC and version > FORMAT_VERSION:
             raise ConfigError(
                 f"{path} has version {version} of the journal's format, and this "
-                f"program reads up to {_format.FORMAT_VERSION}: use the tidegate that wrote it, or "
+                f"program reads up to {FORMAT_VERSION}: use the tidegate that wrote it, or "
                 "a newer one"
             )
-
-
-def _is_journal(directory: Path) -> bool:
-    return directory.is_dir() and bool(data_names(NamedStorage(directory)))
 
 
 def directory_around(file: Path) -> Path:
@@ -113,7 +111,7 @@ def directory_around(file: Path) -> Path:
     Two presets keep data files in a directory of their own, ``journal``.
     """
     inner = file.parent
-    return inner.parent if not _is_journal(inner) and _is_journal(inner.parent) else inner
+    return inner.parent if not holds_journal(inner) and holds_journal(inner.parent) else inner
 
 
 def _store_in(directory: Path) -> ConfiguredStore:

@@ -1,15 +1,15 @@
 """Reading a journal that another process may be writing: no lock, no repair, not a byte written.
 
 The gateway goes on meanwhile. A data file is only ever put away after a newer checkpoint, so what
-was read is whole when every file that was opened is still there under its name at the end. When it
-is not, everything is read again.
+was read is whole when every file is still there under its name at the end. When it is not, everything
+is read again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,17 +17,17 @@ from typing import Final
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal.bodies.folders import find_files, folders_of
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryFile, open_regular
 from tidegate_store_journal.start.bindings import read_bindings
-from tidegate_store_journal.start.rebuild import rebuild
 from tidegate_store_journal.start.recovery import (
     FREE_NAME,
-    check,
+    STRICT,
     check_bindings,
+    check_owner,
+    fill_index,
     open_files,
-    restore,
 )
 from tidegate_store_journal.start.replay import Replay
 
@@ -68,38 +68,42 @@ class ReadOnlyStorage(NamedStorage):
         raise PermissionError("the journal is only looked at")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Look:
     """A journal as it was at one moment.
 
-    Attributes: replay: with the index and the open files; free: names and lengths of dead files;
-        store_id: identity of the contents.
+    Attributes: replay: with the index and the data files, none of them open; free: names and lengths
+        of dead files; store_id: identity of the contents.
     """
 
     replay: Replay
     free: list[tuple[str, int]]
     store_id: str
 
+    @property
+    def index(self) -> Index:
+        """What is pending where."""
+        return self.replay.index
 
-@contextmanager
-def look(directory: Path, *, rebuilt: bool = False) -> Generator[Look]:
-    """Read the journal in *directory*; its files are open while the context lasts.
+    def shown(self, name: str) -> str:
+        """What the file that the engine calls *name* is called on the disk."""
+        return Path(self.replay.storage.describe(name)).name
+
+
+def look(directory: Path, *, rebuilt: bool = False) -> Look:
+    """Read the journal in *directory*.
 
     *rebuilt*: leave the metadata alone and read what the data files themselves say.
     Raises: StoreIOError when there is none or it changes too fast; CorruptRecordError.
     """
-    yield _look(directory, rebuilt=rebuilt)
-
-
-def _look(directory: Path, *, rebuilt: bool) -> Look:
     storage = ReadOnlyStorage(directory)
     problem: Exception | None = None
     for _ in range(_ATTEMPTS):
         replay = Replay(storage, lambda _what, _done, _total: None, keep_acknowledged=True)
         try:
-            store_id, free = _read(replay, storage, rebuilt=rebuilt)
-            if _is_still_there(storage, [*replay.files, *replay.spares]):
-                return Look(replay, free, store_id)
+            seen = _read(replay, storage, rebuilt=rebuilt)
+            if {file.name for file in (*replay.files, *replay.spares)} <= set(storage.list()):
+                return seen
         except (FileNotFoundError, CorruptRecordError) as error:
             # A gateway that begins files and puts them away meanwhile looks like this, too.
             problem = error
@@ -111,45 +115,29 @@ def _look(directory: Path, *, rebuilt: bool) -> Look:
     raise StoreIOError(f"cannot read the journal in {directory}: {reason}")
 
 
-def _read(
-    replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool
-) -> tuple[str, list[tuple[str, int]]]:
-    directory = storage.describe("")
-    try:
-        names = replay.storage.list()
-    except OSError as error:
-        raise StoreIOError(f"cannot read the journal in {directory}: {error}") from error
-    replay.elsewhere = find_files(folders_of(replay.storage), removes=False)
+def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
+    names = storage.list()
+    replay.elsewhere = find_files(folders_of(storage), removes=False)
     store_id = open_files(replay, names)
     if not store_id:
-        raise StoreIOError(f"there is no journal in {directory}")
+        raise StoreIOError(f"there is no journal in {storage.describe('')}")
     # At once: the longer between the two, the more often the checkpoint names newer files.
     metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
+        if loaded is not None:
+            check_owner(loaded, store_id)
     except MetadataError:
         loaded = None  # the data files say it all
     finally:
         metadata.close()
-    bindings = read_bindings(replay.storage, names, replay.index, mends=False)
-    if loaded is None:
-        check_bindings(replay, bindings, store_id, None, goes_on=False)
-        rebuild(replay, bindings.mark)
-    else:
-        check(replay, loaded, store_id)  # names the destinations of what is missing
-        check_bindings(replay, bindings, store_id, loaded, goes_on=False)
-        restore(replay, loaded)
-        replay.replay()
-        replay.index.settle()
+    bindings = read_bindings(storage, names, replay.index, mends=False)
+    fill_index(replay, loaded, bindings, STRICT)  # names the destinations of what is missing
+    check_bindings(replay, bindings, store_id, loaded, goes_on=False)
     free: list[tuple[str, int]] = []
     for name in sorted(filter(FREE_NAME.fullmatch, names)):
         with suppress(FileNotFoundError):  # it is in use again
-            file = replay.storage.open(name)
+            file = storage.open(name)
             free.append((name, file.length))
             file.close()
-    return store_id, free
-
-
-def _is_still_there(storage: ReadOnlyStorage, files: Sequence[DataFile]) -> bool:
-    """Nothing that was opened was put away meanwhile. Raises: OSError."""
-    return {file.name for file in files} <= set(storage.list())
+    return Look(replay, free, store_id)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
-from tidegate.spi import ConfiguredStore, Progress, StoreIOError
+from tidegate.spi import ConfiguredStore, Progress, RecoveredState, StoreIOError
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.space.tidy import DestinationCompaction
 from tidegate_store_journal.start.recovery import FREE_NAME
 from tidegate_store_journal.store import JournalStore
 from tidegate_store_journal.tools.located import directory_of
+
+T = TypeVar("T")
 
 #: Where the old metadata waits during a rebuild.
 ASIDE: Final = "metadata.before"
@@ -42,6 +45,23 @@ class Rebuilt:
     notes: tuple[str, ...]
 
 
+def _with(
+    store: ConfiguredStore,
+    progress: Progress,
+    work: Callable[[JournalStore, RecoveredState], Awaitable[T]],
+) -> T:
+    """Open the journal of *store* for *work*. Raises: StoreLockedError while a gateway runs."""
+
+    async def run() -> T:
+        journal = cast("JournalStore", store.create(progress=progress))
+        try:
+            return await work(journal, await journal.open())
+        finally:
+            await journal.close()
+
+    return asyncio.run(run())
+
+
 def compact(
     store: ConfiguredStore, progress: Progress, *, percentage: int, delete_free: bool
 ) -> tuple[Space, Space]:
@@ -51,42 +71,30 @@ def compact(
     Raises: StoreLockedError while a gateway runs; StoreError.
     """
     directory = directory_of(store)
-    return asyncio.run(_compact(store, directory, progress, percentage, delete_free))
 
-
-async def _compact(
-    store: ConfiguredStore, directory: Path, progress: Progress, percentage: int, delete_free: bool
-) -> tuple[Space, Space]:
-    journal = store.create(progress=progress)
-    assert isinstance(journal, JournalStore)
-    try:
-        await journal.open()
+    async def work(journal: JournalStore, _state: RecoveredState) -> tuple[Space, int]:
         before = Space(*space_of(directory), journal.live_bytes)
         await journal.compact(percentage=percentage, progress=progress)
-        live = journal.live_bytes
-    finally:
-        await journal.close()
+        return before, journal.live_bytes
+
+    before, live_bytes = _with(store, progress, work)
     if delete_free:
-        _delete_free(directory)
-    return before, Space(*space_of(directory), live)
+        storage = NamedStorage(directory)
+        storage.lock("tidegate journal compact")
+        try:
+            for name in filter(FREE_NAME.fullmatch, storage.list()):
+                storage.unlink(name)
+            storage.sync_directory()
+        finally:
+            storage.unlock()
+    return before, Space(*space_of(directory), live_bytes)
 
 
 def compact_destination(
     store: ConfiguredStore, progress: Progress, destination: str
 ) -> DestinationCompaction:
     """Compact the directory of one destination now. Raises: as :func:`compact`."""
-    return asyncio.run(_compact_destination(store, progress, destination))
-
-
-async def _compact_destination(
-    store: ConfiguredStore, progress: Progress, destination: str
-) -> DestinationCompaction:
-    journal = cast("JournalStore", store.create(progress=progress))
-    try:
-        await journal.open()
-        return await journal.compact_destination(destination)
-    finally:
-        await journal.close()
+    return _with(store, progress, lambda journal, _: journal.compact_destination(destination))
 
 
 def space_of(directory: Path) -> tuple[int, int]:
@@ -98,17 +106,6 @@ def space_of(directory: Path) -> tuple[int, int]:
         if name.startswith("journal-") and name.endswith((".data", ".free"))
     ]
     return len(sizes), sum(sizes)
-
-
-def _delete_free(directory: Path) -> None:
-    storage = NamedStorage(directory)
-    storage.lock("tidegate journal compact")
-    try:
-        for name in filter(FREE_NAME.fullmatch, storage.list()):
-            storage.unlink(name)
-        storage.sync_directory()
-    finally:
-        storage.unlock()
 
 
 def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
@@ -132,7 +129,7 @@ def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
     finally:
         storage.unlock()
     try:
-        found = asyncio.run(_open_and_close(store, progress))
+        found = _with(store, progress, _found)
     except BaseException:
         if aside.exists():
             shutil.rmtree(metadata, ignore_errors=True)
@@ -142,17 +139,12 @@ def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
     return found
 
 
-async def _open_and_close(store: ConfiguredStore, progress: Progress) -> Rebuilt:
-    journal = store.create(progress=progress)
-    try:
-        state = await journal.open()
-        return Rebuilt(
-            journal.statistics().pending_messages,
-            len(state.destinations),
-            len(state.subscriptions),
-            state.report.counts["replayed"],
-            # That it was missing is what we did.
-            tuple(note for note in state.report.notes if "metadata store was missing" not in note),
-        )
-    finally:
-        await journal.close()
+async def _found(journal: JournalStore, state: RecoveredState) -> Rebuilt:
+    return Rebuilt(
+        journal.statistics().pending_messages,
+        len(state.destinations),
+        len(state.subscriptions),
+        state.report.counts["replayed"],
+        # That it was missing is what we did.
+        tuple(note for note in state.report.notes if "metadata store was missing" not in note),
+    )

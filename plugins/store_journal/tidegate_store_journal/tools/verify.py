@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
@@ -21,19 +22,16 @@ from lmdb import verify as lmdb_verify
 from tidegate.spi import CorruptRecordError, LargeBody, Progress, StoreIOError
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import file_name_of, read_large
-from tidegate_store_journal.checkpoint.live import read_live_list
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, read_data_file
 from tidegate_store_journal.log.format import (
     DATA_OFFSET,
-    FILE_SHIFT,
     FormatError,
     location_parts,
 )
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage, preset_of
-from tidegate_store_journal.log.storage import LOCK_NAME
+from tidegate_store_journal.log.storage import LOCK_NAME, Folder
 from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.tools.census import Census, Held, take_census
 from tidegate_store_journal.tools.located import data_names
@@ -42,6 +40,7 @@ from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
 #: How often something suspicious is looked at before it is called damage, and the pause between.
 _ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.1
+_RESTORE: Final = "Restore the file from a copy"
 #: Differences that are named; there can be millions.
 _DIFFERENCES_MAX: Final = 20
 
@@ -75,13 +74,6 @@ class VerifyReport:
     bodies: int = 0
     damages: list[Damage] = field(default_factory=list[Damage])
     notes: list[str] = field(default_factory=list[str])
-
-    def add(self, damage: Damage) -> None:
-        """Remember *damage*, unless that place is known already."""
-        if all(
-            (known.file, known.offset) != (damage.file, damage.offset) for known in self.damages
-        ):
-            self.damages.append(damage)
 
 
 def verify(
@@ -139,25 +131,27 @@ class _Pass:
         """*batch*: number of one that a checkpoint had on disk before; None: it cannot be read."""
         seen = self._look() if batch is not None else None
         self._data_files(batch or 0, seen)
-        self._side_files()
+        self._bindings()
         if seen is not None:
-            self._directories(seen)
-            self._bodies(seen.replay.index.large.bodies)
+            # Which of their batches count only the references say, but each is whole up to where
+            # the next one would begin.
+            for file in seen.replay.elsewhere.files.values():
+                name = f"{FOLDERS_NAME}/{file.folder}/{file.name}"
+                self._census(file.home, file.name, name, seen, None)
+            self._bodies(seen.index.large.bodies)
             self._compare(seen)
 
     def _look(self) -> Look | None:
         """What the checkpoint and the journal behind it refer to; None: that cannot be told."""
         try:
-            with look(self._directory) as seen:
-                return seen
+            return look(self._directory)
         except CorruptRecordError as error:
-            self._add_error(error)
+            place, _, offset = error.location.rpartition(" at offset ")
+            name = Path(place or error.location).name
+            self._add(name, int(offset) if offset.isdigit() else 0, error.problem, advice="")
         except StoreIOError as error:
             self.report.notes.append(f"references were not checked: {error}")
         return None
-
-    def _is_wanted(self, name: str) -> bool:
-        return self._only is None or self._shown(name) in self._only
 
     # --------------------------------------------------------------------------- data files
 
@@ -167,27 +161,15 @@ class _Pass:
         newest = max((self._first_batch(name) for name in names), default=0)
         names = list(filter(self._is_wanted, names))
         found: list[tuple[str, Census]] = []
-        is_whole = True
         for done, name in enumerate(names):
             self._progress("reading data files", done, len(names))
-            try:
-                file = read_data_file(self._storage, name)
-                census = self._census_of(file, seen)
-            except FileNotFoundError:
-                is_whole = False  # put away meanwhile
-                continue
-            except (FormatError, OSError) as error:
-                is_whole = False
-                self._add(Damage(name, 0, f"{error}. Restore the file from a copy"))
-                continue
-            problems, torn = _problems(file, census, newest)
-            is_whole = is_whole and not problems
-            for problem in problems:
-                self._add(problem)
-            self._count(name, census, torn)
-            if census.batches:
+            census = self._census(self._storage, name, name, seen, newest)
+            if census is not None:
                 found.append((name, census))
         self._progress("reading data files", len(names), len(names))
+        damaged = {damage.file for damage in self.report.damages}
+        is_whole = len(found) == len(names) and damaged.isdisjoint(map(self._shown, names))
+        found = [item for item in found if item[1].batches]
         found.sort(key=lambda item: item[1].first_batch)
         for (_, before), (name, after) in itertools.pairwise(found):
             # Files may be gone in between, but none may overlap.
@@ -196,14 +178,14 @@ class _Pass:
                     f"its first batch is {after.first_batch}, and another file goes to "
                     f"{before.last_batch} already; one of them does not belong here"
                 )
-                self._add(Damage(name, DATA_OFFSET, text))
+                self._add(name, DATA_OFFSET, text, advice="")
         if found and is_whole and found[-1][1].last_batch < batch:
             name, census = found[-1]
             text = (
                 f"the journal ends with batch {census.last_batch}, and batch {batch} was on disk "
-                "once: what follows is damaged or missing. Restore the file from a copy"
+                "once: what follows is damaged or missing"
             )
-            self._add(Damage(name, census.end, text))
+            self._add(name, census.end, text)
 
     def _first_batch(self, name: str) -> int:
         """0 for a file that has none, cannot be read or is gone: the census says why."""
@@ -212,17 +194,58 @@ class _Pass:
         except (FormatError, OSError):
             return 0
 
-    def _count(self, name: str, census: Census, torn: int) -> None:
+    def _census(
+        self, home: Folder, file_name: str, name: str, seen: Look | None, newest: int | None
+    ) -> Census | None:
+        """Count what is in a data file and add what is wrong with it; None: it cannot be read.
+
+        *newest*: first batch of the file that is written to; None: only references say what counts.
+        """
+        if not self._is_wanted(name):
+            return None
+        try:
+            file = read_data_file(home, file_name)
+            if seen is not None and file.store_id != seen.store_id:
+                raise FormatError(f"it belongs to another store ({file.store_id})")
+            held = [] if seen is None else sorted(_held_in(seen.index, file.file_id), key=_offset)
+            census = take_census(file, checks=True, held=held)
+        except FileNotFoundError:
+            return None  # put away meanwhile
+        except (FormatError, OSError) as error:
+            self._add(name, 0, str(error))
+            return None
         report = self.report
         report.files += 1
         report.read_bytes += census.end
         report.batches += census.batches
         report.records += census.records
-        if torn and not self._is_running():
-            report.notes.append(
-                f"{self._shown(name)} at offset {census.end}: a torn batch of {torn} bytes, never "
-                "confirmed; the next start cuts it off and keeps a copy"
-            )
+        report.references += len(held)
+        for at, problem in census.problems:
+            self._add(name, at, problem)
+        if newest is not None:
+            self._gaps(name, file, census, newest)
+        return census
+
+    def _gaps(self, name: str, file: DataFile, census: Census, newest: int) -> None:
+        if file.mended_page:
+            text = "one of the two file headers is damaged; the next start writes it again"
+            self._add(name, 0, text, advice="")
+        is_last = census.first_batch >= newest or not census.batches
+        for gap, number, before in census.gaps:
+            if is_last and census.synced < number:
+                if not self._is_running():  # else it may be under way
+                    torn = max(gap.end, census.end) - gap.begin
+                    self.report.notes.append(
+                        f"{self._shown(name)} at offset {census.end}: a torn batch of {torn} bytes, "
+                        "never confirmed; the next start cuts it off and keeps a copy"
+                    )
+                return
+            what = "a batch is damaged that was on disk whole once: other files continue behind it"
+            if census.batches > before:
+                what = (
+                    f"a batch is damaged, and {census.batches - before} whole ones come behind it"
+                )
+            self._add(name, gap.begin, what)
 
     def _is_running(self) -> bool:
         """A gateway seems to hold the lock; where the system does not tell, one may."""
@@ -233,34 +256,15 @@ class _Pass:
             return sys.platform != "linux"
         return any(line.split()[5].endswith(f":{status.st_ino}") for line in locks.splitlines())
 
-    # --------------------------------------------------------------------------- side files
+    # --------------------------------------------------------------------------- elsewhere
 
-    def _side_files(self) -> None:
-        problems = self._bindings_problems()
-        for _ in range(_ATTEMPTS):
-            if not problems or not self._is_running():
-                break
-            time.sleep(_PAUSE_SECONDS)
-            problems = [item for item in self._bindings_problems() if item in problems]
-        for name, offset, problem in problems:
-            self._add(Damage(name, offset, f"{problem}. Restore the file from a copy"))
-        for name in data_names(self._storage):
-            file_id = int(name[8:18])
-            try:
-                live = read_live_list(self._storage, file_id)
-                if live is not None:
-                    live.blocks()
-            except FormatError as error:
-                text = f"{error}. Only a rebuild of the metadata would need it"
-                self._add(Damage(_format.live_name(file_id), 0, text))
-
-    def _bindings_problems(self) -> list[tuple[str, int, str]]:
-        names = self._storage.list()
+    def _bindings(self) -> None:
+        """The bindings journal: looked at again like all others before it is called damaged."""
         index = Index(keep_acknowledged=False)
-        try:
-            return read_bindings(self._storage, names, index, mends=True).problems
-        except FileNotFoundError:
-            return []  # put away meanwhile
+        with suppress(FileNotFoundError):  # put away meanwhile
+            names = self._storage.list()
+            for problem in read_bindings(self._storage, names, index, mends=True).problems:
+                self._add(*problem)
 
     def check_metadata(self) -> int | None:
         """Check the checkpoint by itself. Returns: its last batch; None when it cannot be read."""
@@ -270,7 +274,6 @@ class _Pass:
                 "there is no metadata store; the next start rebuilds it from the data files"
             )
             return 0
-        advice = "stop the gateway and run `tidegate journal rebuild-index`"
         try:
             if not self._is_running():  # what is being written cannot be verified page by page
                 problems = cast(
@@ -287,39 +290,13 @@ class _Pass:
             finally:
                 metadata.close()
         except (MetadataError, lmdb_verify.VerifyError) as error:
-            text = f"the metadata store is damaged: {error}; {advice}"
-            self._add(Damage(self.metadata_name, 0, text))
+            text = (
+                f"the metadata store is damaged: {error}; stop the gateway and run "
+                "`tidegate journal rebuild-index`"
+            )
+            self._add(self.metadata_name, 0, text, advice="")
             return None
         return loaded.state.batch if loaded is not None else 0
-
-    def _census_of(self, file: DataFile, seen: Look | None) -> Census:
-        held = [] if seen is None else list(_held_in(seen, file.file_id))
-        held.sort(key=lambda item: location_parts(item.location)[1])
-        self.report.references += len(held)
-        return take_census(file, checks=True, held=held)
-
-    # --------------------------------------------------------------------------- elsewhere
-
-    def _directories(self, seen: Look) -> None:
-        """Data files of destinations: which batches count only the references say, but each is
-        whole up to where the next one would begin."""
-        for file in seen.replay.elsewhere.files.values():
-            name = f"{FOLDERS_NAME}/{file.folder}/{file.name}"
-            if not self._is_wanted(name):
-                continue
-            try:
-                found = read_data_file(file.home, file.name)
-                if found.store_id != seen.store_id:
-                    raise FormatError(f"it belongs to another store ({found.store_id})")
-                census = self._census_of(found, seen)
-            except FileNotFoundError:
-                continue
-            except (FormatError, OSError) as error:
-                self._add(Damage(name, 0, f"{error}. Restore the file from a copy"))
-                continue
-            self._count(name, census, 0)
-            for at, problem in census.problems:
-                self._add(Damage(name, at, f"{problem}. Restore the file from a copy"))
 
     def _bodies(self, bodies: Mapping[int, LargeBody]) -> None:
         """Read the files of large bodies."""
@@ -339,75 +316,64 @@ class _Pass:
             except OSError as error:
                 problem = f"it cannot be read: {error}"
             who = ", ".join(map(str, sequences))
-            text = f"the body of message {who}: {problem}. Restore the file from a copy"
-            self._add(Damage(f"{self._large.name}/{file_name_of(body.id)}", 0, text))
+            text = f"the body of message {who}: {problem}"
+            self._add(f"{self._large.name}/{file_name_of(body.id)}", 0, text)
         self._progress("reading large bodies", len(holders), len(holders))
 
     def _compare(self, seen: Look) -> None:
         """The checkpoint says what a rebuild from the data files would say."""
         if self.report.damages:
             return  # a rebuild would miss what is damaged
-        with look(self._directory, rebuilt=True) as other:
-            if other.replay.index.batch != seen.replay.index.batch:
-                self.report.notes.append(
-                    "the journal was written meanwhile: its metadata was read, but not compared "
-                    "with a rebuild from the data files (stop the gateway for that)"
-                )
-                return
-            for number, text in enumerate(differences(seen, other)):
-                if number == _DIFFERENCES_MAX:
-                    self.report.notes.append("there are more differences in the metadata")
-                    break
-                self.report.damages.append(Damage(self.metadata_name, 0, text))
+        try:
+            other = look(self._directory, rebuilt=True)
+        except StoreIOError:  # files are put away faster than all of them can be read
+            other = None
+        if other is None or other.index.batch != seen.index.batch:
+            self.report.notes.append(
+                "the journal was written meanwhile: its metadata was read, but not compared "
+                "with a rebuild from the data files (stop the gateway for that)"
+            )
+            return
+        for number, text in enumerate(differences(seen.index, other.index)):
+            if number == _DIFFERENCES_MAX:
+                self.report.notes.append("there are more differences in the metadata")
+                break
+            self.report.damages.append(Damage(self.metadata_name, 0, text))
+
+    # --------------------------------------------------------------------------- names
+
+    def _is_wanted(self, name: str) -> bool:
+        return self._only is None or self._shown(name) in self._only
 
     def _shown(self, name: str) -> str:
         """What the file that the engine calls *name* is called on the disk."""
         return name if "/" in name else Path(self._storage.describe(name)).name
 
-    def _add(self, damage: Damage) -> None:
-        self.report.add(Damage(self._shown(damage.file), damage.offset, damage.problem))
-
-    def _add_error(self, error: CorruptRecordError) -> None:
-        place, _, offset = error.location.rpartition(" at offset ")
-        name = Path(place or error.location).name
-        self._add(Damage(name, int(offset) if offset.isdigit() else 0, error.problem))
-
-
-def _problems(file: DataFile, census: Census, newest: int) -> tuple[list[Damage], int]:
-    """What is wrong with a file, and how many bytes may be a batch under way."""
-    found = [Damage(file.name, at, problem) for at, problem in census.problems]
-    if file.mended_page:
-        text = "one of the two file headers is damaged; the next start writes it again"
-        found.append(Damage(file.name, 0, text))
-    is_last = census.first_batch >= newest or not census.batches
-    for gap, number, before in census.gaps:
-        if is_last and census.synced < number:
-            return found, max(gap.end, census.end) - gap.begin
-        what = "a batch is damaged that was on disk whole once: other files continue behind it"
-        if census.batches > before:
-            what = f"a batch is damaged, and {census.batches - before} whole ones come behind it"
-        found.append(Damage(file.name, gap.begin, f"{what}. Restore the file from a copy"))
-    return found, 0
+    def _add(self, name: str, offset: int, problem: str, *, advice: str = _RESTORE) -> None:
+        """Remember damage, unless that place is known already."""
+        damages, file = self.report.damages, self._shown(name)
+        if all((known.file, known.offset) != (file, offset) for known in damages):
+            text = f"{problem}. {advice}" if advice else problem
+            damages.append(Damage(file, offset, text))
 
 
-def _held_in(seen: Look, file_id: int) -> Iterator[Held]:
+def _held_in(index: Index, file_id: int) -> Iterator[Held]:
     """Everything in a file that something holds."""
-    index = seen.replay.index
     for list_id, pending in index.lists.items():
         for piece in pending.pieces_in(file_id):
             for sequence, place in piece:
                 yield Held(place, sequence, list_id)
-    log = index.log
-    for block in log.blocks():
-        if block.may_speak_of(file_id):
-            for number, place in enumerate(block.locations):
-                if place >> FILE_SHIFT == file_id and block.first + number > log.released:
-                    yield Held(place, block.sequences[number], 0)
+    for rows in index.log.rows_in(file_id):
+        for _, sequence, place in rows:
+            yield Held(place, sequence, 0)
 
 
-def differences(seen: Look, other: Look) -> Iterator[str]:
+def _offset(held: Held) -> int:
+    return location_parts(held.location)[1]
+
+
+def differences(index: Index, rebuilt: Index) -> Iterator[str]:
     """What the checkpoint says and a rebuild does not, and the other way round."""
-    index, rebuilt = seen.replay.index, other.replay.index
     for list_id in sorted({*index.lists, *rebuilt.lists}):
         one, two = index.lists.get(list_id), rebuilt.lists.get(list_id)
         here = {sequence for sequence, _ in one.entries()} if one is not None else set[int]()

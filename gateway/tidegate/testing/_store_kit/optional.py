@@ -1,0 +1,207 @@
+"""The acknowledged log and large bodies: of stores that offer them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.spi import (
+    Acknowledge,
+    AddMessage,
+    Discard,
+    DiscardReason,
+    Durability,
+    LargeBody,
+    Message,
+    RequestError,
+)
+from tidegate.testing._harness import scenario
+from tidegate.testing._store_kit.box import (
+    OTHER,
+    QUEUE,
+    StoreBox,
+    StoreFixtures,
+    add,
+    text,
+)
+
+
+class StoreLog(StoreFixtures):
+    """The acknowledged log and large bodies."""
+
+    @scenario
+    async def test_the_acknowledged_log_is_dense_and_in_order_of_acknowledgement(
+        self, box: StoreBox, logged: None
+    ) -> None:
+        await box.open(QUEUE, OTHER, *[add(sequence, 1, 2) for sequence in range(1, 6)])
+        await box.write(Acknowledge(1, (4, 1)), Acknowledge(2, (1,)))
+        await box.write(Discard(1, (2,), DiscardReason.DROPPED), Acknowledge(1, (3,)))
+        assert await box.log() == [(1, 4), (2, 1), (3, 1), (4, 3)]
+        assert await box.log(after=2) == [(3, 1), (4, 3)]
+        assert await box.log(after=4) == []
+
+    @scenario
+    async def test_a_row_says_who_consumed_what_and_when(self, box: StoreBox, logged: None) -> None:
+        await box.open(QUEUE, add(1), add(2))
+        await box.write(Acknowledge(1, (2, 1), (100, 200), 300, "client", "subscription", "stomp"))
+        page = await box.acknowledged()
+        assert page.last == 2
+        assert [
+            (
+                row.message,
+                row.pending_list,
+                row.delivered_at,
+                row.acked_at,
+                row.client_id,
+                row.subscription,
+                row.protocol,
+            )
+            for row in page.rows
+        ] == [
+            (text(2), 1, 100, 300, "client", "subscription", "stomp"),
+            (text(1), 1, 200, 300, "client", "subscription", "stomp"),
+        ]
+
+    @scenario
+    async def test_the_acknowledged_log_is_read_in_pages(self, box: StoreBox, logged: None) -> None:
+        await box.open(QUEUE, *[add(number, body=bytes(100)) for number in range(1, 11)])
+        await box.write(Acknowledge(1, tuple(range(1, 11))))
+        page = await box.acknowledged(0, 4)
+        assert [row.ack_sequence for row in page.rows] == [1, 2, 3, 4]
+        assert page.last == 10
+        page = await box.acknowledged(8, 4)
+        assert [row.ack_sequence for row in page.rows] == [9, 10]
+        assert len((await box.acknowledged(0, 10, 350)).rows) in range(1, 4)
+        assert len((await box.acknowledged(0, 10, 1)).rows) == 1
+
+    @scenario
+    async def test_the_acknowledged_log_continues_over_restarts(
+        self, box: StoreBox, logged: None, durable: None
+    ) -> None:
+        await box.open(QUEUE)
+        for round_ in range(1, 5):
+            await box.write(*[add(10 * round_ + step) for step in range(3)])
+            await box.write(Acknowledge(1, tuple(10 * round_ + step for step in (2, 0, 1))))
+            await box.restart()
+        assert await box.log() == list(
+            enumerate([10 * round_ + step for round_ in range(1, 5) for step in (2, 0, 1)], 1)
+        )
+        page = await box.acknowledged(11, 1)
+        assert page.rows[0].message == text(41)
+
+    @scenario
+    async def test_rows_are_kept_until_they_are_released(
+        self, box: StoreBox, logged: None, durable: None
+    ) -> None:
+        await box.open(QUEUE, *[add(sequence) for sequence in range(1, 7)])
+        await box.write(Acknowledge(1, (1, 2, 3, 4)))
+        await box.rows.release_acknowledged(2)
+        await box.rows.release_acknowledged(2)
+        await box.rows.release_acknowledged(1)
+        for _ in range(2):
+            assert await box.log(after=2) == [(3, 3), (4, 4)]
+            with pytest.raises(RequestError):
+                await box.acknowledged(1, 10)
+            await box.write()  # what makes the release durable, at the latest
+            await box.restart()
+        await box.rows.release_acknowledged(4)
+        await box.write(Acknowledge(1, (5,)))
+        assert await box.log(after=4) == [(5, 5)]
+        await box.restart()
+        assert await box.log(after=4) == [(5, 5)]
+        assert await box.sequences() == [6]
+
+    @scenario
+    async def test_rows_are_readable_once_a_synced_batch_followed(
+        self, box: StoreBox, logged: None
+    ) -> None:
+        await box.open(QUEUE, add(1), add(2))
+        await box.write(Acknowledge(1, (1,)), durability=Durability.WRITTEN)
+        await box.write(Acknowledge(1, (2,)), durability=Durability.SYNCED)
+        page = await box.acknowledged()
+        assert ([row.sequence for row in page.rows], page.last) == ([1, 2], 2)
+
+    @scenario
+    async def test_without_a_sink_nothing_is_logged(self, box: StoreBox, logged: None) -> None:
+        await box.open(QUEUE, add(1), keep_acknowledged=False)
+        await box.write(Acknowledge(1, (1,)))
+        assert await box.log() == []
+        assert box.rows.log_statistics().held_bytes == 0
+
+    @scenario
+    async def test_statistics_follow_what_is_held(self, box: StoreBox, logged: None) -> None:
+        await box.open(QUEUE, OTHER, *[add(number, 1, 2, body=bytes(50)) for number in range(1, 5)])
+        found = box.store.statistics()
+        assert (found.pending_messages, found.writable) == (4, True)
+        before = box.rows.log_statistics()
+        assert (before.held_bytes, before.oldest_at) == (0, 0)
+        assert before.first == before.last + 1
+        await box.write(Acknowledge(1, (1, 2), acked_at=70), Acknowledge(2, (1,), acked_at=80))
+        assert box.store.statistics().pending_messages == 3
+        held = box.rows.log_statistics()
+        assert (held.first, held.last) == (1, 3)
+        assert held.held_bytes >= 50
+        assert held.oldest_at == 70
+        await box.rows.release_acknowledged(3)
+        after = box.rows.log_statistics()
+        assert (after.first, after.last) == (4, 3)
+        assert (after.held_bytes, after.oldest_at) == (0, 0)
+        assert box.store.statistics().disk_bytes >= 0
+
+    @scenario
+    async def test_large_bodies_live_as_long_as_their_messages(self, box: StoreBox) -> None:
+        """Nothing to see for a store that offers none."""
+        await box.open(QUEUE, OTHER)
+        if box.store.capabilities.large_bodies is None:
+            return
+        body, content = await _uploaded(box)
+        message = Message("queue://orders", b"", (("a", "b"),), large=body)
+        await box.write(AddMessage(1, message, (1, 2)), add(2))
+        given_up = box.bodies.create(len(content))
+        await given_up.write(content[:10])
+        given_up.abandon()
+        await box.write(Acknowledge(1, (1,)))
+        await box.restart()
+        (stored,) = await box.page(2)
+        assert stored.message == message
+        assert stored.message.large is not None
+        reader = box.bodies.open(stored.message.large)
+        await box.write(Acknowledge(2, (1,)))  # the reader keeps the bytes
+        pieces: list[bytes] = []
+        while piece := await reader.read(1000):
+            pieces.append(piece)
+        assert max(map(len, pieces)) <= 1000
+        assert b"".join(pieces) == content
+        reader.close()
+        assert await box.sequences() == [2]
+
+    @scenario
+    async def test_a_large_body_may_end_wherever_it_does(self, box: StoreBox) -> None:
+        """Nothing to see for a store that offers none."""
+        await box.open(QUEUE)
+        if box.store.capabilities.large_bodies is None:
+            return
+        sized, content = await _uploaded(box)
+        body, _ = await _uploaded(box, sized=False)
+        assert (body.size, body.checksum) == (len(content), sized.checksum)
+        await box.write(AddMessage(1, Message("queue://orders", b"", large=body), (1,)))
+        given_up = box.bodies.create(None)
+        await given_up.write(content)
+        given_up.abandon()
+        await box.restart()
+        (stored,) = await box.page()
+        found = stored.message.large
+        assert found is not None
+        assert found == body
+        reader = box.bodies.open(found)
+        assert await reader.read(len(content)) + await reader.read(1) == content
+        reader.close()
+
+
+async def _uploaded(box: StoreBox, *, sized: bool = True) -> tuple[LargeBody, bytes]:
+    """A body just large enough, written in two pieces, and its bytes."""
+    content = bytes(range(256)) * (box.bodies.size_min // 256 + 2)
+    writer = box.bodies.create(len(content) if sized else None)
+    middle = len(content) // 2
+    await writer.write(content[:middle])
+    await writer.write(content[middle:])
+    return await writer.finish(), content

@@ -1,0 +1,160 @@
+"""Batches are whole and in order, whatever happens beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from tidegate.spi import (
+    Acknowledge,
+    Discard,
+    DiscardReason,
+    MessageStoreFactory,
+    Move,
+    RecordDelivery,
+    StoreCapabilities,
+)
+from tidegate.testing._harness import scenario
+from tidegate.testing._store_kit.box import (
+    OTHER,
+    QUEUE,
+    StoreBox,
+    StoreFixtures,
+    add,
+    text,
+)
+from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS, StoreMachine
+
+
+class StoreOrder(StoreFixtures):
+    """Atomicity and order, alone and beside readers, and the comparison with the reference."""
+
+    @pytest.fixture
+    def machine_settings(self) -> hypothesis.settings:
+        """How long the model-based test runs."""
+        return STORE_MACHINE_SETTINGS
+
+    @scenario
+    async def test_operations_of_one_batch_see_those_before_them(self, box: StoreBox) -> None:
+        await box.open()
+        await box.write(
+            QUEUE,
+            OTHER,
+            add(1),
+            add(2),
+            RecordDelivery(1, (2,), (1,)),
+            Acknowledge(1, (1,)),
+            Move(1, 2, 2, 3, text(3)),
+            Discard(2, (3,), DiscardReason.PURGED),
+            add(4),
+        )
+        assert await box.sequences(1) == [4]
+        assert await box.sequences(2) == []
+
+    @scenario
+    async def test_thousands_of_messages_keep_their_order_over_a_restart(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, OTHER)
+        left: list[int] = []
+        for first in range(1, 3001, 100):
+            numbers = range(first, first + 100)
+            await box.write(*[add(number, 1, 2, body=bytes(number)) for number in numbers])
+            await box.write(Acknowledge(1, tuple(number for number in numbers if number % 7)))
+            left += [number for number in numbers if number % 7 == 0]
+        await box.restart()
+        assert await box.sequences(1) == left
+        assert await box.sequences(2) == list(range(1, 3001))
+        page = await box.page(2, 2000, 500)
+        assert [len(stored.message.body) for stored in page] == list(range(2001, 2501))
+
+    @scenario
+    async def test_pages_read_beside_writes_have_no_gaps(self, box: StoreBox) -> None:
+        await box.open(QUEUE)
+        is_written = False
+
+        async def write() -> None:
+            nonlocal is_written
+            for first in range(1, 501, 10):
+                await box.write(*[add(number) for number in range(first, first + 10)])
+            is_written = True
+
+        async def read() -> None:
+            seen = 0
+            while not is_written:
+                page = await box.page(1)
+                assert [stored.sequence for stored in page] == list(range(1, len(page) + 1))
+                assert len(page) >= seen
+                seen = len(page)
+                # A loop that only ever polls would starve the store's threads of the interpreter.
+                await asyncio.sleep(0.001)
+
+        await asyncio.gather(write(), read())
+        assert await box.sequences() == list(range(1, 501))
+
+    @scenario
+    async def test_a_batch_is_seen_whole_or_not_at_all(self, box: StoreBox) -> None:
+        """Whoever sees its first message must find its last one."""
+        await box.open(QUEUE, OTHER)
+        is_written = False
+
+        async def write() -> None:
+            nonlocal is_written
+            for first in range(1, 401, 4):
+                await box.write(
+                    *[add(number) for number in range(first, first + 3)], add(first + 3, 2)
+                )
+            is_written = True
+
+        async def read() -> None:
+            while not is_written:
+                seen = await box.sequences(1)
+                assert len(await box.sequences(2)) >= -(-len(seen) // 3)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(write(), read())
+
+    @scenario
+    async def test_a_cancelled_write_leaves_all_of_its_batch_or_nothing(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE)
+        expected: list[int] = []
+        for first in range(1, 201, 10):
+            numbers = list(range(first, first + 5))
+            task = asyncio.create_task(box.write(*[add(number) for number in numbers]))
+            for _ in range(first % 3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await box.write(add(first + 5))
+            page = await box.page(1, first - 1, 10)
+            found = [stored.sequence for stored in page]
+            assert found in ([first + 5], [*numbers, first + 5])
+            expected += found
+        await box.restart()
+        assert await box.sequences() == expected
+
+    @pytest.mark.hypothesis
+    def test_any_sequence_of_operations_gives_what_the_reference_gives(
+        self,
+        store_factory: MessageStoreFactory,
+        store_options: object,
+        tmp_path: Path,
+        capabilities: StoreCapabilities,
+        machine_settings: hypothesis.settings,
+    ) -> None:
+        made: list[Path] = []
+
+        def machine() -> StoreMachine:
+            directory = tmp_path / str(len(made))
+            directory.mkdir()
+            made.append(directory)
+            return StoreMachine(store_factory, store_options, directory, capabilities)
+
+        run_state_machine_as_test(machine, settings=machine_settings)  # type: ignore[no-untyped-call]
+        assert len(made) > 1

@@ -1,0 +1,218 @@
+"""What a store holds comes back: when it is opened again, and in another store."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddMessage,
+    ClearRetained,
+    ConfigError,
+    Durability,
+    InflightDirection,
+    InflightRecord,
+    InflightState,
+    Message,
+    PendingCount,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecoveredDestination,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    Session,
+    SetRetained,
+    StoreContext,
+    Subscription,
+)
+from tidegate.testing._harness import scenario
+from tidegate.testing._portable_contents import contents, everything
+from tidegate.testing._store_kit.box import (
+    OTHER,
+    QUEUE,
+    StoreBox,
+    StoreFixtures,
+    add,
+    text,
+)
+from tidegate.testing._store_machine import by_key
+from tidegate.testing.memory_store import MemoryStore
+
+
+class StoreRecovery(StoreFixtures):
+    """Destinations, subscriptions, sessions, retained messages, numbers; export and import."""
+
+    @scenario
+    async def test_destinations_and_their_counts_come_back(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, OTHER, AddDestination("topic://news", 0))
+        await box.write(add(1, 1, 2), add(2, 1), RemoveDestination("queue://returns", 2))
+        await box.restart()
+        assert sorted(box.state.destinations, key=lambda known: known.destination) == [
+            RecoveredDestination("queue://orders", 1),
+            RecoveredDestination("topic://news", 0),
+        ]
+        assert by_key(box.state)["pending"] == {1: PendingCount(2, 18)}
+        assert await box.sequences(2) == []
+
+    @scenario
+    async def test_the_highest_numbers_are_never_forgotten(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, AddDestination("queue://gone", 8), add(1), add(900, 8))
+        await box.write(Acknowledge(1, (1,)), RemoveDestination("queue://gone", 8))
+        for _ in range(3):
+            await box.restart(keep_acknowledged=False)
+            assert (box.state.last_sequence, box.state.last_pending_list) == (900, 8)
+
+    @scenario
+    async def test_durable_subscriptions_come_back_with_their_messages(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        kept = Subscription(
+            1, "client", "name", "topic://a.>", durable=True, qos=1, no_local=True,
+            protocol="mqtt", share_group="group", options={"k": "v"},
+        )  # fmt: skip
+        replaced = Subscription(2, "client", "other", "topic://b", durable=True)
+        removed = Subscription(3, "client", "third", "topic://c", durable=True)
+        await box.open(PutSubscription(kept), PutSubscription(replaced), PutSubscription(removed))
+        await box.write(add(1, 1, 2, 3))
+        newer = Subscription(2, "client", "other", "topic://b", durable=True, qos=0)
+        await box.write(PutSubscription(newer), RemoveSubscription(3))
+        await box.restart()
+        assert by_key(box.state)["subscriptions"] == {1: kept, 2: newer}
+        assert [await box.sequences(number) for number in (1, 2, 3)] == [[1], [1], []]
+
+    @scenario
+    async def test_subscriptions_that_are_not_durable_end_with_the_gateway(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(
+            QUEUE, PutSubscription(Subscription(5, "client", "s", "topic://a", durable=False))
+        )
+        await box.write(add(1, 1, 5), add(2, 5))
+        assert await box.sequences(5) == [1, 2]
+        await box.restart()
+        assert list(box.state.subscriptions) == []
+        assert by_key(box.state)["pending"] == {1: PendingCount(1, 9)}
+        assert await box.sequences(5) == []
+        assert box.store.statistics().pending_messages == 1
+        await box.restart()
+        assert box.state.last_pending_list == 5
+
+    @scenario
+    async def test_the_last_retained_message_of_a_destination_comes_back(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        def message(name: str, body: bytes) -> Message:
+            return Message(f"topic://{name}", body, (("h", "v"),), retain=True)
+
+        await box.open(SetRetained(message("a", b"1")), SetRetained(message("b", b"2")))
+        await box.write(SetRetained(message("a", b"3")), ClearRetained("topic://b"))
+        await box.write(ClearRetained("topic://never"), SetRetained(message("c", bytes(100_000))))
+        await box.restart()
+        assert by_key(box.state)["retained"] == {
+            "topic://a": message("a", b"3"),
+            "topic://c": message("c", bytes(100_000)),
+        }
+
+    @scenario
+    async def test_sessions_and_packet_ids_come_back(self, box: StoreBox, durable: None) -> None:
+        def packet(
+            client_id: str, direction: InflightDirection, packet_id: int, state: InflightState
+        ) -> InflightRecord:
+            return InflightRecord(client_id, direction, packet_id, state, "filter", 12)
+
+        incoming, outgoing = InflightDirection.IN, InflightDirection.OUT
+        await box.open(
+            PutSession(Session("a", 60)),
+            PutSession(Session("b", 0xFFFF_FFFF)),
+            PutInflight(packet("a", incoming, 1, InflightState.RECEIVED)),
+            PutInflight(packet("a", outgoing, 1, InflightState.PUBLISHED)),
+            PutInflight(packet("a", outgoing, 2, InflightState.PUBLISHED)),
+            PutInflight(packet("b", outgoing, 1, InflightState.PUBLISHED)),
+        )
+        newer = Session("a", 120, 1_700_000_000_000_000, {"version": "5"})
+        await box.write(
+            PutSession(newer),
+            RemoveSession("b"),
+            PutInflight(packet("a", outgoing, 1, InflightState.RELEASED)),
+            RemoveInflight("a", outgoing, 2),
+            RemoveInflight("a", outgoing, 3),
+        )
+        await box.restart()
+        found = by_key(box.state)
+        assert found["sessions"] == {"a": newer}
+        assert found["inflight"] == {
+            ("a", incoming, 1): packet("a", incoming, 1, InflightState.RECEIVED),
+            ("a", outgoing, 1): packet("a", outgoing, 1, InflightState.RELEASED),
+        }
+
+    @scenario
+    async def test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        record = InflightRecord("a", InflightDirection.IN, 1, InflightState.RECEIVED)
+        await box.open(PutSession(Session("a", 60)), PutInflight(record))
+        await box.write(RemoveSession("a"), PutSession(Session("a", 90)))
+        await box.restart()
+        assert list(box.state.inflight) == []
+        assert list(box.state.sessions) == [Session("a", 90)]
+
+    @scenario
+    async def test_a_batch_that_was_only_written_survives_a_clean_restart(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        await box.open(QUEUE, add(1), add(2))
+        await box.write(Acknowledge(1, (1,)), durability=Durability.WRITTEN)
+        assert await box.sequences() == [2]
+        await box.restart()
+        assert await box.sequences() == [2]
+
+    @scenario
+    async def test_everything_comes_through_the_portable_format(
+        self, box: StoreBox, durable: None, logged: None
+    ) -> None:
+        from tidegate.portable import carry_in, carry_out
+
+        first, second = box.other("first"), box.other("second")
+        await first.open(*everything())
+        await first.restart()
+        held = await contents(first.store, first.state)
+        out, back = box.directory / "exported", box.directory / "back"
+        await carry_out(first.store, first.state, out)
+        reference = MemoryStore(StoreContext(box.directory, "reference", keep_acknowledged=True))
+        await carry_in(reference, await reference.open(), out)
+        await reference.close()
+        state = await reference.open()
+        assert await contents(reference, state) == held
+        await carry_out(reference, state, back)
+        await second.open()
+        await carry_in(second.store, second.state, back)
+        await second.restart()
+        assert await contents(second.store, second.state) == held
+        assert second.state.store_id != first.state.store_id
+        await second.write(AddMessage(second.state.last_sequence + 1, text(1), (1,)))
+
+    @scenario
+    async def test_an_import_into_a_store_that_holds_something_changes_nothing(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        from tidegate.portable import carry_in, carry_out
+
+        empty = MemoryStore(StoreContext(box.directory, "reference", keep_acknowledged=True))
+        out = box.directory / "exported"
+        await carry_out(empty, await empty.open(), out)
+        used = box.other("used")
+        await used.open(QUEUE, add(1), Acknowledge(1, (1,)))
+        if used.store.capabilities.acknowledged_log is not None:
+            await used.rows.release_acknowledged(1)
+        await used.restart()
+        with pytest.raises(ConfigError):
+            await carry_in(used.store, used.state, out)
+        assert await used.sequences() == []

@@ -1,0 +1,466 @@
+"""What a journal store is made of, and its life: opened once, closed once.
+
+:class:`tidegate_store_journal.store.JournalStore` is the contract on top of it. The work is in the
+folders: ``start`` reads what is there, ``write`` appends, ``index`` knows what is pending where,
+``checkpoint`` saves it, ``space`` gives room back, ``bodies`` has directories of destinations and large
+bodies, all over the files of ``log``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Final
+
+from tidegate.spi import (
+    ClearRetained,
+    CorruptRecordError,
+    Operation,
+    RecoveredState,
+    RemoveSubscription,
+    StoreClosedError,
+    StoreContext,
+    StoreError,
+    StoreFullError,
+    StoreIOError,
+    format_size,
+)
+from tidegate_store_journal import assembly as _assembly
+from tidegate_store_journal.bodies.folders import FOLDERS_NAME
+from tidegate_store_journal.bodies.large import LARGE_THREADS, READING_THREADS, LargeFiles
+from tidegate_store_journal.bodies.series import Series, item_of
+from tidegate_store_journal.checkpoint.bindings import Bindings
+from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
+from tidegate_store_journal.checkpoint.marker import seal_marker
+from tidegate_store_journal.index.effects import AddReference
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.reader import Reader
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
+from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
+from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.options import JournalOptions, check
+from tidegate_store_journal.space.compact import Compactor
+from tidegate_store_journal.space.maintenance import Maintenance, RoomWatch
+from tidegate_store_journal.space.reclaim import Reclaim
+from tidegate_store_journal.space.tidy import Tidy
+from tidegate_store_journal.start.losses import Losses, Lost, check_messages, lost_in_power_cut
+from tidegate_store_journal.start.opening import recovered_state, usable_pool, usable_spares
+from tidegate_store_journal.start.recovery import ADVICE, Recovered, recover
+from tidegate_store_journal.write.append import Appender, Tail
+from tidegate_store_journal.write.buffer import TimedBuffer
+from tidegate_store_journal.write.encode import encode_batch
+from tidegate_store_journal.write.journaltypes import make_writer
+from tidegate_store_journal.write.writer import BatchWriter
+
+logger = logging.getLogger("tidegate.store.journal")
+
+#: Threads that read pages: reads are short; two keep one slow read from blocking all lists.
+_READER_THREADS: Final = 2
+#: Between two parts of what a dropped list held.
+_DROP_PAUSE_SECONDS: Final = 0.001
+#: Threads that prepare files and write checkpoints: one must not wait for the other.
+_WORKER_THREADS: Final = 2
+
+
+class Engine:
+    """See the module. All methods are for the event loop."""
+
+    def __init__(
+        self,
+        context: StoreContext,
+        options: JournalOptions,
+        storage: Storage | None = None,
+        large_storage: Storage | None = None,
+        *,
+        ignored: Sequence[str] = (),
+    ) -> None:
+        """*storage* replaces the directory that the options name (tests, fault injection), and
+        *large_storage* the one of large bodies; a journal that is not on disk has none of those.
+        *ignored* are options that have no effect without files, for the warning at the start.
+
+        Raises: ConfigError.
+        """
+        check(options, persistent=context.persistent)
+        self._context = context
+        self._options = options
+        self._warning = ""  # for the operator, at the start
+        if storage is None:
+            storage = _assembly.make_storage(context, options)
+            if large_storage is None:
+                large_storage = _assembly.large_storage_of(context, options)
+            if not context.persistent:
+                self._warning = (
+                    "persistent=false: nothing survives the end of this gateway memory_limit="
+                    + format_size(options.memory_limit)
+                )
+                if ignored:
+                    self._warning += f" options_without_effect={','.join(ignored)}"
+        self._storage = storage
+        self._large = _assembly.make_large(options, large_storage)
+        self._metadata = _assembly.make_metadata(options, storage)
+        self._policy = _assembly.recovery_policy(options)
+        self._synced_for = _assembly.synced_for(options)
+        self._buffer: TimedBuffer | None = None
+        self._bindings: Bindings | None = None
+        self._resources = AsyncExitStack()
+        self._is_open = False
+        self._is_opened_once = False
+        self._is_clean = False
+
+    async def open(self) -> RecoveredState:
+        """See MessageStore."""
+        if self._is_opened_once:
+            raise StoreClosedError("a journal store is opened only once; make a new one")
+        self._is_opened_once = True
+        self._loop = asyncio.get_running_loop()
+        self._readers = ThreadPoolExecutor(_READER_THREADS, "tidegate-journal-reader")
+        self._workers = ThreadPoolExecutor(_WORKER_THREADS, "tidegate-journal-worker")
+        self._resources.callback(self._readers.shutdown)
+        self._resources.callback(self._workers.shutdown)
+        try:
+            return await self._open()
+        except (OSError, StoreFullError) as error:
+            await self._give_up_opening()
+            where = self._storage.describe("")
+            raise StoreIOError(f"cannot open the journal in {where}: {error}") from error
+        except BaseException:
+            await self._give_up_opening()
+            raise
+
+    async def _give_up_opening(self) -> None:
+        # A close that comes nevertheless would wait for a writer that is gone.
+        self._is_open = False
+        await self._resources.aclose()
+
+    async def close(self) -> None:
+        """See MessageStore."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._buffer is not None:
+            await self._buffer.close()
+        await self._series.until_idle()
+        await self._maintenance.close()
+        await self._appender.until_landed()
+        if self._appender.failure is None:
+            try:
+                await self._checkpointer.run(cleanup=True, clean=True)
+                self._is_clean = True
+            except (OSError, StoreError) as error:
+                logger.warning("the last checkpoint failed; the next start replays error=%s", error)
+        logger.info("closed; in the metadata store so far: %s", self._metadata.counters)
+        await self._resources.aclose()
+
+    async def _open(self) -> RecoveredState:
+        loop, context, options = self._loop, self._context, self._options
+        await loop.run_in_executor(self._workers, _assembly.claim, context, options, self._storage)
+        self._resources.callback(self._storage.unlock)
+        self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
+        self._resources.callback(self._metadata.close)
+        found = await loop.run_in_executor(
+            self._workers,
+            lambda: recover(
+                self._storage,
+                self._metadata,
+                keep_acknowledged=context.keep_acknowledged,
+                progress=self._progress,
+                policy=self._policy,
+            ),
+        )
+        self._index: Index = found.index
+        if self._large is not None:
+            orphans = _assembly.keeps_orphans(options, found)
+            found.notes += await self._open_large(self._large, keeps_orphans=orphans)
+        # In memory there is nobody else to leave room for; its limit is hard enough.
+        free_limit = options.disk_free_limit if self._storage.durable else 0
+        room = RoomWatch(self._storage, self._workers, free_limit)
+        await self._open_files(found, room, free_limit)
+        await self._compose(found, room)
+        self._is_open = True
+        if self._warning:
+            logger.warning(self._warning)
+        await self._drop_losses(found)
+        await self._remove_temporary_subscriptions()
+        await room.look()
+        if not room.is_short:
+            await self._maintenance.make_reserve()
+        self._index.log.pins -= 1
+        await self._checkpointer.rows.page_out()
+        self._maintenance.start()
+        self._files.reclaimer = self._reclaim
+        return recovered_state(found)
+
+    async def _open_files(self, found: Recovered, room: RoomWatch, free_limit: int) -> None:
+        options = self._options
+        files = self._files = DataFiles(
+            self._storage,
+            self._workers,
+            _assembly.file_policy(options, free_limit),
+            store_id=found.store_id,
+        )
+        spares = usable_spares(self._storage, found.spares, options.file_length)
+        in_use = len(found.files) + len(spares)
+        pool = await self._loop.run_in_executor(
+            self._workers, usable_pool, self._storage, found.pool, options, in_use
+        )
+        files.adopt(found.files, spares, pool, found.next_file_id)
+        self._resources.push_async_callback(files.close)
+        files.on_full = room.hurry
+        self._reader = Reader(files, self._readers)
+        if not self._context.keep_acknowledged:
+            self._index.release(self._index.log.last)
+
+    async def _compose(self, found: Recovered, room: RoomWatch) -> None:
+        """Put the parts together and begin."""
+        options, index, files = self._options, self._index, self._files
+        policy = self._policy
+        tail = Tail(found.tail_file, found.tail_offset)
+        bindings = await self._open_bindings(found) if self._storage.durable else None
+        self._appender = Appender(
+            index, files, self._start_writer(), room, tail, bindings, self._workers
+        )
+        series = self._series = self._make_series(found, room)
+        files.elsewhere = series
+        self._losses = Losses(
+            index,
+            self._reader,
+            found.report,
+            lambda operations: self._write(operations, synced=True),
+            self._workers,
+            quarantines=policy.quarantines,
+            ignores_missing=policy.ignores_missing,
+            keep=self._keep_damaged,
+        )
+        self._checkpointer = Checkpointer(
+            self._storage,
+            self._metadata,
+            index,
+            files,
+            tail,
+            self._workers,
+            store_id=found.store_id,
+            sync=self._sync_all,
+            bindings=bindings,
+            large=self._large,
+        )
+        self._make_maintenance(room)
+        if policy.checks_files:
+            found.lost.append(await self._check_directories())
+        if tail.file is None:
+            await files.make_ready(grows=False, waits=False)
+            tail.file = await files.take(DATA_OFFSET, grows=False)
+            files.begun()
+            tail.offset = DATA_OFFSET
+            if index.batch:
+                # It goes on behind files that are missing: without a batch in this one, the next
+                # start would look for the last batch in a file that says nothing of it.
+                await self._append([ClearRetained("")], synced=True)
+        files.refill(half_used=False)
+        if not found.is_settled:
+            # From here on the checkpoint must not say *clean* any more (format document, section 7).
+            await self._checkpointer.run(force=True)
+        index.watch_growth(
+            options.max_checkpoint_message_add_size,
+            self._maintenance.want_checkpoint,
+            already=found.replayed if found.is_settled else 0,
+        )
+        index.large.watch_loose(self._maintenance.want_checkpoint)
+        index.on_dropped = self._give_up_dropped
+        if options.journal_buffer_timeout:
+            self._buffer = TimedBuffer(
+                self._write,
+                timeout_seconds=options.journal_buffer_timeout,
+                # What has gathered must not need a file of its own size.
+                bytes_max=min(options.journal_buffer_size, options.file_length // 4),
+            )
+
+    def _make_maintenance(self, room: RoomWatch) -> None:
+        """What gives room back."""
+        options, checkpointer = self._options, self._checkpointer
+        self._compactor = Compactor(
+            self._index,
+            self._files,
+            self._reader,
+            self._appender,
+            checkpointer.rows,
+            self._place_copies,
+        )
+        self._reclaim = Reclaim(
+            self._index,
+            self._files,
+            self._appender,
+            checkpointer,
+            self._compactor,
+            min_files=options.journal_compact_min_files,
+            percentage=options.journal_compact_percentage,
+            wake=room.event.set,
+        )
+        # Either option at 0 turns all of it off, as for the journal's own files.
+        is_on = bool(options.journal_compact_min_files)
+        self._tidy = Tidy(
+            self._series,
+            self._index,
+            checkpointer,
+            self._compactor,
+            percentage=options.journal_compact_percentage if is_on else 0,
+        )
+        self._maintenance = Maintenance(
+            options, room, checkpointer, self._reclaim, self._tidy, self._workers
+        )
+
+    async def _place_copies(
+        self, file: DataFile, messages: Sequence[tuple[int, bytes, int]]
+    ) -> dict[int, int]:
+        """See Compactor. Synced: the batch that refers to the copies takes the originals' place."""
+        items = [item_of(*message) for message in messages]
+        return await self._series.place("copies", {file.folder: items}, synced=True)
+
+    async def _drop_losses(self, found: Recovered) -> None:
+        """Everything that was found to be lost ends here, and is told."""
+        if found.unsynced:
+            found.lost.append(await lost_in_power_cut(self._index, self._reader, found.unsynced))
+        await self._losses.drop(found.lost)
+        if found.report.name or (found.rebuilt and self._options.ignore_missing_journalfiles):
+            await self._losses.adopt()
+        if found.report.name and not found.rebuilt:
+            await self._checkpointer.write_down_all_that_lives()
+        for note in found.notes:
+            logger.warning("recovery: %s", note)
+        found.report.log()
+        found.notes += found.report.notes
+        found.report.notes = []
+
+    async def _open_bindings(self, found: Recovered) -> Bindings:
+        bindings = self._bindings = Bindings(
+            self._storage, found.store_id, self._options.file_length, found.bindings
+        )
+        self._resources.callback(bindings.close)
+        try:
+            await self._loop.run_in_executor(self._workers, bindings.prepare)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            logger.warning("no room for the usual files of the bindings error=%s", error)
+        return bindings
+
+    def _give_up_dropped(self) -> None:
+        """A part of what dropped lists held, with pauses in which the loop does other things."""
+        if self._is_open and self._index.give_up_dropped():
+            self._loop.call_later(_DROP_PAUSE_SECONDS, self._give_up_dropped)
+
+    def _seal(self) -> None:
+        directory = self._storage.metadata_directory
+        if self._is_clean and directory is not None:
+            try:
+                seal_marker(self._storage, directory)
+            except OSError as error:
+                logger.warning("cannot seal the metadata store error=%s", error)
+
+    def _make_series(self, found: Recovered, room: RoomWatch) -> Series:
+        """The directories of destinations; without any this only passes everything on."""
+
+        async def require_room() -> None:
+            if room.is_short:
+                await room.require()
+
+        series = Series(
+            self._storage,
+            found.elsewhere,
+            self._files,
+            self._index,
+            _assembly.series_policy(self._options, self._storage),
+            store_id=found.store_id,
+            require_room=require_room,
+            checkpoint=lambda: self._checkpointer.run(cleanup=True),
+            report_full=room.report_full,
+            fail=self._appender.fail,
+        )
+        series.mark_unsynced({place >> FILE_SHIFT for _, place in found.unsynced})
+        return series
+
+    async def _check_directories(self) -> Lost:
+        """Raises: CorruptRecordError when something is damaged and the policy is *refuse*."""
+        lost, where = await check_messages(self._index, self._reader, self._series.staying())
+        if lost and not self._policy.quarantines:
+            raise CorruptRecordError(
+                f"damaged: {where}. Nothing was changed. {ADVICE}",
+                location=self._storage.describe(FOLDERS_NAME),
+            )
+        return lost
+
+    async def _sync_all(self) -> None:
+        """Bodies first: the journal must not be ahead of what it refers to."""
+        await self._series.sync()
+        await self._appender.sync()
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._context.progress, what, done, total)
+
+    async def _open_large(self, large: LargeFiles, *, keeps_orphans: bool) -> list[str]:
+        """Returns: what recovery has to tell. Raises: StoreLockedError, OSError."""
+        executor = ThreadPoolExecutor(LARGE_THREADS, "tidegate-journal-large")
+        self._resources.callback(executor.shutdown)
+        reading = ThreadPoolExecutor(READING_THREADS, "tidegate-journal-large-reader")
+        self._resources.callback(reading.shutdown)
+        await self._loop.run_in_executor(
+            executor, large.prepare, f"gateway={self._context.gateway_name}"
+        )
+        self._resources.callback(large.release)
+        notes = await self._loop.run_in_executor(
+            executor, lambda: large.recover(self._index.large, keeps_orphans=keeps_orphans)
+        )
+        large.start(executor, reading)
+        self._resources.callback(large.stop)
+        return notes
+
+    async def _keep_damaged(self, sequence: int) -> str:
+        """Keep what is left of a message whose record is damaged; see Losses. Raises: OSError."""
+        body = self._index.large.bodies.get(sequence)
+        if body is None or self._large is None:
+            return ""
+        return await self._large.keep_lost(body)
+
+    def _start_writer(self) -> BatchWriter:
+        self._writer = make_writer(
+            self._options, self._storage, self._loop, lambda error: self._appender.fail(error)
+        )
+        self._writer.start(self._index.batch)
+        self._resources.push_async_callback(self._writer.close)
+        return self._writer
+
+    async def _remove_temporary_subscriptions(self) -> None:
+        """A killed gateway could not remove those of its connections: they end here."""
+        gone: list[Operation] = [
+            RemoveSubscription(subscription.pending_list)
+            for subscription in self._index.subscriptions.values()
+            if not subscription.durable
+        ]
+        if gone:
+            await self._write(gone, synced=True)
+
+    # ------------------------------------------------------------------------------- writing
+
+    async def _write(self, operations: Sequence[Operation], synced: bool) -> None:
+        if operations:
+            if self._series.is_active:
+                await self._series.write(operations, lambda changed: self._append(changed, synced))
+            else:
+                await self._append(operations, synced)
+        elif synced:
+            await self._appender.sync()
+
+    async def _append(self, operations: Sequence[Operation | AddReference], synced: bool) -> None:
+        index = self._index
+        await self._appender.append(
+            lambda file_id, offset: encode_batch(operations, file_id, offset, index),
+            synced=synced,
+        )
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise StoreClosedError("the journal store is not open")

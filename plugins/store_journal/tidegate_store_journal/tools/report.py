@@ -1,0 +1,309 @@
+"""What is in a journal, and what keeps its data files: ``tidegate journal inspect`` and ``why``.
+
+Both report on one look (see ``lookon``): how things stood when they were called. They take no lock and
+write nothing. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from tidegate.spi import Progress, StoreIOError
+from tidegate_store_journal.checkpoint.metadata import (
+    MetadataCounters,
+    MetadataError,
+    read_counters,
+)
+from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.format import MASK_32, file_id_of
+from tidegate_store_journal.tools.census import take_census
+from tidegate_store_journal.tools.lookon import Look, look
+
+#: Sequences that a report names for each list; there can be millions.
+SEQUENCES_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a pending list is.
+
+    Attributes:
+        kind: ``queue``, ``durable subscription``, ``subscription``, ``prepared branch``,
+            ``unknown list`` (its destination is gone), or ``acknowledged`` (rows that a sink has
+            not released).
+        destination: as in ``queue://orders``; a subscription's filter. "" for the messages that a
+            branch sends; one with a destination locks messages of that list, which are counted for
+            the list as well.
+        client_id, subscription: of a subscription; of a branch, who prepared it and its id.
+        pending_list: its id; 0 for the acknowledged log.
+    """
+
+    kind: str
+    destination: str
+    client_id: str
+    subscription: str
+    pending_list: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder(Owner):
+    """A pending list (or the acknowledged log) that keeps messages in a data file.
+
+    Attributes:
+        messages: how many; live_bytes: bytes of their records (a message in several lists counts
+            in each).
+        sequences: the first SEQUENCES_MAX of them, in order; ack sequences for the log.
+    """
+
+    messages: int
+    live_bytes: int
+    sequences: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ListReport(Owner):
+    """A pending list.
+
+    Attributes:
+        messages, body_bytes: how much is pending; first_sequence: of the oldest, 0 when empty.
+        delivered: of them, how many were delivered before and not acknowledged.
+    """
+
+    messages: int = 0
+    body_bytes: int = 0
+    first_sequence: int = 0
+    delivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One data file.
+
+    Attributes:
+        state: ``current`` (new batches go there), ``used``, ``spare`` (ready for use) or ``free``
+            (dead, waits to be used again).
+        length: bytes; live_bytes: bytes of the records of messages that something refers to.
+        references: list entries and rows of the acknowledged log that do.
+        holders: who; only :func:`why` looks.
+    """
+
+    name: str
+    file_id: int
+    state: str
+    length: int
+    live_bytes: int
+    references: int
+    holders: Sequence[Holder] = ()
+
+    @property
+    def live_share(self) -> float:
+        """Part of the file that is alive, 0 to 1."""
+        return self.live_bytes / self.length if self.length else 0.0
+
+    @property
+    def live_percent(self) -> str:
+        """The same for a table."""
+        return f"{100 * self.live_share:.1f}"
+
+
+@dataclass(slots=True)
+class JournalReport:
+    """A journal.
+
+    Attributes:
+        store_id: identity of the contents; batch, last_sequence: the highest there are.
+        acknowledged_first, acknowledged_last: rows of the acknowledged log that are held.
+        files: in the journal's order; lists: by their id.
+        records: per file that holds batches, records by type; empty when they were not counted.
+        batches: per file, the numbers of its first and its last batch; likewise.
+        counters: what was ever written into the metadata store; None when it cannot be read.
+    """
+
+    directory: str
+    store_id: str
+    batch: int
+    last_sequence: int
+    acknowledged_first: int
+    acknowledged_last: int
+    sessions: int
+    retained: int
+    files: list[FileReport]
+    lists: list[ListReport]
+    records: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    batches: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    counters: MetadataCounters | None = None
+
+
+def report(directory: Path, progress: Progress, *, records: bool = True) -> JournalReport:
+    """Everything worth knowing. With *records* the files are read whole, to count what is in them.
+
+    Raises: StoreIOError when there is no journal, or when it changes too fast to be read;
+        CorruptRecordError.
+    """
+    seen = look(directory)
+    index = seen.index
+    result = JournalReport(
+        directory=str(directory),
+        store_id=seen.store_id,
+        batch=index.batch,
+        last_sequence=index.last_sequence,
+        acknowledged_first=index.log.released + 1,
+        acknowledged_last=index.log.last,
+        sessions=len(index.sessions),
+        retained=len(index.retained),
+        files=_files(seen),
+        lists=list(_lists(index)),
+    )
+    try:
+        result.counters = read_counters(directory)
+    except MetadataError:
+        pass  # `verify` says what is wrong with it; the rest is in the data files
+    if not records:
+        return result
+    used = seen.replay.files
+    for done, file in enumerate(used):
+        progress("counting records", done, len(used))
+        try:
+            census = take_census(file)
+        except FileNotFoundError:
+            continue  # put away by the gateway meanwhile
+        name = seen.shown(file.name)
+        result.records[name] = census.types
+        result.batches[name] = (census.first_batch, census.last_batch)
+    progress("counting records", len(used), len(used))
+    return result
+
+
+def inspect(directory: Path) -> list[FileReport]:
+    """All data files of the journal in *directory*, in the journal's order. Raises: as :func:`report`."""
+    return _files(look(directory))
+
+
+def why(directory: Path, name: str) -> FileReport:
+    """What keeps the data file called *name* (a path is fine: its last part counts).
+
+    Raises: as :func:`report`; StoreIOError also when there is no such file.
+    """
+    wanted = Path(name).name
+    seen = look(directory)
+    files = {file.name: file for file in _files(seen)}
+    found = files.get(wanted) or files.get(seen.shown(wanted))  # under whatever name it lies there
+    if found is None:
+        known = ", ".join(files) or "none"
+        raise StoreIOError(f"{directory} has no data file {wanted}; it has: {known}")
+    return replace(found, holders=list(_holders(seen.index, found.file_id)))
+
+
+def _files(seen: Look) -> list[FileReport]:
+    """All data files, without what keeps them."""
+    replay = seen.replay
+    reports: list[FileReport] = []
+    for file in (*replay.files, *replay.spares):
+        use = seen.index.files.get(file.file_id)
+        live, references = (use.live_bytes, use.references) if use else (0, 0)
+        state = "used" if file.first_batch else "spare"
+        if file is replay.tail:
+            state = "current"
+        name = seen.shown(file.name)
+        reports.append(FileReport(name, file.file_id, state, file.length, live, references))
+    for name, length in seen.free:
+        reports.append(FileReport(seen.shown(name), file_id_of(name), "free", length, 0, 0))
+    return reports
+
+
+_Who = tuple[str, str, str, str]  # the fields of an Owner but the last
+
+
+def _owners(index: Index) -> Callable[[int], _Who]:
+    """Says whose a list is."""
+    queues = {list_id: name for name, list_id in index.destinations.items()}
+
+    def owner_of(list_id: int) -> _Who:
+        subscription = index.subscriptions.get(list_id)
+        if subscription is not None:
+            kind = "durable subscription" if subscription.durable else "subscription"
+            return kind, subscription.filter, subscription.client_id, subscription.name
+        if list_id in queues:
+            return "queue", queues[list_id], "", ""
+        branch = index.branch_of_list(list_id)
+        if branch is not None:
+            # Nobody but its transaction manager or an operator can free its messages.
+            return "prepared branch", "", branch.client_id, str(branch.branch_id)
+        return "unknown list", "", "", ""
+
+    return owner_of
+
+
+def _lists(index: Index) -> Iterator[ListReport]:
+    owner_of = _owners(index)
+    queues = filter(None, index.destinations.values())
+    for list_id in sorted({*queues, *index.subscriptions, *index.lists}):
+        pending = index.lists.get(list_id)
+        if pending is None:
+            yield ListReport(*owner_of(list_id), list_id)
+            continue
+        page = pending.page(0, 1, 1)
+        first = page[0][0] if page else 0
+        counts = (len(pending), pending.body_bytes(), first, len(pending.deliveries))
+        yield ListReport(*owner_of(list_id), list_id, *counts)
+
+
+def _holders(index: Index, file_id: int) -> Iterator[Holder]:
+    owner_of = _owners(index)
+    for list_id, pending in sorted(index.lists.items()):
+        found = dict(sorted(entry for piece in pending.pieces_in(file_id) for entry in piece))
+        if not found:
+            continue
+        owner = owner_of(list_id)
+        yield _holder(owner, list_id, found)
+        # Prepared branches lock messages of the list, which nobody can consume meanwhile.
+        for branch in index.branches.values():
+            locked = {
+                number for i in branch.locked if i.pending_list == list_id for number in i.sequences
+            }
+            here = {sequence: place for sequence, place in found.items() if sequence in locked}
+            if here:
+                who = ("prepared branch", owner[1], branch.client_id, str(branch.branch_id))
+                yield _holder(who, list_id, here)
+    rows = {row: place for block in index.log.rows_in(file_id) for row, _, place in block}
+    if rows:
+        yield _holder(("acknowledged", "", "", ""), 0, rows)
+
+
+def _holder(owner: _Who, pending_list: int, found: Mapping[int, int]) -> Holder:
+    """*found*: places by sequence, in order."""
+    live_bytes = sum(place >> 32 & MASK_32 for place in found.values())
+    first = list(islice(found, SEQUENCES_MAX))
+    return Holder(*owner, pending_list, len(found), live_bytes, first)
+
+
+def describe(report: FileReport) -> str:
+    """*report* of :func:`why` for a person: one line for the file, one for each holder."""
+    head = f"{report.name}: {report.state}, {report.live_bytes} of {report.length} bytes live"
+    lines = [f"{head} ({report.live_percent} %)"]
+    for holder in report.holders:
+        sequences = ", ".join(map(str, holder.sequences))
+        more = ", …" if holder.messages > len(holder.sequences) else ""
+        if holder.kind == "acknowledged":
+            who = "acknowledged log: no sink has released rows"
+        else:
+            client = holder.client_id and f"client {holder.client_id}"
+            name = holder.subscription and f"name {holder.subscription}"
+            parts = (holder.kind, holder.destination, client, name)
+            who = f"{' '.join(filter(None, parts))} (list {holder.pending_list}): messages"
+        lines.append(f"  {who} {sequences}{more} ({holder.messages}, {holder.live_bytes} bytes)")
+    if not report.holders:
+        lines.append(f"  {_NOTHING[report.state]}")
+    return "\n".join(lines)
+
+
+_NOTHING: Final = {
+    "current": "nothing lives in it, but new batches go there",
+    "used": "nothing lives in it: the next cleanup puts it away",
+    "spare": "ready for the batches to come",
+    "free": "dead; it will be used again",
+}
