@@ -436,8 +436,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert found.last == self.released + len(found.rows)
 
     def teardown(self) -> None:
-        self._close()
-        self.runner.close()
+        try:
+            self._close()
+        finally:
+            self.runner.close()
 
     def _close(self) -> None:
         for store in (self.store, self.reference):
