@@ -23,7 +23,7 @@ import uvloop
 from crash_crew import Job, amount, job
 from journal_crash import EAGER as EAGER_OPTIONS
 from journal_crash import LARGE_NAME, Profile, fast_directory, problem_at, record
-from journal_kit import ANY_SIZE, ack, add, opened, pending, with_maps, with_ring
+from journal_kit import ANY_SIZE, ack, add, checkpoint, opened, pending, with_maps, with_ring
 from metadata_fates import Fate, fate_of
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
@@ -92,7 +92,7 @@ async def load(store: JournalStore, history: History, chance: random.Random) -> 
         if durability is Durability.SYNCED:
             history.confirmed = len(history.states) - 1
         if chance.random() < 0.1:
-            await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+            await checkpoint(store, cleanup=True)
             history.confirmed = len(history.states) - 1
 
 
