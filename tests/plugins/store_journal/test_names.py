@@ -74,12 +74,12 @@ def files_below(directory: Path) -> set[str]:
         (
             "amq",
             "activemq-data/test",
-            {"journal/data-1", "kr-store/data/data.mdb", "kr-store/state/bindings-1.free"},
+            {"journal/data-1", "kr-store/data/data.mdb", "kr-store/state/bindings-2.free"},
         ),
         (
             "artemis",
             "data",
-            {"journal/activemq-data-1.amq", "bindings/activemq-bindings-1.bindings.free"},
+            {"journal/activemq-data-1.amq", "bindings/activemq-bindings-2.bindings.free"},
         ),
         (
             "flatfile",
