@@ -20,7 +20,6 @@ from tidegate.spi import (
     Operation,
     PendingCursor,
     StoredMessage,
-    StoreError,
     Subscription,
 )
 
@@ -348,21 +347,20 @@ class PendingList:
                 self._around.count_dropped(self, len(dropped))
             self._offered(messages)
             return
-        consumers = self.consumers
-        if len(consumers) > 1:  # a shared subscription: each turn another member
-            first = self._next_consumer % len(consumers)
-            self._next_consumer = first + 1
-            consumers = consumers[first:]
-        for consumer in consumers[:1]:
-            room = len(messages) if consumer.client.is_writable else 0
-            if room and consumer.acknowledges_all:
-                room = max(0, min(room, consumer.room()))
-                consumer.hold(messages[:room], self._around.nowhere, self._around.now())
-            if room:
-                self._around.sent += room
-                consumer.client.deliver(consumer, messages[:room])
-            if room < len(messages):
-                self._around.count_dropped(self, len(messages) - room)
+        if not self.consumers:
+            return
+        # Of a shared subscription, each turn another member.
+        consumer = self.consumers[self._next_consumer % len(self.consumers)]
+        self._next_consumer += 1
+        room = len(messages) if consumer.client.is_writable else 0
+        if room and consumer.acknowledges_all:
+            room = max(0, min(room, consumer.room()))
+            consumer.hold(messages[:room], self._around.nowhere, self._around.now())
+        if room:
+            self._around.sent += room
+            consumer.client.deliver(consumer, messages[:room])
+        if room < len(messages):
+            self._around.count_dropped(self, len(messages) - room)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Messages that were out return to their place."""
@@ -387,7 +385,10 @@ class PendingList:
         finally:
             self._dispatching = False
         if self in self._around.full_lists and not self.cursor.is_full:
-            self._unblock()
+            self._around.full_lists.discard(self)
+            blocked, self.blocked = self.blocked, set()
+            for connection in blocked:
+                connection.unthrottle(self)
         if self.limit is not None:
             self.limit.update()
         if self.retained is not None:
@@ -447,14 +448,9 @@ class PendingList:
 
     def _index_with_room(self) -> int:
         """The consumer whose turn it is, or the next one that has room; -1 when none has."""
-        consumers = self.consumers
-        count = len(consumers)
-        start = self._next_consumer
-        for step in range(count):
-            index = (start + step) % count
-            if consumers[index].room() > 0:
-                return index
-        return -1
+        consumers, count = self.consumers, len(self.consumers)
+        turns = range(self._next_consumer, self._next_consumer + count)
+        return next((turn % count for turn in turns if consumers[turn % count].room() > 0), -1)
 
     def hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
         """Give *consumer* messages that are not in the cursor, whatever its room."""
@@ -494,16 +490,10 @@ class PendingList:
                 try:
                     await self.cursor.page_in()
                     break
-                except StoreError as error:
+                except Exception as error:  # whatever a store raises: consumers wait for it
                     _log.error("destination=%s page_in=failed: %s", self.destination, error)
                     await asyncio.sleep(PAGE_RETRY_S)
         finally:
             self._paging = False
         if not self.is_removed:
             self.dispatch()
-
-    def _unblock(self) -> None:
-        self._around.full_lists.discard(self)
-        blocked, self.blocked = self.blocked, set()
-        for connection in blocked:
-            connection.unthrottle(self)

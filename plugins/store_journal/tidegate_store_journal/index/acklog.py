@@ -119,17 +119,8 @@ class AckBlock:
 
     def located(self, locations: Sequence[int]) -> AckBlock:
         """The same rows with their messages at other places."""
-        block = AckBlock(
-            self.first,
-            self.pending_list,
-            self.acked_at,
-            self.client_id,
-            self.subscription,
-            self.protocol,
-            self.sequences,
-            locations,
-            self.delivered_at,
-        )
+        block = self.part(0, self.count)
+        block._locations = locations
         block.stored = self.stored
         return block
 

@@ -291,23 +291,10 @@ class Index(References, SmallState):
             self.loose_blocks.append(block)
             return
         known = dict(zip(sequences, locations, strict=True))
-        delivered_at = block.delivered_at
         for index, sequence in enumerate(operation.sequences):
             location = known.get(sequence)
             if location is not None:
-                self.loose_blocks.append(
-                    AckBlock(
-                        block.first + index,
-                        block.pending_list,
-                        block.acked_at,
-                        block.client_id,
-                        block.subscription,
-                        block.protocol,
-                        (sequence,),
-                        (location,),
-                        (delivered_at[index],),
-                    )
-                )
+                self.loose_blocks.append(block.part(index, index + 1).located((location,)))
 
     def release(self, through: int) -> None:
         """Forget rows of the acknowledged log."""
