@@ -6,14 +6,29 @@ Written for plugin authors in docs/plugins.md. The version is :data:`SPI_VERSION
 from __future__ import annotations
 
 from tidegate.spi import names
-from tidegate.spi.branches import (
-    BRANCH_PART_BYTES_MAX,
-    Branch,
-    BranchId,
-    BranchState,
-    LockedMessages,
-    check_branch_id,
-    parse_branch_id,
+from tidegate.spi.clients.connection import (
+    Broker,
+    BrokerConnection,
+    ClientPeer,
+    ConnectResult,
+    Token,
+)
+from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig
+from tidegate.spi.clients.requests import (
+    ClientRules,
+    ConnectRequest,
+    RetainHandling,
+    SubscribeRequest,
+)
+from tidegate.spi.clients.security import (
+    Action,
+    AuthenticationExchange,
+    Authenticator,
+    Authorizer,
+    Credentials,
+    EnhancedAuthenticator,
+    ExtensionFactory,
+    Interceptor,
 )
 from tidegate.spi.commands import (
     COMMANDS_GROUP,
@@ -22,7 +37,6 @@ from tidegate.spi.commands import (
     ConfiguredStore,
     Progress,
 )
-from tidegate.spi.cursor import CursorContext, CursorFactory, PageReader, PendingCursor
 from tidegate.spi.errors import (
     AccessError,
     ConfigError,
@@ -46,20 +60,6 @@ from tidegate.spi.errors import (
     StoreUnavailableError,
     store_error,
 )
-from tidegate.spi.frontend import (
-    Broker,
-    BrokerConnection,
-    ClientPeer,
-    ClientRules,
-    ConnectRequest,
-    ConnectResult,
-    FrontEnd,
-    FrontEndFactory,
-    ListenerConfig,
-    RetainHandling,
-    SubscribeRequest,
-    Token,
-)
 from tidegate.spi.hookspecs import (
     ENTRY_POINT_GROUP,
     GatewayInfo,
@@ -67,7 +67,6 @@ from tidegate.spi.hookspecs import (
     hookimpl,
     hookspec,
 )
-from tidegate.spi.large import LargeBodies, LargeBody, LargeReader, LargeWriter
 from tidegate.spi.messages import (
     MESSAGE_OVERHEAD_BYTES,
     PRIORITY_DEFAULT,
@@ -75,7 +74,20 @@ from tidegate.spi.messages import (
     StoredMessage,
     memory_bytes,
 )
-from tidegate.spi.operations import (
+from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
+from tidegate.spi.sink import AcknowledgedReader, Sink, SinkContext, SinkFactory, SinkHealth
+from tidegate.spi.storage.branches import (
+    BRANCH_PART_BYTES_MAX,
+    Branch,
+    BranchId,
+    BranchState,
+    LockedMessages,
+    check_branch_id,
+    parse_branch_id,
+)
+from tidegate.spi.storage.cursor import CursorContext, CursorFactory, PageReader, PendingCursor
+from tidegate.spi.storage.large import LargeBodies, LargeBody, LargeReader, LargeWriter
+from tidegate.spi.storage.operations import (
     SESSION_NEVER_EXPIRES,
     Acknowledge,
     AddDestination,
@@ -109,19 +121,7 @@ from tidegate.spi.operations import (
     SyncedFor,
     WriteBatch,
 )
-from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
-from tidegate.spi.security import (
-    Action,
-    AuthenticationExchange,
-    Authenticator,
-    Authorizer,
-    Credentials,
-    EnhancedAuthenticator,
-    ExtensionFactory,
-    Interceptor,
-)
-from tidegate.spi.sink import AcknowledgedReader, Sink, SinkContext, SinkFactory, SinkHealth
-from tidegate.spi.store import (
+from tidegate.spi.storage.store import (
     AcknowledgedLog,
     AcknowledgedMessage,
     AcknowledgedPage,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from tidegate.spi.errors import GatewayError
-from tidegate.spi.store import MessageStore, MessageStoreFactory, StoreContext
+from tidegate.spi.storage.store import MessageStore, MessageStoreFactory, StoreContext
 
 COMMANDS_GROUP: Final = "tidegate.commands"
 

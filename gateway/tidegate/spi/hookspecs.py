@@ -17,11 +17,11 @@ from typing import Final
 
 import pluggy
 
-from tidegate.spi.cursor import CursorFactory
-from tidegate.spi.frontend import FrontEndFactory
-from tidegate.spi.security import ExtensionFactory
+from tidegate.spi.clients.frontend import FrontEndFactory
+from tidegate.spi.clients.security import ExtensionFactory
 from tidegate.spi.sink import SinkFactory
-from tidegate.spi.store import MessageStoreFactory
+from tidegate.spi.storage.cursor import CursorFactory
+from tidegate.spi.storage.store import MessageStoreFactory
 
 PROJECT: Final = "tidegate"
 ENTRY_POINT_GROUP: Final = "tidegate.plugins"

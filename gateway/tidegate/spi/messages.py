@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.spi.large import LargeBody
+from tidegate.spi.storage.large import LargeBody
 
 #: Priority of a message that states none (JMS and STOMP convention, 0 lowest to 9 highest).
 PRIORITY_DEFAULT: Final = 4

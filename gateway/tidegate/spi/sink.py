@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tidegate.spi.store import AcknowledgedPage
+from tidegate.spi.storage.store import AcknowledgedPage
 
 
 class AcknowledgedReader(Protocol):

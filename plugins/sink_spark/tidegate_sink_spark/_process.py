@@ -23,7 +23,7 @@ from tidegate_sink_spark._protocol import (
 log = logging.getLogger(__name__)
 
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
-JOB_COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark._job")
+JOB_COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark.job.run")
 TAIL_LINES: Final = 20
 _READ_BYTES: Final = 1 << 16
 _PIPE_TIMEOUT: Final = 5.0

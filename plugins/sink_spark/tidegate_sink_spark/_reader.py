@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate_sink_spark import _jars, _runtime
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._session import spark_conf, start_session
+from tidegate_sink_spark.job.session import spark_conf, start_session
 
 
 def create_session(app_name: str, options: SparkSinkOptions | None = None) -> Any:

@@ -13,14 +13,15 @@ from typing import Final
 from urllib.parse import quote
 
 from tidegate.spi import AcknowledgedReader, SinkContext, SinkHealth, StoreError
-from tidegate_sink_spark import _arrow, _jars, _runtime
-from tidegate_sink_spark._files import list_staged
+from tidegate_sink_spark import _jars, _runtime
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JOB_COMMAND, JobProcess
 from tidegate_sink_spark._protocol import Command, Failed, Gap, JobConfig, Mark, Unreadable
-from tidegate_sink_spark._session import spark_conf
-from tidegate_sink_spark._staging import Staging, StagingLimits
-from tidegate_sink_spark._table import local_path
+from tidegate_sink_spark.job.session import spark_conf
+from tidegate_sink_spark.job.table import local_path
+from tidegate_sink_spark.staging import arrow
+from tidegate_sink_spark.staging.files import list_staged
+from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class SparkSink:
         context: SinkContext,
         options: SparkSinkOptions,
         *,
-        write_parquet: _arrow.ParquetWriter = _arrow.write_parquet,
+        write_parquet: arrow.ParquetWriter = arrow.write_parquet,
         job_command: Sequence[str] = JOB_COMMAND,
         restart_delay: float = RESTART_DELAY_MIN,
     ) -> None:

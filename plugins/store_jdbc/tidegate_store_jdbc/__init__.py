@@ -10,7 +10,9 @@ A third party adds a database with an entry point of the group :data:`ADAPTERS_G
 
 from __future__ import annotations
 
-from tidegate_store_jdbc._adapter import (
+from tidegate_store_jdbc._options import JdbcOptions
+from tidegate_store_jdbc._store import JdbcStore
+from tidegate_store_jdbc.database.adapter import (
     ADAPTERS_GROUP,
     Adapter,
     AdapterContext,
@@ -27,14 +29,12 @@ from tidegate_store_jdbc._adapter import (
     adapter_factory,
     register_adapter,
 )
-from tidegate_store_jdbc._batch import Plan
-from tidegate_store_jdbc._codec import BodyElsewhere
-from tidegate_store_jdbc._front import Mark, lost_journal
-from tidegate_store_jdbc._options import JdbcOptions
-from tidegate_store_jdbc._secrets import Credentials
-from tidegate_store_jdbc._statements import STATEMENTS
-from tidegate_store_jdbc._store import JdbcStore
-from tidegate_store_jdbc._url import DatabaseUrl
+from tidegate_store_jdbc.database.secrets import Credentials
+from tidegate_store_jdbc.database.statements import STATEMENTS
+from tidegate_store_jdbc.database.url import DatabaseUrl
+from tidegate_store_jdbc.rows.batch import Plan
+from tidegate_store_jdbc.rows.codec import BodyElsewhere
+from tidegate_store_jdbc.transactions.mark import Mark, lost_journal
 
 __all__ = [
     "ADAPTERS_GROUP",

@@ -1,7 +1,8 @@
 """The SQL store: :class:`tidegate.spi.MessageStore` over a database adapter.
 
-One batch is one transaction. What a batch becomes is in ``_batch``, how transactions survive broken
-connections and lost locks in ``_transactions``; here are the contract, opening, and cleaning up.
+One batch is one transaction. What a batch becomes is in ``rows.batch``, how transactions survive broken
+connections and lost locks in ``transactions``, how plans are written in ``_writer``; here are the
+contract, opening, and the side that a journal in front uses.
 """
 
 from __future__ import annotations
@@ -9,17 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from tidegate.spi import (
     AcknowledgedPage,
     Branch,
-    ConfigError,
     DuplicateId,
-    Durability,
     LogStatistics,
     Operation,
     RecoveredState,
@@ -35,31 +32,24 @@ from tidegate.spi import (
     StoreStatistics,
     WriteBatch,
 )
-from tidegate_store_jdbc import _codec, _recovery
-from tidegate_store_jdbc._adapter import (
-    Adapter,
-    AdapterContext,
-    DatabaseCorruptError,
+from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
+from tidegate_store_jdbc._tables import Tables
+from tidegate_store_jdbc._writer import Writer
+from tidegate_store_jdbc.database.adapter import (
     DatabaseError,
     DatabaseUnavailableError,
     Row,
     Step,
-    adapter_factory,
-    register_adapter,
 )
-from tidegate_store_jdbc._batch import Plan, plan, steps
-from tidegate_store_jdbc._codec import Columns
-from tidegate_store_jdbc._connection import Reachability
-from tidegate_store_jdbc._front import Mark, read_mark, refuse_open_mark
-from tidegate_store_jdbc._lock import FAIL_SECONDS, Lease, make_owner, read_lock
-from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
-from tidegate_store_jdbc._recovery import Counters, Found
-from tidegate_store_jdbc._schema import SCHEMA_VERSION, create_statements, migrate, words
-from tidegate_store_jdbc._secrets import Credentials, ask, credentials
-from tidegate_store_jdbc._sqlite import SqliteAdapter
-from tidegate_store_jdbc._statements import resolve
-from tidegate_store_jdbc._transactions import Transactions
-from tidegate_store_jdbc._url import parse_url
+from tidegate_store_jdbc.rows import codec
+from tidegate_store_jdbc.rows.batch import Plan
+from tidegate_store_jdbc.rows.codec import Columns
+from tidegate_store_jdbc.transactions import recovery
+from tidegate_store_jdbc.transactions.lock import Lease, make_owner, read_lock
+from tidegate_store_jdbc.transactions.mark import Mark, read_mark, refuse_open_mark
+from tidegate_store_jdbc.transactions.reachability import Reachability
+from tidegate_store_jdbc.transactions.recovery import Counters, Found
+from tidegate_store_jdbc.transactions.transactions import Transactions
 
 logger = logging.getLogger("tidegate.store.jdbc")
 
@@ -67,26 +57,6 @@ T = TypeVar("T")
 
 #: Time between looks at how much room the tables take, in seconds.
 _MEASURE_SECONDS: Final = 10.0
-#: Statements that must work before the schema's version is known to be right.
-_FIRST: Final = (
-    "find_lock_statement",
-    "add_lock_statement",
-    "lock_create_statement",
-    "lock_update_statement",
-    "lock_release_statement",
-    "find_version_statement",
-    "add_version_statement",
-)
-
-
-def _postgres(context: AdapterContext) -> Adapter:
-    from tidegate_store_jdbc._postgres import PostgresAdapter  # its driver is not small
-
-    return PostgresAdapter(context)
-
-
-register_adapter("sqlite", SqliteAdapter, ("sqlite", "sqlite3"))
-register_adapter("postgresql", _postgres, ("postgresql", "postgres"))
 
 
 class JdbcStore:
@@ -97,41 +67,24 @@ class JdbcStore:
         check(options)
         self._context = context
         self._options = options
-        self._credentials = Credentials()
-        self._adapter = self._make_adapter()
-        known = words(options, self._adapter.dialect)
-        self._words = known
-        self._statements = resolve(self._adapter.dialect.statements, options.statements, known)
-        self._columns = Columns(known)
+        self._tables = Tables(context, options)
+        self._adapter = self._tables.adapter
         self._is_opened_once = False
         self._is_closing = False
-        self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._maintenance: asyncio.Task[None] | None = None
         self._reachability = Reachability(self._probe, options.reconnect_wait)
         self._lease = self._make_lease()
         self._transactions = Transactions(self._adapter, self._lease, self._reachability)
-        self._removed: set[int] = set()
+        self._writer = Writer(
+            self._transactions,
+            Columns(self._tables.words),
+            keeps_log=context.keep_acknowledged,
+            cleanup_limit=options.cleanup_limit,
+        )
         self._disk_bytes = 0
         self._was_clean = True
-        #: Called with the places of bodies (:attr:`Plan.references`) that no message needs any more.
-        self.on_dead: Callable[[list[int]], object] | None = None
         self._store_id = ""
-
-    def _make_adapter(self) -> Adapter:
-        options, context = self._options, self._context
-        url = parse_url(options.url)
-        self._credentials = credentials(options, url, context.data_directory, os.environ)
-        made = AdapterContext(
-            url=url,
-            credentials=self._credentials,
-            directory=context.data_directory,
-            network_timeout=options.network_timeout,
-            connections_max=options.connections_max,
-        )
-        if not context.persistent:
-            return SqliteAdapter(made, in_memory=True)
-        return adapter_factory(options.adapter, url.scheme)(made)
 
     def _make_lease(self) -> Lease:
         options, adapter, context = self._options, self._adapter, self._context
@@ -197,7 +150,7 @@ class JdbcStore:
         """The second half of :meth:`open`: tell what is there. Raises: as ``open``."""
         async with self._undone_unless_opened():
             lock = await read_lock(self._adapter)
-            found = await _recovery.recover(self._adapter, lock, self._store_id)
+            found = await recovery.recover(self._adapter, lock, self._store_id)
             return await self._start(found, clean=self._was_clean)
 
     @contextlib.asynccontextmanager
@@ -206,7 +159,7 @@ class JdbcStore:
             yield
         except DatabaseError as error:
             await self._let_go()
-            raise self._open_error(error) from error
+            raise self._tables.open_error(error) from error
         except BaseException:
             await self._let_go()
             raise
@@ -214,29 +167,29 @@ class JdbcStore:
     async def write(self, batch: WriteBatch) -> None:
         """See MessageStore."""
         self._require_open()
-        await self._in_task(self._write(batch))
+        await self._in_task(self._writer.write(batch))
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int
     ) -> Sequence[StoredMessage]:
         """See MessageStore. While the database is away it waits."""
         self._require_open()
-        if pending_list in self._removed:
+        if pending_list in self._writer.removed:
             return ()
         rows = await self._fetch(
             "find_next_message_statement", (pending_list, after, limit, bytes_max)
         )
-        return [_codec.stored_message(row) for row in rows]
+        return [codec.stored_message(row) for row in rows]
 
     async def recovered_branches(self) -> Sequence[Branch]:
         """See Branches."""
         rows = await self._fetch("find_all_branches_statement", ())
-        return [_codec.decoded(Branch, row[0], "branch table") for row in rows]
+        return [codec.decoded(Branch, row[0], "branch table") for row in rows]
 
     async def recovered_duplicate_ids(self) -> Sequence[DuplicateId]:
         """See DuplicateIds."""
         rows = await self._fetch("find_all_duplicate_ids_statement", ())
-        return [_codec.decoded(DuplicateId, row[0], "duplicate id table") for row in rows]
+        return [codec.decoded(DuplicateId, row[0], "duplicate id table") for row in rows]
 
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
         """See AcknowledgedLog."""
@@ -244,12 +197,12 @@ class JdbcStore:
         counters = self._counters
         if counters.ack_synced < counters.ack_last:
             # Nobody may see a row whose number could be given to another after a power cut.
-            await self._in_task(self._write(WriteBatch()))
+            await self._in_task(self._writer.write(WriteBatch()))
         last = counters.ack_synced
         self._require_kept(after)
         rows = await self._fetch("find_acknowledged_statement", (after, limit, bytes_max))
         self._require_kept(after)
-        page = [_codec.acknowledged_message(row) for row in rows if row[0] <= last]
+        page = [codec.acknowledged_message(row) for row in rows if row[0] <= last]
         return AcknowledgedPage(page, last)
 
     async def release_acknowledged(self, through: int) -> None:
@@ -258,7 +211,7 @@ class JdbcStore:
         through = min(through, self._counters.ack_synced)
         if through > self._counters.ack_released:
             self._counters.ack_released = through
-            await self._in_task(self._delete_released())
+            await self._in_task(self._writer.delete_released())
 
     def log_statistics(self) -> LogStatistics:
         """See AcknowledgedLog."""
@@ -299,54 +252,16 @@ class JdbcStore:
     # -------------------------------------------------------------------------------- opening
 
     async def _acquire(self) -> None:
-        adapter, options, context = self._adapter, self._options, self._context
-        if context.persistent:
-            await ask(self._credentials)
-        await self._connect()
-        is_ready = await self._are_tables_there()
-        if not is_ready:
-            if options.create_tables_on_startup or not context.persistent:
-                await adapter.create(create_statements(options, adapter.dialect, self._words))
-            await adapter.prepare({name: self._statements[name] for name in _FIRST})
-        identity = secrets.token_hex(16)
-        await adapter.control("add_version_statement", (SCHEMA_VERSION, identity), fetch=False)
-        await adapter.control("add_lock_statement", (), fetch=False)
-        await self._version()
+        adapter = self._adapter
+        await self._tables.connect()
         lock = await self._lease.acquire(
-            lambda owner: context.progress(f"waiting for the lock of {owner}", 0, 0)
+            lambda owner: self._context.progress(f"waiting for the lock of {owner}", 0, 0)
         )
-        version, self._store_id = await self._version()
-        if await migrate(adapter, self._words, version) or not is_ready:
-            await adapter.prepare(self._statements)
+        self._store_id = await self._tables.upgrade()
         # Everything that was written before the lock was taken is in this row now.
-        self._transactions.counters = await _recovery.numbers(adapter, await read_lock(adapter))
+        self._transactions.counters = await recovery.numbers(adapter, await read_lock(adapter))
         self._transactions.is_open = True
         self._was_clean = not lock.expires_at
-
-    async def _are_tables_there(self) -> bool:
-        """Whether nothing needs to be created: that would wait for a master that is writing."""
-        try:
-            await self._adapter.prepare(self._statements)
-        except (DatabaseUnavailableError, DatabaseCorruptError):
-            raise
-        except DatabaseError:
-            return False
-        return True
-
-    async def _connect(self) -> None:
-        """Connect; wait a while for a database that is being started at the same time."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._options.network_timeout
-        while True:
-            try:
-                await self._adapter.connect()
-            except DatabaseUnavailableError as error:
-                if loop.time() + FAIL_SECONDS > end:
-                    raise
-                logger.warning("waiting for the database: %s", error)
-                await asyncio.sleep(FAIL_SECONDS)
-            else:
-                return
 
     async def _probe(self) -> None:
         """A small write that shows whether the database is back. Raises: DatabaseError."""
@@ -354,48 +269,26 @@ class JdbcStore:
             # Readers wait for this, too: they must not see what was before a crash of the server.
             await self._transactions.restore()
 
-    async def _version(self) -> tuple[int, str]:
-        rows = await self._adapter.control("find_version_statement", (), fetch=True)
-        if not rows:
-            raise StoreIOError("the version table has no row; was it emptied by hand?")
-        version = int(rows[0][0])
-        if version > SCHEMA_VERSION:
-            await migrate(self._adapter, self._words, version)  # refuses
-        return version, str(rows[0][1])
-
     async def _start(self, found: Found, *, clean: bool) -> RecoveredState:
         self._transactions.counters = found.counters
         temporary = [known for known in found.subscriptions if not known.durable]
         if temporary:
             # A killed gateway could not remove those of its connections: they end here.
             gone = [RemoveSubscription(known.pending_list) for known in temporary]
-            await self._write(WriteBatch([*gone]))
+            await self._writer.write(WriteBatch([*gone]))
             found.subscriptions = [known for known in found.subscriptions if known.durable]
             for known in temporary:
                 found.pending.pop(known.pending_list, None)
-        self._removed |= set(found.removed)
-        await self._clean(chunks=1)
+        self._writer.removed |= set(found.removed)
+        await self._writer.clean(chunks=1)
         if not self._context.keep_acknowledged and found.counters.ack_last:
             found.counters.ack_released = found.counters.ack_last
-            await self._delete_released()
+            await self._writer.delete_released()
         await self._measure()
         self._maintenance = asyncio.get_running_loop().create_task(
             self._maintain(), name="jdbc-maintenance"
         )
         return await found.state(self._adapter, RecoveryReport(clean=clean))
-
-    def _open_error(self, error: DatabaseError) -> Exception:
-        where = str(parse_url(self._options.url))
-        if isinstance(error, DatabaseCorruptError):
-            return error.store_error(where)
-        told = error.store_error(f"cannot open the store in {where}")
-        if error.statement and not told.retryable:
-            name = error.statement
-            is_create = name.startswith("create_statements.")
-            hint = "" if is_create else "; is a table missing (create_tables_on_startup)?"
-            key = name if "." in name else f"statements.{name}"
-            return ConfigError(f"the database refuses it: {error.problem}{hint}", key=key)
-        return told
 
     # -------------------------------------------------------------------------------- writing
 
@@ -410,64 +303,6 @@ class JdbcStore:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # a caller that was cancelled does not ask for it
-
-    async def _write(self, batch: WriteBatch) -> None:
-        synced = batch.durability is Durability.SYNCED
-        async with self._writing:
-            if not batch.operations:
-                if synced and self._transactions.has_unsynced:
-                    await self._transactions.commit([], synced=True)
-                return
-            counters = self._counters
-            keep = self._context.keep_acknowledged
-            made = plan(
-                batch.operations, self._columns, Plan(counters.ack_last), keep_acknowledged=keep
-            )
-            await self._carry_out(made, synced=synced)
-            if not made.removed_lists:
-                return
-            self._removed.update(made.removed_lists)
-        await self._or_later(self._clean(chunks=1))
-
-    async def _or_later(self, cleaning: Coroutine[Any, Any, None]) -> None:
-        try:
-            await cleaning
-        except StoreError as error:  # the batch itself is written, and must not be repeated
-            logger.warning("clean-up goes on later: %s", error)
-
-    async def _carry_out(self, made: Plan, *, synced: bool, also: Sequence[Step] = ()) -> None:
-        """Write a plan and count what it changed. The caller holds ``_writing``."""
-        counters = self._counters
-        written = steps(
-            made,
-            self._columns,
-            keep_acknowledged=self._context.keep_acknowledged,
-            tell_dead=self.on_dead is not None,
-        )
-        before = (counters.last_sequence, counters.last_list, counters.ack_last)
-        counters.last_sequence = max(counters.last_sequence, made.last_sequence)
-        counters.last_list = max(counters.last_list, made.last_list)
-        counters.ack_last = max(counters.ack_last, made.ack_last)
-        try:
-            results = await self._transactions.commit([*written.steps, *also], synced=synced)
-        except BaseException:
-            counters.last_sequence, counters.last_list, counters.ack_last = before
-            raise
-        if results is None:
-            await self._transactions.recount()
-            return
-        if written.dead_at >= 0:
-            self._tell_dead(results[written.dead_at])
-        counters.pending_messages += written.added
-        counters.acknowledged_bytes += written.log_bytes
-        if written.removed_at >= 0:
-            counters.pending_messages -= results[written.removed_at]
-        elif written.counted_at >= 0:
-            for messages, body_bytes in results[written.counted_at]:
-                counters.pending_messages -= int(messages)
-                counters.acknowledged_bytes += int(body_bytes)
-        if made.log and before[2] == counters.ack_released:
-            counters.acknowledged_oldest_at = made.log[0][4]
 
     def _lost(self, problem: str) -> None:
         self._transactions.fail(problem)
@@ -505,9 +340,13 @@ class JdbcStore:
         """The highest number that was released."""
         return self._counters.ack_released
 
+    def tell_dead(self, told: Callable[[list[int]], object]) -> None:
+        """Have *told* called with the places of bodies that no message needs any more."""
+        self._writer.on_dead = told
+
     def extend(self, made: Plan, operations: Sequence[Operation]) -> None:
         """Carry *operations* out on *made*. Raises: PluginContractError for an unknown one."""
-        plan(operations, self._columns, made, keep_acknowledged=self._context.keep_acknowledged)
+        self._writer.extend(made, operations)
 
     async def carry_out(self, made: Plan, mark: Mark, *, released: int = 0) -> None:
         """Write a plan and the mark of the journal that it came from, in one synced transaction.
@@ -515,7 +354,7 @@ class JdbcStore:
         Args: released: the acknowledged log is released up to here (rows of *made* are not written).
         Raises: as ``write``; after one that is ``retryable`` the same plan may be carried out again.
         """
-        async with self._writing:
+        async with self._writer.turn:
             counters = self._counters
             before = counters.ack_released
             counters.ack_released = max(
@@ -523,38 +362,21 @@ class JdbcStore:
             )
             row = (mark.journal, mark.place, mark.position, int(mark.is_open))
             try:
-                await self._carry_out(
+                await self._writer.carry_out(
                     made, synced=True, also=[Step("put_journal_statement", [row])]
                 )
             except BaseException:
                 counters.ack_released = before
                 raise
-            self._removed.update(made.removed_lists)
+            self._writer.removed.update(made.removed_lists)
         if counters.ack_released > before:
-            await self._or_later(self._delete_released())
+            await self._writer.or_later(self._writer.delete_released())
         if made.removed_lists:
-            await self._or_later(self._clean(chunks=1))
+            await self._writer.or_later(self._writer.clean(chunks=1))
 
     async def kept(self, sequences: Sequence[int]) -> set[int]:
         """Those of *sequences* whose messages the database holds. Raises: as ``write``."""
-        rows = [(sequence,) for sequence in sequences]
-        async with self._writing:
-            while True:
-                results = await self._transactions.commit(
-                    [Step("find_kept_messages_statement", rows, fetch=True)], synced=False
-                )
-                if results is not None:
-                    return {int(row[0]) for row in results[0]}
-
-    def _asks_for_dead(self, rows: Sequence[Row]) -> list[Step]:
-        if self.on_dead is None:
-            return []
-        return [Step("find_dead_messages_statement", rows, fetch=True)]
-
-    def _tell_dead(self, rows: Sequence[Row]) -> None:
-        places = [_codec.place_of_body(bytes(row[0])) for row in rows]
-        if self.on_dead is not None:
-            self.on_dead([place for place in places if place is not None])
+        return await self._writer.kept(sequences)
 
     async def shared(self) -> dict[int, int]:
         """Messages of several lists, and how many of these hold them still. Raises: as ``page_in``."""
@@ -585,60 +407,6 @@ class JdbcStore:
 
     # ---------------------------------------------------------------------------- cleaning up
 
-    async def _delete_released(self) -> None:
-        """Delete released rows of the log, and messages that nobody else holds."""
-        counters, limit = self._counters, self._options.cleanup_limit
-        while True:
-            async with self._writing:
-                through = counters.ack_released
-                rows = await self._transactions.fetch("find_released_statement", (through, limit))
-                if rows:
-                    left = [(sequence,) for sequence in sorted({row[1] for row in rows})]
-                    results = await self._transactions.commit(
-                        [
-                            Step("delete_acknowledged_statement", [(rows[-1][0],)]),
-                            *self._asks_for_dead(left),
-                            Step("count_released_messages_statement", left, fetch=True),
-                            Step("delete_old_messages_statement", left),
-                        ],
-                        synced=False,
-                    )
-                    if results is None:
-                        await self._transactions.recount()
-                    else:
-                        counters.acknowledged_bytes -= sum(int(row[1]) for row in results[-2])
-                        if len(results) > 3:
-                            self._tell_dead(results[1])
-                if len(rows) < limit:
-                    counters.acknowledged_oldest_at = 0
-                    if counters.ack_released < counters.ack_last:
-                        rows = await self._transactions.fetch(
-                            "find_oldest_acknowledged_statement", (through,)
-                        )
-                        counters.acknowledged_oldest_at = rows[0][0] if rows else 0
-                    return
-
-    async def _clean(self, *, chunks: int | None = None) -> None:
-        """Delete what is left of removed lists; *chunks*: at most so many transactions a list."""
-        limit = self._options.cleanup_limit
-        for pending_list in sorted(self._removed):
-            done = 0
-            while chunks is None or done < chunks:
-                done += 1
-                async with self._writing:
-                    rows = await self._transactions.fetch(
-                        "find_removed_messages_statement", (pending_list, limit)
-                    )
-                    made = Plan()
-                    made.removed = {(pending_list, row[0]): None for row in rows}
-                    made.left = made.discarded = {row[0] for row in rows}
-                    is_last = len(rows) < limit
-                    also = [Step("delete_removed_statement", [(pending_list,)])] if is_last else []
-                    await self._carry_out(made, synced=False, also=also)
-                    if is_last:
-                        self._removed.discard(pending_list)
-                        break
-
     async def _maintain(self) -> None:
         loop = asyncio.get_running_loop()
         period = self._options.cleanup_period
@@ -649,7 +417,7 @@ class JdbcStore:
                 await self._measure()
                 if loop.time() >= next_cleanup:
                     next_cleanup = loop.time() + period
-                    await self._in_task(self._clean())
+                    await self._in_task(self._writer.clean())
             except (StoreError, DatabaseError) as error:
                 logger.warning("clean-up goes on later: %s", error)
                 if isinstance(error, DatabaseUnavailableError):

@@ -49,7 +49,8 @@ from tidegate_store_journal.space.reclaim import Reclaim
 from tidegate_store_journal.space.tidy import Tidy
 from tidegate_store_journal.start.losses import Losses, Lost, check_messages, lost_in_power_cut
 from tidegate_store_journal.start.opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal.start.recovery import ADVICE, Recovered, recover
+from tidegate_store_journal.start.recovery import Recovered, recover
+from tidegate_store_journal.start.replay import ADVICE
 from tidegate_store_journal.write.append import Appender, Tail
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
@@ -327,7 +328,7 @@ class Engine:
         if found.report.name or (found.rebuilt and self._options.ignore_missing_journalfiles):
             await self._losses.adopt()
         if found.report.name and not found.rebuilt:
-            await self._checkpointer.write_down_all_that_lives()
+            await self._checkpointer.run(force=True, all_lives=True)
         for note in found.notes:
             logger.warning("recovery: %s", note)
         found.report.log()

@@ -21,7 +21,7 @@ class Bodies:
         self._front = front
         self._database = database
         self._dead: set[int] = set()
-        database.on_dead = self._dead.update
+        database.tell_dead(self._dead.update)
 
     def settle(self, overlay: Overlay) -> None:
         """*overlay* was carried over: bodies of what it did not write are not needed."""

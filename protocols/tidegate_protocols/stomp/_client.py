@@ -24,6 +24,15 @@ from tidegate.spi import (
     names,
 )
 from tidegate_protocols._user_headers import DUPLICATE_ID
+from tidegate_protocols.stomp._headers import (
+    ack_mode,
+    check_no_body,
+    durable_name_in,
+    is_true,
+    prefetch,
+    required,
+    sequence_in,
+)
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._subscriptions import AckMode, Subscription
 from tidegate_protocols.stomp.codec.destinations import (
@@ -38,17 +47,6 @@ from tidegate_protocols.stomp.codec.messages import message_of
 
 #: Destination names whose canonical form a session remembers; it starts again when that is full.
 _DESTINATIONS_REMEMBERED: Final = 256
-#: Digits of a sequence (unsigned 64 bit has 20) and of a subscription number that int() is given.
-_DIGITS_MAX: Final = 20
-
-#: Three brokers, three spellings; each is accepted.
-_DURABLE_NAMES: Final = (
-    "durable-subscription-name",
-    "durable-subscriber-name",
-    "activemq.subscriptionName",
-)
-_PREFETCH_NAMES: Final = ("prefetch-count", "activemq.prefetchSize")
-_PREFETCH_DIGITS_MAX: Final = 9
 #: Browsing subscriptions that are over and whose UNSUBSCRIBE may still come: their ids.
 _BROWSED_REMEMBERED: Final = 64
 
@@ -272,7 +270,7 @@ class Client:
         """STOMP 1.2 "SUBSCRIBE"."""
         headers = frame.headers
         version = self._version
-        written = _required(frame, "destination")
+        written = required(frame, "destination")
         subscription_id = headers.get("id")
         if subscription_id is None and version is not Version.V1_0:
             raise PeerProtocolError(f"SUBSCRIBE needs an id header in STOMP {version.value}")
@@ -283,12 +281,12 @@ class Client:
             raise RequestError(
                 f"this connection has {len(self._by_key)} subscriptions, the listener's limit"
             )
-        browse = _is_true("browser", headers.get("browser", "false"))
-        retained = _is_true("retained", headers.get("retained", "false"))
-        mode = _ack_mode(headers.get("ack", "auto"))
+        browse = is_true("browser", headers.get("browser", "false"))
+        retained = is_true("retained", headers.get("retained", "false"))
+        mode = ack_mode(headers.get("ack", "auto"))
         if browse:
             mode = AckMode.AUTO  # copies: there is nothing to acknowledge
-        durable_name = next((headers[name] for name in _DURABLE_NAMES if headers.get(name)), "")
+        durable_name = durable_name_in(headers)
         own = temporary(written)
         if own is None:
             routing_type = headers.get("subscription-type") or headers.get("destination-type", "")
@@ -324,7 +322,7 @@ class Client:
                 destination=destination,
                 acknowledge=mode is not AckMode.AUTO,
                 durable_name=durable_name,
-                prefetch_count=_prefetch(frame),
+                prefetch_count=prefetch(frame),
                 browse=browse,
                 retain_handling=RetainHandling.SEND if retained else RetainHandling.DO_NOT_SEND,
                 selector=headers.get("selector", ""),
@@ -346,7 +344,7 @@ class Client:
             return
         if subscription is None:
             raise RequestError(f"there is no subscription {key!r} on this connection")
-        durable_name = next((headers[name] for name in _DURABLE_NAMES if headers.get(name)), "")
+        durable_name = durable_name_in(headers)
         if durable_name and durable_name != subscription.durable_name:
             raise RequestError(f"subscription {key!r} is not the durable {durable_name!r}")
         self._forget(subscription)
@@ -388,13 +386,13 @@ class Client:
     def _acknowledged(self, frame: Frame) -> tuple[Subscription, int]:
         """The message that an ACK or NACK means, by the rules of the version."""
         if self._version is Version.V1_2:
-            ack_id = _required(frame, "id")
+            ack_id = required(frame, "id")
             number, _, sequence = ack_id.partition("-")
-            return self._numbered(number.encode()), _sequence(sequence, ack_id)
-        message_id = _required(frame, "message-id")
+            return self._numbered(number.encode()), sequence_in(sequence, ack_id)
+        message_id = required(frame, "message-id")
         if not message_id.startswith(self._message_id_prefix):
             raise PeerProtocolError(f"message-id {message_id[:80]!r} was not given by this gateway")
-        sequence = _sequence(message_id[len(self._message_id_prefix) :], message_id)
+        sequence = sequence_in(message_id[len(self._message_id_prefix) :], message_id)
         key = frame.headers.get("subscription")
         if key is None and self._version is Version.V1_0:
             for subscription in self._by_key.values():
@@ -419,7 +417,7 @@ class Client:
 
     def begin(self, frame: Frame) -> None:
         """STOMP 1.2 "BEGIN"."""
-        transaction = _required(frame, "transaction")
+        transaction = required(frame, "transaction")
         if len(self._transactions) >= self._options.transactions_max:
             raise RequestError(
                 f"this connection has {len(self._transactions)} open transactions, "
@@ -434,62 +432,16 @@ class Client:
 
     def commit(self, frame: Frame) -> None:
         """STOMP 1.2 "COMMIT"."""
-        transaction = _required(frame, "transaction")
+        transaction = required(frame, "transaction")
         self.connection.commit(transaction, frame.headers.get("receipt"))
         self._transactions.pop(transaction, None)
 
     def abort(self, frame: Frame) -> None:
         """STOMP 1.2 "ABORT"."""
-        transaction = _required(frame, "transaction")
+        transaction = required(frame, "transaction")
         self.connection.abort(transaction, frame.headers.get("receipt"))
         for subscription, covered in self._transactions.pop(transaction, ()):
             subscription.restore(covered)
-
-
-def check_no_body(frame: Frame, version: Version) -> None:
-    """Only SEND has a body (STOMP 1.2 "Value Encoding"). 1.0: "the body … is ignored".
-
-    Raises: PeerProtocolError.
-    """
-    if frame.body and version is not Version.V1_0:
-        raise PeerProtocolError(f"{frame.command} must not have a body")
-
-
-def _required(frame: Frame, name: str) -> str:
-    value = frame.headers.get(name)
-    if not value:
-        raise PeerProtocolError(f"{frame.command} needs a header {name} that is not empty")
-    return value
-
-
-def _sequence(digits: str, whole: str) -> int:
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
-        raise PeerProtocolError(f"{whole[:80]!r} is no id that this gateway has given")
-    return int(digits)
-
-
-def _ack_mode(text: str) -> AckMode:
-    try:
-        return AckMode(text)
-    except ValueError:
-        modes = ", ".join(mode.value for mode in AckMode)
-        raise PeerProtocolError(f"ack:{text[:40]} is not allowed; write one of {modes}") from None
-
-
-def _is_true(name: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise PeerProtocolError(f"{name}:{text[:40]} is not allowed; write true or false")
-    return text == "true"
-
-
-def _prefetch(frame: Frame) -> int:
-    for name in _PREFETCH_NAMES:
-        text = frame.headers.get(name)
-        if text is not None:
-            if not (text.isascii() and text.isdigit() and len(text) <= _PREFETCH_DIGITS_MAX):
-                raise PeerProtocolError(f"{name}:{text[:40]} is not a number of messages")
-            return int(text)
-    return 0
 
 
 _CONTROLS: Final[Mapping[str, Callable[[Client, Frame], None]]] = {

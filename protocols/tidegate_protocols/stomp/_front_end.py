@@ -73,34 +73,39 @@ class StompFrontEnd:
         await self._listener.stop(self._options.stop_timeout)
 
     def _make_handler(self) -> _Handler:
-        session = Session(self._context, asyncio.get_running_loop())
-        self._sessions.add(session)
-        return _Handler(session)
+        return _Handler(self._context, self._sessions)
 
 
 @final
 class _Handler:
     """A session as the transport sees it (``closed`` means another thing to the broker)."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_context", "_session", "_sessions")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, context: SessionContext, sessions: set[Session]) -> None:
+        self._context = context
+        self._sessions = sessions
+        self._session: Session | None = None
 
     def opened(self, link: Link) -> None:
-        self._session.opened(link)
+        self._session = Session(self._context, asyncio.get_running_loop(), link)
+        self._sessions.add(self._session)
 
     def data_received(self, data: bytes) -> None:
+        assert self._session is not None
         self._session.data_received(data)
 
     def closed(self, error: Exception | None) -> None:
-        self._session.lost(error)
+        if self._session is not None:
+            self._session.lost(error)
 
     def pause_writing(self) -> None:
-        self._session.pause_writing()
+        if self._session is not None:
+            self._session.pause_writing()
 
     def resume_writing(self) -> None:
-        self._session.resume_writing()
+        if self._session is not None:
+            self._session.resume_writing()
 
 
 @final

@@ -6,9 +6,10 @@ from typing import Final, final
 
 import msgspec
 
-from tidegate.spi import PeerProtocolError
+from tidegate.spi import ConnectRequest, PeerProtocolError
 from tidegate_protocols.stomp._heartbeat import parse
 from tidegate_protocols.stomp.codec.frames import Frame, Version
+from tidegate_protocols.stomp.codec.messages import PROTOCOL
 
 #: Newest first: the highest common one is used (STOMP 1.2 "Protocol Negotiation").
 _VERSIONS: Final = (Version.V1_2, Version.V1_1, Version.V1_0)
@@ -33,6 +34,19 @@ class Handshake(msgspec.Struct, frozen=True):
     username: str
     password: bytes | None
     heart_beat: tuple[int, int]
+
+    def request(self, peer: str, listener: str, anonymous_allowed: bool) -> ConnectRequest:
+        """The same as the broker wants to hear it."""
+        return ConnectRequest(
+            protocol=PROTOCOL,
+            version=self.version.value,
+            client_id=self.client_id,
+            peer=peer,
+            listener=listener,
+            username=self.username,
+            password=self.password,
+            anonymous_allowed=anonymous_allowed,
+        )
 
 
 def read_handshake(frame: Frame, *, bound: Version | None = None) -> Handshake:

@@ -31,24 +31,23 @@ from tidegate.spi import (
     Token,
     format_duration,
 )
-from tidegate_protocols._large_out import LargeOut
-from tidegate_protocols.stomp._client import ACTIONS, Client, check_no_body
+from tidegate_protocols.stomp._client import ACTIONS, Client
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._handshake import Handshake, read_handshake
-from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
+from tidegate_protocols.stomp._headers import check_no_body
+from tidegate_protocols.stomp._heartbeat import negotiate
 from tidegate_protocols.stomp._large_in import LargeSends
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._split import SUBPROTOCOLS
 from tidegate_protocols.stomp._transitions import Input, State, input_of, step
+from tidegate_protocols.stomp._wire import Wire
 from tidegate_protocols.stomp.codec.decoder import Decoder
 from tidegate_protocols.stomp.codec.encoder import (
-    HEART_BEAT_BYTES,
     LargeBodyMetError,
     encode_connected,
     encode_receipts,
 )
 from tidegate_protocols.stomp.codec.frames import ACK_RUN, AckRun, Frame, LargeSend, Version
-from tidegate_protocols.stomp.codec.messages import PROTOCOL
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
@@ -92,19 +91,19 @@ class Session:
         "_context",
         "_decoder",
         "_handshake",
-        "_heart_beat",
         "_is_graceful",
         "_is_lost",
         "_large_in",
-        "_large_out",
-        "_link",
         "_loop",
         "_state",
         "_throttled",
-        "_writable",
+        "_wire",
     )
 
-    def __init__(self, context: SessionContext, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, context: SessionContext, loop: asyncio.AbstractEventLoop, link: Link
+    ) -> None:
+        """The connection is up; CONNECT must follow within ``connect_timeout``."""
         self._context = context
         self._loop = loop
         self._state = State.WAITING
@@ -114,17 +113,18 @@ class Session:
             limits = context.options.limits_with(large.size_min, unsized=True)
         self._decoder = Decoder(limits)
         self._large_in: LargeSends | None = None  # since the first large SEND
-        self._large_out: LargeOut | None = None  # since the first large MESSAGE
-        self._link: Link | None = None
+        self._wire = Wire(
+            link, loop, context.broker, idle=self._all_written, broken=self._large_broke
+        )
         self._handshake: Handshake | None = None
         self._client: Client | None = None
-        self._heart_beat: HeartBeat | None = None
-        self._connect_timer: asyncio.TimerHandle | None = None
+        self._connect_timer = loop.call_later(
+            context.options.connect_timeout, self._connect_timed_out
+        )
         self._connect_task: asyncio.Task[None] | None = None
         self._is_graceful = False  # the client said DISCONNECT
         self._is_lost = False  # the socket is gone, and large messages are still to be published
         self._throttled = False
-        self._writable = True
 
     # ------------------------------------------------------------------------- from the transport
 
@@ -133,17 +133,11 @@ class Session:
         """Where the session stands."""
         return self._state
 
-    def opened(self, link: Link) -> None:
-        """The connection is up; CONNECT must follow within ``connect_timeout``."""
-        self._link = link
-        self._connect_timer = self._loop.call_later(
-            self._context.options.connect_timeout, self._connect_timed_out
-        )
-
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
-        if self._heart_beat is not None:
-            self._heart_beat.heard_at = self._loop.time()
+        heart_beat = self._wire.heart_beat
+        if heart_beat is not None:
+            heart_beat.heard_at = self._loop.time()
         try:
             self._decoder.receive_data(data)
         except PeerProtocolError:
@@ -154,13 +148,12 @@ class Session:
         """The socket is gone."""
         if self._state is not State.CLOSED:
             logger.debug("connection lost peer=%s error=%s", self._peer, error)
-        if self._large_out is not None:
-            self._large_out.cancel()
+        self._wire.cancel_large()
         client, large = self._client, self._large_in
         if self._state is _CONNECTED and client is not None and large is not None and large.cut():
             # What came whole counts, as when it had been small: the end waits its turn.
             self._is_lost = True
-            self._stop_heart_beat()
+            self._wire.stop_beating()
             client.connection.writable(False)
             return
         self._lose()
@@ -177,18 +170,14 @@ class Session:
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
-        self._writable = False
-        if self._large_out is not None:
-            self._large_out.writable(False)
+        self._wire.writable(False)
         if self._client is not None:
             self._client.connection.writable(False)
 
     def resume_writing(self) -> None:
         """The client caught up."""
-        self._writable = True
-        if self._large_out is not None:
-            self._large_out.writable(True)
-        if self._client is not None and not self._is_streaming:
+        self._wire.writable(True)
+        if self._client is not None and not self._wire.is_streaming:
             self._client.connection.writable(True)
 
     # ---------------------------------------------------------------------------- from the broker
@@ -201,11 +190,11 @@ class Session:
         if type(last) is _Farewell:  # nothing follows DISCONNECT, so it is the last token
             tokens = [*tokens[:-1], last.receipt] if last.receipt is not None else tokens[:-1]
         if tokens:
-            self._write(encode_receipts(cast("Sequence[str]", tokens), self._version))
+            self._wire.write(encode_receipts(cast("Sequence[str]", tokens), self._version))
         if type(last) is _Farewell:
             self._state = step(self._state, Input.SETTLED)
-            if self._link is not None and not self._is_streaming:  # else when that is over
-                self._link.close()
+            if not self._wire.is_streaming:  # else when that is over
+                self._wire.link.close()
             self._loop.call_soon(self._release)
 
     def failed(self, token: Token, error: GatewayError) -> None:
@@ -219,10 +208,10 @@ class Session:
             try:
                 data = self._client.deliver(key, messages)
             except LargeBodyMetError:
-                self._deliver_large(self._client, key, messages)
+                self._wire.deliver_large(self._client, key, messages)
                 return
             if data:
-                self._write(data)
+                self._wire.write(data)
 
     def throttle(self, paused: bool) -> None:
         """ClientPeer: producers are too fast (or no longer)."""
@@ -307,21 +296,11 @@ class Session:
 
     def _connect(self, frame: Frame) -> None:
         """CONNECT or STOMP. STOMP 1.2 "CONNECT or STOMP Frame"."""
-        assert self._link is not None, "a frame came over a link"
-        bound = SUBPROTOCOLS.get(self._link.subprotocol)
+        bound = SUBPROTOCOLS.get(self._wire.link.subprotocol)
         self._handshake = handshake = read_handshake(frame, bound=bound)
         self._decoder.version = handshake.version
         context = self._context
-        request = ConnectRequest(
-            protocol=PROTOCOL,
-            version=handshake.version.value,
-            client_id=handshake.client_id,
-            peer=self._peer,
-            listener=context.address(),
-            username=handshake.username,
-            password=handshake.password,
-            anonymous_allowed=context.allow_anonymous,
-        )
+        request = handshake.request(self._peer, context.address(), context.allow_anonymous)
         self._connect_task = self._loop.create_task(self._ask_broker(request))
 
     def _disconnect(self, frame: Frame) -> None:
@@ -343,8 +322,7 @@ class Session:
             self._refuse(error, None)
         except Exception:
             logger.exception("connect failed, connection aborted peer=%s", self._peer)
-            if self._link is not None:
-                self._link.abort()
+            self._wire.link.abort()
         finally:
             self._connect_task = None
 
@@ -360,11 +338,9 @@ class Session:
             options=context.options,
             store_id=context.broker.store_id,
         )
-        if self._connect_timer is not None:
-            self._connect_timer.cancel()
-            self._connect_timer = None
+        self._connect_timer.cancel()
         server = context.options.heart_beat_ms
-        self._write(
+        self._wire.write(
             encode_connected(
                 handshake.version,
                 session=secrets.token_hex(8),
@@ -374,14 +350,8 @@ class Session:
         )
         send_ms, receive_ms = negotiate(handshake.heart_beat, server)
         if send_ms or receive_ms:
-            self._heart_beat = HeartBeat(
-                self._loop,
-                send_s=send_ms / 1000,
-                receive_s=receive_ms / 1000,
-                grace_factor=context.options.heart_beat_grace_factor,
-                write=self._write_heart_beat,
-                expired=self._heart_beat_expired,
-            )
+            factor = context.options.heart_beat_grace_factor
+            self._wire.beat(send_ms, receive_ms, factor, self._heart_beat_expired)
         logger.debug(
             "connected peer=%s version=%s principal=%s heart_beat_ms=%d,%d",
             self._peer,
@@ -391,7 +361,7 @@ class Session:
             receive_ms,
         )
         result.connection.resume()
-        if not self._writable:
+        if not self._wire.is_writable:
             result.connection.writable(False)
         self._adjust_reading()
 
@@ -433,49 +403,14 @@ class Session:
 
     def _large_crashed(self, error: Exception) -> None:
         logger.error("a large message failed peer=%s", self._peer, exc_info=error)
-        if self._link is not None:
-            self._link.abort()
+        self._wire.link.abort()
         if self._is_lost:  # nobody says so again
             self._loop.call_soon(self._lose)
 
-    @property
-    def _is_streaming(self) -> bool:
-        return self._large_out is not None and self._large_out.is_busy
-
-    def _deliver_large(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
-        """One of *messages* has a large body: this and all behind it is written bit by bit."""
-        link, bodies = self._link, self._context.broker.large_bodies
-        if link is None or bodies is None:
-            logger.error("large messages cannot be read any more peer=%s", self._peer)
-            return
-        if self._large_out is None:
-            self._large_out = LargeOut(
-                link, bodies, idle=self._all_written, broken=self._large_broke
-            )
-            self._large_out.writable(self._writable)
-        for item in client.deliver_large(key, messages):
-            if isinstance(item, bytes):
-                self._write(item)
-                continue
-            stored, head, body, tail = item
-
-            def missing(error: GatewayError, sequence: int = stored.sequence) -> None:
-                logger.error(
-                    "message not delivered peer=%s sequence=%d error=%s",
-                    self._peer,
-                    sequence,
-                    error,
-                )
-                client.withdraw(key, sequence)
-
-            self._large_out.stream(head, body, tail, missing)
-        client.connection.writable(False)
-
     def _all_written(self) -> None:
         if self._state is State.CLOSED:  # DISCONNECT was answered meanwhile
-            if self._link is not None:
-                self._link.close()
-        elif self._client is not None and self._writable:
+            self._wire.link.close()
+        elif self._client is not None and self._wire.is_writable:
             self._client.connection.writable(True)
 
     def _large_broke(self, error: GatewayError) -> None:
@@ -483,8 +418,7 @@ class Session:
         logger.error(
             "message not delivered whole, connection ends peer=%s error=%s", self._peer, error
         )
-        if self._link is not None:
-            self._link.abort()
+        self._wire.link.abort()
         if self._state is _CONNECTED and self._large_in is not None and self._large_in.is_busy:
             return  # it is lost in a moment, and what came whole before counts
         if self._state is not State.CLOSED:
@@ -507,38 +441,29 @@ class Session:
             receipt = shown.headers.get("receipt")
         log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
         log("refused peer=%s state=%s reason=%s", self._peer, self._state.name, error)
-        if self._large_out is not None and self._large_out.is_busy:
-            self._large_out.cancel()  # a body ends in the middle, so ERROR would be taken for it
+        if self._wire.is_streaming:
+            self._wire.cancel_large()  # a body ends in the middle, so ERROR would be taken for it
         else:
-            self._write(error_frame(error, self._version, frame=shown, receipt=receipt))
+            self._wire.write(error_frame(error, self._version, frame=shown, receipt=receipt))
         self._state = step(self._state, Input.FAIL)
-        if self._link is not None:
-            self._link.close()
+        self._wire.link.close()
         # Not at once: the broker may be calling us, and wants no call before it returned.
         self._loop.call_soon(self._lose if self._is_lost else self._release)
 
     def _release(self) -> None:
         """Let go of timers, the task and the broker's side. Idempotent."""
-        if self._connect_timer is not None:
-            self._connect_timer.cancel()
-            self._connect_timer = None
+        self._connect_timer.cancel()
         if self._connect_task is not None:
             self._connect_task.cancel()
             self._connect_task = None
-        self._stop_heart_beat()
+        self._wire.stop_beating()
         if self._large_in is not None:
             self._large_in.abandon()
         client, self._client = self._client, None
         if client is not None:
             client.connection.disconnect(graceful=self._is_graceful)
 
-    def _stop_heart_beat(self) -> None:
-        if self._heart_beat is not None:
-            self._heart_beat.stop()
-            self._heart_beat = None
-
     def _connect_timed_out(self) -> None:
-        self._connect_timer = None
         what = "no CONNECT came" if self._state is State.WAITING else "CONNECT was not answered"
         limit_s = self._context.options.connect_timeout
         self._refuse(RequestError(f"{what} within {format_duration(limit_s)}"), None)
@@ -556,40 +481,17 @@ class Session:
 
     @property
     def _peer(self) -> str:
-        return "unknown" if self._link is None else self._link.peer
+        return self._wire.link.peer
 
     @property
     def _version(self) -> Version:
         return Version.V1_0 if self._handshake is None else self._handshake.version
 
-    def _write(self, data: bytes) -> None:
-        if self._heart_beat is not None:
-            self._heart_beat.is_silent = False
-        if self._large_out is not None:
-            self._large_out.send(data)
-        elif self._link is not None:
-            self._link.send(data)
-
-    def _write_heart_beat(self) -> None:
-        # A client that does not read has bytes waiting already.
-        # In the middle of a body it would be part of that.
-        if self._link is not None and self._writable and not self._is_streaming:
-            self._link.send(HEART_BEAT_BYTES)
-
     def _adjust_reading(self) -> None:
-        link = self._link
-        if link is None:
-            return
         large = self._large_in
         paused = (
             self._throttled
             or self._state is State.CONNECTING
             or (large is not None and large.wants_pause)
         )
-        if paused:
-            link.pause_reading()
-        else:
-            link.resume_reading()
-        if self._heart_beat is not None:
-            self._heart_beat.is_reading = not paused
-            self._heart_beat.heard_at = self._loop.time()
+        self._wire.readable(not paused)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
-from tidegate_protocols.transport._tls import server_context
+from tidegate_protocols.transport._tls import TlsOptions, server_context
 from tidegate_protocols.transport._upgrade import check_origins
 
 #: What a listener's ``transport`` may say; the first is the default.
@@ -23,47 +22,13 @@ _WITH_WEBSOCKET: Final = ("ws", "wss")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TransportOptions:
+class TransportOptions(TlsOptions):
     """See docs/transports.md. Sizes are bytes, times are seconds.
 
     Building one reads the certificates that it names, so that checking a configuration finds
     what is wrong with them. Raises: ConfigError.
     """
 
-    tls_certificate: Path | None = option(
-        None,
-        help="Transports `tls` and `wss`, required there: PEM file with the gateway's certificate "
-        "and then the intermediate ones, leaf first.",
-    )
-    tls_key: Path | None = option(
-        None,
-        help="PEM file with the private key; left out: it is in the file of `tls_certificate`.",
-    )
-    tls_key_password_file: Path | None = option(
-        None,
-        help="File whose first line is the private key's password, so that the password is in no "
-        "configuration file.",
-    )
-    tls_ca: Path | None = option(
-        None,
-        help="PEM file with the certificate authorities that client certificates must come from.",
-    )
-    tls_client_certificate: str = option(
-        "none",
-        choices=("none", "optional", "required"),
-        help="Whether clients are asked for a certificate. One that is shown must be valid; "
-        "`required` refuses clients that show none, before they can send a byte.",
-    )
-    tls_version_min: str = option(
-        "1.2",
-        choices=("1.2", "1.3"),
-        help="Oldest TLS version spoken; older ones than 1.2 are broken and cannot be chosen.",
-    )
-    tls_ciphers: str = option(
-        "",
-        help="Cipher suites of TLS 1.2 in OpenSSL's notation, left out: Python's choice. TLS 1.3 "
-        "always has its own.",
-    )
     handshake_timeout: float = option(
         10.0,
         kind=Kind.DURATION,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from tidegate.spi import ConfigError
-
-if TYPE_CHECKING:
-    from tidegate_protocols.transport._options import TransportOptions  # which checks itself here
+from tidegate.spi import ConfigError, option
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _MODES: Final = {
@@ -33,7 +31,47 @@ _SHORT_NAMES: Final = {
 _ESCAPED: Final = frozenset('"+,;<>\\')
 
 
-def server_context(options: TransportOptions) -> ssl.SSLContext:
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """What a listener's encryption is made of."""
+
+    tls_certificate: Path | None = option(
+        None,
+        help="Transports `tls` and `wss`, required there: PEM file with the gateway's certificate "
+        "and then the intermediate ones, leaf first.",
+    )
+    tls_key: Path | None = option(
+        None,
+        help="PEM file with the private key; left out: it is in the file of `tls_certificate`.",
+    )
+    tls_key_password_file: Path | None = option(
+        None,
+        help="File whose first line is the private key's password, so that the password is in no "
+        "configuration file.",
+    )
+    tls_ca: Path | None = option(
+        None,
+        help="PEM file with the certificate authorities that client certificates must come from.",
+    )
+    tls_client_certificate: str = option(
+        "none",
+        choices=("none", "optional", "required"),
+        help="Whether clients are asked for a certificate. One that is shown must be valid; "
+        "`required` refuses clients that show none, before they can send a byte.",
+    )
+    tls_version_min: str = option(
+        "1.2",
+        choices=("1.2", "1.3"),
+        help="Oldest TLS version spoken; older ones than 1.2 are broken and cannot be chosen.",
+    )
+    tls_ciphers: str = option(
+        "",
+        help="Cipher suites of TLS 1.2 in OpenSSL's notation, left out: Python's choice. TLS 1.3 "
+        "always has its own.",
+    )
+
+
+def server_context(options: TlsOptions) -> ssl.SSLContext:
     """Build the context of a listener. Reads the files; blocks shortly.
 
     Raises: ConfigError that names the key, the file and the problem.
@@ -81,9 +119,7 @@ def _escape(value: str) -> str:
     return text
 
 
-def _load_certificate(
-    context: ssl.SSLContext, certificate: Path, options: TransportOptions
-) -> None:
+def _load_certificate(context: ssl.SSLContext, certificate: Path, options: TlsOptions) -> None:
     chain = _read(certificate, "tls_certificate")
     _check_certificates(chain, certificate, "tls_certificate")
     key_option = "tls_certificate" if options.tls_key is None else "tls_key"
@@ -126,7 +162,7 @@ def _load_certificate(
         )
 
 
-def _load_authorities(context: ssl.SSLContext, options: TransportOptions) -> None:
+def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
     mode = options.tls_client_certificate
     if mode == "none":
         if options.tls_ca is not None:

@@ -155,14 +155,14 @@ class Kit:
     @staticmethod
     def batch(lo: int, hi: int) -> Sequence[Any]:
         """Arrow batches for rows lo..hi."""
-        from tidegate_sink_spark._arrow import build_batch
+        from tidegate_sink_spark.staging.arrow import build_batch
 
         return [build_batch([acknowledged(n) for n in range(lo, hi + 1)], "gw", "store-1")]
 
     @classmethod
     def stage(cls, directory: Path, lo: int, hi: int) -> Path:
         """Put a staged file with rows lo..hi into *directory*, as a gateway would."""
-        from tidegate_sink_spark._storage import StagingDirectory
+        from tidegate_sink_spark.staging.storage import StagingDirectory
 
         directory.mkdir(parents=True, exist_ok=True)
         return StagingDirectory(directory).seal(lo, hi, cls.batch(lo, hi)).path
@@ -182,7 +182,7 @@ class Spark:
 
     def conf(self, work_directory: Path) -> dict[str, str]:
         """The configuration that the sink would give its job."""
-        from tidegate_sink_spark._session import spark_conf
+        from tidegate_sink_spark.job.session import spark_conf
 
         return spark_conf(
             jars=self.jars,

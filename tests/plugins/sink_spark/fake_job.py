@@ -1,6 +1,6 @@
 """A Spark job without Spark: the real loop and protocol over a table that is one JSON file.
 
-Usage: fake_job.py; like ``python -m tidegate_sink_spark._job`` otherwise. Spark settings that
+Usage: fake_job.py; like ``python -m tidegate_sink_spark.job.run`` otherwise. Spark settings that
 begin with ``fake.`` make it fail on purpose.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tidegate_sink_spark import _job
-from tidegate_sink_spark._driver import CommitError, Driver, TableState
 from tidegate_sink_spark._protocol import Command, Failed, Report, decode_config, encode_line
+from tidegate_sink_spark.job import run
+from tidegate_sink_spark.job.driver import CommitError, Driver, TableState
 
 
 class FileTable:
@@ -61,7 +61,7 @@ def main() -> int:
     config = decode_config(sys.stdin.buffer.readline())
     commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
     threading.Thread(
-        target=_job._follow_stdin, args=(sys.stdin.buffer, commands), daemon=True
+        target=run._follow_stdin, args=(sys.stdin.buffer, commands), daemon=True
     ).start()
     print("this job says something on stderr", file=sys.stderr, flush=True)
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tidegate.spi import AcknowledgedMessage, AcknowledgedPage, Message
-from tidegate_sink_spark._staging import Staging, StagingLimits
+from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 
 
 def make_rows(count: int) -> list[AcknowledgedMessage]:

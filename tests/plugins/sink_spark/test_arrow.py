@@ -9,7 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate_sink_spark._arrow import SCHEMA, build_batch, check_file, row_bytes, write_parquet
+from tidegate_sink_spark.staging.arrow import (
+    SCHEMA,
+    build_batch,
+    check_file,
+    row_bytes,
+    write_parquet,
+)
 
 
 def utc(*parts: int) -> datetime.datetime:

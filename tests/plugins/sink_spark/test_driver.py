@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate_sink_spark import _driver
-from tidegate_sink_spark._driver import CommitError, Driver, MarkMovedError, TableState
 from tidegate_sink_spark._protocol import Command, Failed, Gap, Mark, Report, Stopped, Unreadable
+from tidegate_sink_spark.job import driver
+from tidegate_sink_spark.job.driver import CommitError, Driver, MarkMovedError, TableState
 
 
 class MemoryTable:
@@ -76,7 +76,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(_driver, "FAILURE_DELAY", 0.0)
+    monkeypatch.setattr(driver, "FAILURE_DELAY", 0.0)
     return Bench(tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_staged_files_become_one_commit(bench: Bench, kit: Any) -> None:
 def test_a_long_backlog_is_worked_off_in_steps(
     bench: Bench, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_driver, "COMMIT_ROWS_MAX", 20)
+    monkeypatch.setattr(driver, "COMMIT_ROWS_MAX", 20)
     for lo in range(1, 51, 10):
         kit.stage(bench.directory, lo, lo + 9)
     assert bench.run()
@@ -135,7 +135,7 @@ def test_a_file_that_is_not_what_its_name_says_stops_the_job_there(bench: Bench,
     kit.stage(bench.directory, 1, 10)
     wrong = kit.stage(bench.directory, 11, 19)
     wrong.rename(
-        wrong.with_name(_driver.list_staged(bench.directory)[1].path.name.replace("19.", "20."))
+        wrong.with_name(driver.list_staged(bench.directory)[1].path.name.replace("19.", "20."))
     )
     kit.stage(bench.directory, 21, 30)
     assert bench.run()
@@ -170,7 +170,7 @@ def test_a_failed_commit_is_reported_and_tried_again(bench: Bench, kit: Any) -> 
 
 def test_the_job_gives_up_after_five_failures_in_a_row(bench: Bench, kit: Any) -> None:
     kit.stage(bench.directory, 1, 10)
-    bench.table.failures = [CommitError(str(n)) for n in range(_driver.FAILURES_MAX)]
+    bench.table.failures = [CommitError(str(n)) for n in range(driver.FAILURES_MAX)]
     assert not bench.run()
     assert bench.table.rows == []
 

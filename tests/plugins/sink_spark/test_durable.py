@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_sink_spark._durable import sync_commits
+from tidegate_sink_spark.job.durable import sync_commits
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_sink_spark._files import (
+from tidegate_sink_spark.staging.files import (
     StagedFile,
     choose,
     is_temporary,

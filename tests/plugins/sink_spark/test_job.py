@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from tidegate.spi import SinkContext
-from tidegate_sink_spark import _job
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JobProcess
 from tidegate_sink_spark._protocol import Command, Gap, JobConfig, Mark, Report
 from tidegate_sink_spark._sink import SparkSink
-from tidegate_sink_spark._table import application_id
+from tidegate_sink_spark.job import run
+from tidegate_sink_spark.job.table import application_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -80,8 +80,8 @@ async def until_mark(job: JobProcess, mark: int) -> list[Report]:
 
 COLD_READ = """
 import json, sys
-from tidegate_sink_spark._session import start_session
-from tidegate_sink_spark._table import DeltaTable
+from tidegate_sink_spark.job.session import start_session
+from tidegate_sink_spark.job.table import DeltaTable
 conf, path, app_id = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 spark = start_session(conf)
 def facts():
@@ -376,8 +376,8 @@ def test_a_job_without_a_gateway_kills_itself(
         done.append(f"killpg {number}")
         raise SystemExit
 
-    monkeypatch.setattr(_job.os, "getpgrp", os.getpid)
-    monkeypatch.setattr(_job.os, "killpg", killed)
+    monkeypatch.setattr(run.os, "getpgrp", os.getpid)
+    monkeypatch.setattr(run.os, "killpg", killed)
     with (tmp_path / "stdin").open("w+b") as stdin, pytest.raises(SystemExit):
-        _job._follow_stdin(stdin, _job.queue.SimpleQueue())
+        run._follow_stdin(stdin, run.queue.SimpleQueue())
     assert done == [f"killpg {signal.SIGKILL}"]

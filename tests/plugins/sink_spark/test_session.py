@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_sink_spark import _session
-from tidegate_sink_spark._session import spark_conf, start_session
+from tidegate_sink_spark.job import session
+from tidegate_sink_spark.job.session import spark_conf, start_session
 
 
 def conf(**overrides: str) -> dict[str, str]:
@@ -60,5 +60,5 @@ def test_every_setting_reaches_the_session(monkeypatch: pytest.MonkeyPatch) -> N
         class SparkSession:
             builder = Builder()
 
-    monkeypatch.setattr(_session.importlib, "import_module", {"pyspark.sql": Module}.__getitem__)
+    monkeypatch.setattr(session.importlib, "import_module", {"pyspark.sql": Module}.__getitem__)
     assert start_session({"a": "1", "b": "2"}) == {"a": "1", "b": "2"}

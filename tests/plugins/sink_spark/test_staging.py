@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tidegate.spi import StoreClosedError, StoreIOError
-from tidegate_sink_spark import _arrow, _staging
-from tidegate_sink_spark._files import list_staged, staged_name, temporary_name
-from tidegate_sink_spark._staging import Staging, StagingLimits
+from tidegate_sink_spark.staging import arrow, staging
+from tidegate_sink_spark.staging.files import list_staged, staged_name, temporary_name
+from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 
 
 class Bench:
@@ -25,7 +25,7 @@ class Bench:
             "segment_interval": 3600.0,
             "staging_bytes": 1 << 30,
         }
-        write_parquet = changes.pop("write_parquet", _arrow.write_parquet)
+        write_parquet = changes.pop("write_parquet", arrow.write_parquet)
         self.directory = directory
         self.log = log
         self.staging = Staging(
@@ -43,7 +43,7 @@ class Bench:
         """Every staged row, as read back."""
         rows: list[int] = []
         for file in list_staged(self.directory):
-            rows += _arrow.pq.read_table(file.path, columns=["ack_seq"])["ack_seq"].to_pylist()
+            rows += arrow.pq.read_table(file.path, columns=["ack_seq"])["ack_seq"].to_pylist()
         return rows
 
 
@@ -67,7 +67,7 @@ async def staged(
 
 @pytest.fixture(autouse=True)
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_staging, "RETRY_DELAY_MIN", 0.01)
+    monkeypatch.setattr(staging, "RETRY_DELAY_MIN", 0.01)
 
 
 async def test_a_segment_is_sealed_at_its_row_limit(kit: Any, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_full_disk_loses_nothing_and_is_told(kit: Any, tmp_path: Path) -
     full.set()
 
     def write(path: Path, batches: Any) -> None:
-        _arrow.write_parquet(path, batches)
+        arrow.write_parquet(path, batches)
         if full.is_set():
             raise OSError(28, "No space left on device")
 
@@ -271,7 +271,7 @@ async def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
 ) -> None:
     threads: set[int] = set()
     sizes: list[int] = []
-    build = _arrow.build_batch
+    build = arrow.build_batch
 
     def traced(rows: Any, gateway_id: str, epoch: str) -> Any:
         threads.add(threading.get_ident())
@@ -280,14 +280,14 @@ async def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
 
     def write(path: Path, batches: Any) -> None:
         threads.add(threading.get_ident())
-        _arrow.write_parquet(path, batches)
+        arrow.write_parquet(path, batches)
 
-    monkeypatch.setattr(_arrow, "build_batch", traced)
+    monkeypatch.setattr(arrow, "build_batch", traced)
     await staged(Bench(tmp_path, kit.MemoryLog(last=3_300), write_parquet=write))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
     assert sum(sizes) == 3_300
-    assert max(sizes) <= _staging.CHUNK_ROWS
+    assert max(sizes) <= staging.CHUNK_ROWS
 
 
 async def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ async def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_pa
     def slow(path: Path, batches: Any) -> None:
         entered.set()
         go_on.wait(10)
-        _arrow.write_parquet(path, batches)
+        arrow.write_parquet(path, batches)
 
     bench = Bench(tmp_path, kit.MemoryLog(last=10), segment_rows=10, write_parquet=slow)
     await bench.staging.recover(0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidegate_sink_spark._files import staged_name, temporary_name
-from tidegate_sink_spark._storage import StagingDirectory, sync_directory
+from tidegate_sink_spark.staging.files import staged_name, temporary_name
+from tidegate_sink_spark.staging.storage import StagingDirectory, sync_directory
 
 
 def test_sealing_makes_one_file_with_the_name_of_its_range(kit: Any, tmp_path: Path) -> None:

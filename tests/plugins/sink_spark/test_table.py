@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_sink_spark import _arrow
-from tidegate_sink_spark._table import (
+from tidegate_sink_spark.job.table import (
     COLUMNS,
     application_id,
     create_statement,
     local_path,
     lock_path,
 )
+from tidegate_sink_spark.staging import arrow
 
 _SQL_TYPES = {
     "int64": "BIGINT",
@@ -24,7 +24,7 @@ _SQL_TYPES = {
 
 
 def test_the_table_has_the_columns_of_the_staged_files() -> None:
-    staged = [(field.name, _SQL_TYPES[str(field.type)]) for field in _arrow.SCHEMA]
+    staged = [(field.name, _SQL_TYPES[str(field.type)]) for field in arrow.SCHEMA]
     assert staged == list(COLUMNS)
 
 

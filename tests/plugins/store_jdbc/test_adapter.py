@@ -19,8 +19,8 @@ from tidegate_store_jdbc import (
     JdbcOptions,
     register_adapter,
 )
-from tidegate_store_jdbc._adapter import adapter_factory
-from tidegate_store_jdbc._sqlite import SqliteAdapter
+from tidegate_store_jdbc.database.adapter import adapter_factory
+from tidegate_store_jdbc.database.sqlite import SqliteAdapter
 
 
 class OwnAdapter(SqliteAdapter):
@@ -79,7 +79,7 @@ def test_an_error_names_its_statement() -> None:
 
 
 MYSQL = """
-from tidegate_store_jdbc._sqlite import SqliteAdapter
+from tidegate_store_jdbc.database.sqlite import SqliteAdapter
 
 class MySqlAdapter(SqliteAdapter):
     pass

@@ -29,9 +29,9 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
-from tidegate_store_jdbc._batch import Plan, Written, plan, steps
-from tidegate_store_jdbc._codec import Columns
-from tidegate_store_jdbc._sqlite import DIALECT
+from tidegate_store_jdbc.database.sqlite import DIALECT
+from tidegate_store_jdbc.rows.batch import Plan, Written, plan, steps
+from tidegate_store_jdbc.rows.codec import Columns
 
 COLUMNS = Columns({**DIALECT.types, "msg_id": "TEXT"})
 OUT = InflightDirection.OUT

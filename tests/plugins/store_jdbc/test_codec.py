@@ -19,8 +19,9 @@ from tidegate.spi import (
     Session,
     Subscription,
 )
-from tidegate_store_jdbc import STATEMENTS, _codec
-from tidegate_store_jdbc._codec import Columns
+from tidegate_store_jdbc import STATEMENTS
+from tidegate_store_jdbc.rows import codec
+from tidegate_store_jdbc.rows.codec import Columns
 
 TYPES = {"container_name": "TEXT", "string_id": "TEXT", "msg_id": "TEXT"}
 COLUMNS = Columns(TYPES)
@@ -55,11 +56,11 @@ def column(row: Any, name: str) -> Any:
 def test_a_message_comes_back_as_it_was(message: Message) -> None:
     row = COLUMNS.message(5, message, 1)
     assert len(row) == len(NAMES)
-    assert _codec.message(column(row, "body"), column(row, "message")) == message
+    assert codec.message(column(row, "body"), column(row, "message")) == message
     assert "\0" not in "".join(value for value in row if isinstance(value, str))
     assert all(value < 2**63 for value in row if isinstance(value, int))
     rest = COLUMNS.retained(message)
-    assert _codec.message(rest[3], rest[4]) == message
+    assert codec.message(rest[3], rest[4]) == message
 
 
 def test_columns_say_what_people_look_for() -> None:
@@ -107,16 +108,16 @@ def test_limited_columns_are_cut_and_the_value_stays_whole() -> None:
     row = columns.message(1, message, 1)
     assert column(row, "destination") == "queue://orde"
     assert column(row, "client_id") == "cli"
-    assert _codec.message(b"", column(row, "message")) == message
+    assert codec.message(b"", column(row, "message")) == message
 
 
 def test_fields_to_come_need_no_other_columns() -> None:
     values = [*msgspec.structs.astuple(Message("queue://q", b"", client_id="c")), "new", 5]
     later = msgspec.msgpack.encode(values)
-    found = _codec.message(b"body", later)
+    found = codec.message(b"body", later)
     assert (found.client_id, found.body) == ("c", b"body")
     older = msgspec.msgpack.encode(["queue://q", b""])
-    assert _codec.message(b"x", older) == Message("queue://q", b"x")
+    assert codec.message(b"x", older) == Message("queue://q", b"x")
 
 
 def test_bindings_come_back_as_they_were() -> None:
@@ -125,23 +126,23 @@ def test_bindings_come_back_as_they_were() -> None:
     )
     session = Session("c", 0xFFFF_FFFF, 5, {"k": "v"})
     inflight = InflightRecord("c", InflightDirection.OUT, 65535, InflightState.RELEASED, "s", 9)
-    assert _codec.decoded(Subscription, COLUMNS.subscription(subscription)[-1], "t") == subscription
-    assert _codec.decoded(Session, COLUMNS.session(session)[-1], "t") == session
-    assert _codec.decoded(InflightRecord, COLUMNS.inflight(inflight)[-1], "t") == inflight
-    assert COLUMNS.inflight(inflight)[:3] == _codec.inflight_key("c", InflightDirection.OUT, 65535)
-    assert _codec.name(COLUMNS.destination("topic://ü\0", 0)[-1], "t") == "topic://ü\0"
+    assert codec.decoded(Subscription, COLUMNS.subscription(subscription)[-1], "t") == subscription
+    assert codec.decoded(Session, COLUMNS.session(session)[-1], "t") == session
+    assert codec.decoded(InflightRecord, COLUMNS.inflight(inflight)[-1], "t") == inflight
+    assert COLUMNS.inflight(inflight)[:3] == codec.inflight_key("c", InflightDirection.OUT, 65535)
+    assert codec.name(COLUMNS.destination("topic://ü\0", 0)[-1], "t") == "topic://ü\0"
 
 
 def test_damaged_values_are_reported_with_their_place() -> None:
     with pytest.raises(CorruptRecordError, match="message 7"):
-        _codec.message(b"", b"\xc1", 7)
+        codec.message(b"", b"\xc1", 7)
     with pytest.raises(CorruptRecordError, match="session table"):
-        _codec.decoded(Session, b"\x01", "session table")
+        codec.decoded(Session, b"\x01", "session table")
     with pytest.raises(CorruptRecordError, match="destination table"):
-        _codec.name(b"\xff", "destination table")
+        codec.name(b"\xff", "destination table")
 
 
 def test_keys_have_one_length_for_names_of_any_length() -> None:
-    keys = {_codec.key(name) for name in ("", "a", "b" * 70_000, "\0", "ü")}
+    keys = {codec.key(name) for name in ("", "a", "b" * 70_000, "\0", "ü")}
     assert len(keys) == 5
     assert {len(key) for key in keys} == {16}

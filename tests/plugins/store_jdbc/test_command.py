@@ -12,7 +12,7 @@ from jdbc_kit import QUEUE, add, opened, pending, prefix, run, write
 from postgres_server import PostgresServer
 
 from tidegate.cli import main
-from tidegate_store_jdbc._secrets import KEY_VARIABLE, unmask
+from tidegate_store_jdbc.database.secrets import KEY_VARIABLE, unmask
 
 Call = Callable[..., tuple[int, str, str]]
 

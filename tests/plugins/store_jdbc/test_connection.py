@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.spi import StoreClosedError, StoreUnavailableError
 from tidegate_store_jdbc import DatabaseUnavailableError
-from tidegate_store_jdbc._connection import BACK_OFF_FIRST, Reachability
+from tidegate_store_jdbc.transactions.reachability import BACK_OFF_FIRST, Reachability
 
 
 class Asked:

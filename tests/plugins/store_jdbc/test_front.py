@@ -9,7 +9,7 @@ from jdbc_kit import QUEUE, add, new_store, opened, pending, write
 
 from tidegate.spi import StoreIOError
 from tidegate_store_jdbc import Mark, Plan
-from tidegate_store_jdbc._front import lost_journal, read_mark, refuse_open_mark
+from tidegate_store_jdbc.transactions.mark import lost_journal, read_mark, refuse_open_mark
 
 
 async def test_a_mark_is_written_with_what_it_speaks_of(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from postgres_server import PostgresServer
 
 from tidegate.spi import StoreIOError, StoreLockedError
 from tidegate_store_jdbc import JdbcOptions
-from tidegate_store_jdbc._lock import describe, is_gone, make_owner, process_identity
+from tidegate_store_jdbc.transactions.lock import describe, is_gone, make_owner, process_identity
 
 QUICK: dict[str, Any] = {"lock_renew_period": 0.1, "lock_expiration": 1.0, "network_timeout": 1.0}
 

@@ -12,8 +12,8 @@ from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, ConfiguredStore, StoreIOError, StoreLockedError
 from tidegate_store_jdbc import JdbcOptions, plugin
-from tidegate_store_jdbc._manager import Manager, jdbc_options, manager
-from tidegate_store_jdbc._schema import SCHEMA_VERSION
+from tidegate_store_jdbc.database.schema import SCHEMA_VERSION
+from tidegate_store_jdbc.tools.manager import Manager, jdbc_options, manager
 
 T = TypeVar("T")
 

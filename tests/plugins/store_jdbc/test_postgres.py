@@ -32,7 +32,7 @@ from tidegate_store_jdbc import (
     DatabaseUnavailableError,
     JdbcStore,
 )
-from tidegate_store_jdbc._postgres import PostgresAdapter, _ssl, _translated  # pyright: ignore[reportPrivateUsage]
+from tidegate_store_jdbc.database.postgres import PostgresAdapter, _ssl, _translated  # pyright: ignore[reportPrivateUsage]
 
 
 def adapter(store: JdbcStore) -> PostgresAdapter:
@@ -243,7 +243,7 @@ def test_urls_say_how_to_encrypt(tmp_path: Path) -> None:
 
 
 def test_a_command_tag_tells_how_many_rows() -> None:
-    from tidegate_store_jdbc._postgres import _touched  # pyright: ignore[reportPrivateUsage]
+    from tidegate_store_jdbc.database.postgres import _touched  # pyright: ignore[reportPrivateUsage]
 
     assert [_touched(tag) for tag in ("DELETE 5", "INSERT 0 7", "BEGIN")] == [5, 7, 0]
     assert re.fullmatch(r"\d+", str(_touched("UPDATE 12")))

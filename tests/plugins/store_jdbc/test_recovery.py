@@ -16,8 +16,8 @@ from tidegate.spi import (
     StoreContext,
 )
 from tidegate_store_jdbc import JdbcOptions, JdbcStore
-from tidegate_store_jdbc._lock import LockRow
-from tidegate_store_jdbc._recovery import recover
+from tidegate_store_jdbc.transactions.lock import LockRow
+from tidegate_store_jdbc.transactions.recovery import recover
 
 
 def change(where: Path, statement: str) -> None:

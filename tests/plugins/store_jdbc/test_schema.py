@@ -22,9 +22,15 @@ from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, StoreContext, StoreIOError, StoreLockedError
 from tidegate_store_jdbc import JdbcOptions, JdbcStore
-from tidegate_store_jdbc._postgres import PostgresAdapter
-from tidegate_store_jdbc._schema import CREATE, SCHEMA_VERSION, create_statements, migrate, words
-from tidegate_store_jdbc._sqlite import DIALECT
+from tidegate_store_jdbc.database.postgres import PostgresAdapter
+from tidegate_store_jdbc.database.schema import (
+    CREATE,
+    SCHEMA_VERSION,
+    create_statements,
+    migrate,
+    words,
+)
+from tidegate_store_jdbc.database.sqlite import DIALECT
 
 
 def change(where: Path, statement: str) -> None:

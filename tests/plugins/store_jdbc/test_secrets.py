@@ -17,7 +17,7 @@ from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError
 from tidegate_store_jdbc._options import JdbcOptions
-from tidegate_store_jdbc._secrets import (
+from tidegate_store_jdbc.database.secrets import (
     FILE_BYTES_MAX,
     KEY_VARIABLE,
     PASSWORD_VARIABLE,
@@ -29,7 +29,7 @@ from tidegate_store_jdbc._secrets import (
     new_key,
     read_password_file,
 )
-from tidegate_store_jdbc._url import parse_url
+from tidegate_store_jdbc.database.url import parse_url
 
 NO_URL = parse_url("postgresql://host/db")
 URL = parse_url("postgresql://url-user:url-pass@host/db")

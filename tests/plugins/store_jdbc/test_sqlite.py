@@ -23,7 +23,7 @@ from jdbc_kit import (
 
 from tidegate.spi import CorruptRecordError, StoreFullError, StoreIOError
 from tidegate_store_jdbc import STATEMENTS, DatabaseError, JdbcStore, Step
-from tidegate_store_jdbc._sqlite import CHUNKS, DIALECT, SqliteAdapter
+from tidegate_store_jdbc.database.sqlite import CHUNKS, DIALECT, SqliteAdapter
 
 #: Our tables, by name or by the aliases that the statements give them.
 SCAN = re.compile(r"SCAN (TIDEGATE_\w+|[almnt])\b")

@@ -11,9 +11,9 @@ from postgres_server import PostgresServer
 
 from tidegate.spi import AddDuplicateId, ConfigError
 from tidegate_store_jdbc import STATEMENTS, JdbcOptions
-from tidegate_store_jdbc._postgres import DIALECT as POSTGRES
-from tidegate_store_jdbc._sqlite import DIALECT as SQLITE
-from tidegate_store_jdbc._statements import RETIRED, fill, resolve
+from tidegate_store_jdbc.database.postgres import DIALECT as POSTGRES
+from tidegate_store_jdbc.database.sqlite import DIALECT as SQLITE
+from tidegate_store_jdbc.database.statements import RETIRED, fill, resolve
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "store-jdbc.md"
 

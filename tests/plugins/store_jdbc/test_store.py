@@ -56,7 +56,7 @@ async def test_a_removed_queue_is_gone_at_once_and_deleted_bit_by_bit(tmp_path: 
     assert sqlite_rows(tmp_path, count) == [(300,)]
     assert set(state.pending) == {2}
     assert await pending(store) == []
-    await store._clean()  # pyright: ignore[reportPrivateUsage] - what cleanup_period starts
+    await store._writer.clean()  # pyright: ignore[reportPrivateUsage] - what cleanup_period starts
     assert sqlite_rows(tmp_path, count) == [(0,)]
     assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_REMOVED") == [(0,)]
     assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(250,)]
@@ -80,7 +80,7 @@ async def test_writes_go_on_between_the_steps_of_a_clean_up(tmp_path: Path) -> N
     await write(store, *[add(n) for n in range(1, 501)])
     await write(store, RemoveDestination("queue://q", 1))
     cleaning = asyncio.create_task(
-        store._clean()  # pyright: ignore[reportPrivateUsage]
+        store._writer.clean()  # pyright: ignore[reportPrivateUsage]
     )
     await asyncio.sleep(0)
     await write(store, add(501, 2))

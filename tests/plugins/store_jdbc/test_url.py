@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.spi import ConfigError
-from tidegate_store_jdbc._url import DEFAULT_URL, DatabaseUrl, parse_url
+from tidegate_store_jdbc.database.url import DEFAULT_URL, DatabaseUrl, parse_url
 
 
 @pytest.mark.parametrize(

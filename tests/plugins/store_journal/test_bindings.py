@@ -10,6 +10,7 @@ import pytest
 from journal_kit import ack, add, killed, opened, pending, write
 
 from tidegate.spi import (
+    AddDestination,
     AddDuplicateId,
     ClearRetained,
     CorruptRecordError,
@@ -232,4 +233,37 @@ async def test_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     known = store._index.files.keys()  # pyright: ignore[reportPrivateUsage]
     files = {file.file_id for file in store._files.used()}  # pyright: ignore[reportPrivateUsage]
     assert known <= files
+    await store.close()
+
+
+async def test_after_damage_all_live_lists_are_written_anew(tmp_path: Path) -> None:
+    """Else a rebuild would bring back what was consumed."""
+    where = tmp_path / "a"
+    store, _ = await opened(where)
+    await write(store, AddDestination("queue://q", 1))
+    await write(store, *[add(item, size=6000) for item in range(1, 10)])  # the first file
+    await write(store, ack(2, 3))
+    for first in (20, 40, 60):
+        await write(store, *[add(item, size=6000) for item in range(first, first + 10)])
+        await write(store, ack(1 + first // 5, *range(first, first + 10)))
+    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await write(store, AddDestination("queue://r", 2))
+    await store.close()
+    journal = where / "journal"
+    flipped = 0
+    for path in journal.glob("bindings-*.data"):
+        data = bytearray(path.read_bytes())
+        if (at := data.find(b"\x78\x01")) > 0:  # a packed list
+            data[at + 10] ^= 1
+            path.write_bytes(data)
+            flipped += 1
+    assert flipped
+    store, state = await opened(where, damaged_journal_policy="quarantine")
+    left = await pending(store)
+    assert left == [1, 4, 6, 7, 8]
+    assert any("bindings journal" in note for note in state.report.notes)
+    await store.close()
+    shutil.rmtree(journal / "metadata")
+    store, _ = await opened(where)
+    assert await pending(store) == left
     await store.close()

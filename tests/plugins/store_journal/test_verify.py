@@ -199,6 +199,7 @@ def test_damaged_metadata_is_named_with_the_command_that_mends_it(journal: Path)
     found = checked(journal)
     assert [item.file for item in found.damages] == ["metadata/data.mdb"]
     assert "rebuild-index" in found.damages[0].problem
+    assert found.references == 80  # as the data files have them
 
 
 def test_metadata_that_is_not_there_is_a_note(journal: Path) -> None:

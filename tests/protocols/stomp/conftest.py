@@ -203,8 +203,7 @@ class Harness:
             address=lambda: "stomp://127.0.0.1:61613",
             ended=self.ended.append,
         )
-        self.session = Session(context, self.loop)
-        self.session.opened(self.link)
+        self.session = Session(context, self.loop, self.link)
         self.version = Version.V1_2
 
     def connect(self, version="1.2", **headers):

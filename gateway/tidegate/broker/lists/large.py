@@ -1,7 +1,7 @@
 """What the broker minds of messages whose body is in a file of its own.
 
 It is little: the handle travels with the message, counts no memory, and the store knows when nobody
-needs the file any more (:mod:`tidegate.spi.large`).
+needs the file any more (:mod:`tidegate.spi.storage.large`).
 """
 
 from __future__ import annotations

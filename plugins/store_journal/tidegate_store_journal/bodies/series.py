@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -392,7 +392,7 @@ class Series:
         """See Elsewhere."""
         return self._by_id.get(file_id)
 
-    def staying(self) -> Container[int]:
+    def staying(self) -> Collection[int]:
         """See Elsewhere."""
         return self._by_id.keys()
 

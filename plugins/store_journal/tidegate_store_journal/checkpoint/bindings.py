@@ -142,7 +142,6 @@ class Bindings:
         self.lives = {file_id: batch for file_id, (batch, _) in lives.items()}
         self._spares = found.free
         self._leftovers = found.leftovers
-        self._renamed: list[tuple[str, int]] = []  # leftovers on their way to the spares
         self._next_id = found.next_file_id
         self._tail: BindingsFile | None = None  # a start never goes on in a file, see section 6
         self._offset = 0
@@ -200,7 +199,7 @@ class Bindings:
         return file_id
 
     def _count_capacity(self) -> None:
-        others = itertools.chain(self._spares, self._leftovers, self._renamed)
+        others = itertools.chain(self._spares, self._leftovers)
         self.capacity = sum(length for _, length in others) + self._used_bytes()
 
     def _used_bytes(self) -> int:
@@ -421,16 +420,15 @@ class Bindings:
         The directory is synced before: a power cut must not bring a name back whose file has another
         header by then.
         """
-        while self._leftovers:
-            name, length = self._leftovers[-1]
+        for number, (name, length) in enumerate(self._leftovers):
             free = _format.free_name(_format.file_id_of(name), BINDINGS)
-            self._storage.rename(name, free)
-            self._renamed.append((free, length))
-            self._leftovers.pop()
-        if self._renamed:
+            if name != free:
+                self._storage.rename(name, free)
+                self._leftovers[number] = free, length
+        if self._leftovers:
             self._storage.sync_directory()
-            self._spares += self._renamed
-            self._renamed.clear()
+            self._spares += self._leftovers
+            self._leftovers.clear()
         self._count_capacity()
 
     def _read(self, place: int) -> bytes:

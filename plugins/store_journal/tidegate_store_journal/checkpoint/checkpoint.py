@@ -19,7 +19,7 @@ import msgspec
 
 from tidegate_store_journal.bodies.large import LargeFiles
 from tidegate_store_journal.checkpoint.bindings import Bindings, Mark
-from tidegate_store_journal.checkpoint.live import LiveList, split_blocks
+from tidegate_store_journal.checkpoint.live import LiveList, rows_in
 from tidegate_store_journal.checkpoint.metadata import (
     METADATA_VERSION,
     Metadata,
@@ -92,23 +92,29 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsaved: Changes | None = None  # of checkpoints that failed
         self._bindings = bindings
-        self._needs_all_lives = bindings is not None and bindings.must_carry
         self.rows = Rows(index.log, metadata, executor)
         self._saved_batch = -1
         self._saved_released = index.log.released
 
-    async def run(self, *, cleanup: bool = False, clean: bool = False, force: bool = False) -> int:
+    async def run(
+        self,
+        *,
+        cleanup: bool = False,
+        clean: bool = False,
+        force: bool = False,
+        all_lives: bool = False,
+    ) -> int:
         """Write a checkpoint if anything changed, and put dead files away when *cleanup*.
 
         *clean*: the store is being closed; nothing is written after this. *force*: write one even
-        when nothing changed.
+        when nothing changed. *all_lives*: with a live list for every file: acknowledgements are lost,
+        and only the index knows of them; a rebuild would bring back messages that were consumed.
         Returns: data files put away. Raises: OSError; StoreError when the journal cannot be synced.
         """
         async with self._lock:
-            if cleanup:
-                # What lives in files that the dead ones speak of is written down.
-                await self.rows.of_files(lambda: self._to_write_down(self._find_dead()))
-            work = self._begin(cleanup=cleanup, clean=clean, force=force)
+            dead = self._find_dead() if cleanup else []
+            lives = await self._live_lists(dead, all_lives=all_lives)
+            work = self._begin(dead, lives, is_asked=clean or force, clean=clean)
             loose = self._index.large.take_loose()
             if work is None:
                 await self._sweep(loose)
@@ -118,7 +124,6 @@ class Checkpointer:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._write, work)
             self._unsaved = None
-            self._needs_all_lives = False
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
@@ -145,12 +150,12 @@ class Checkpointer:
         if self._large is not None:
             await self._large.sweep(loose)
 
-    def _begin(self, *, cleanup: bool, clean: bool, force: bool) -> _Work | None:
+    def _begin(
+        self, dead: list[DataFile], lives: dict[int, LiveList], *, is_asked: bool, clean: bool
+    ) -> _Work | None:
         index = self._index
-        dead = self._find_dead() if cleanup else []
         if not (
-            clean
-            or force
+            is_asked
             or dead
             or self._unsaved is not None
             or index.batch != self._saved_batch
@@ -175,11 +180,8 @@ class Checkpointer:
                 bindings.mark.floor_released,
             )
             # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
-            must_carry = dead or changes.small or bindings.must_carry or self._needs_all_lives
-            if (
-                not must_carry
-                and msgspec.structs.replace(mark, oldest=bindings.mark.oldest) == bindings.mark
-            ):
+            is_new = msgspec.structs.replace(mark, oldest=bindings.mark.oldest) != bindings.mark
+            if not (is_new or dead or lives or changes.small or bindings.must_carry):
                 mark = None
         tail_file = self._tail.file
         state = MetadataState(
@@ -194,24 +196,7 @@ class Checkpointer:
             changes.ack_last,
             changes.ack_released,
         )
-        lives: dict[int, LiveList] = {}
-        if self._bindings is not None:
-            lives = self._live_lists(self._to_write_down(dead))
         return _Work(changes, state, mark, lives, dead)
-
-    @property
-    def saved_released(self) -> int:
-        """Rows of the acknowledged log up to this one are released on disk, too."""
-        return self._saved_released
-
-    async def write_down_all_that_lives(self) -> None:
-        """A live list for every file: acknowledgements are lost, and only the index knows of them.
-
-        Else a rebuild would bring back messages that were consumed. The acknowledged log must be in
-        memory. Raises: OSError, StoreError.
-        """
-        self._needs_all_lives = True
-        await self.run(force=True)
 
     def has_dead(self) -> bool:
         """A cleanup would put a file away, unless somebody reads from it."""
@@ -234,20 +219,34 @@ class Checkpointer:
                 dead.append(file)
         return dead
 
-    def _live_lists(self, file_ids: set[int]) -> dict[int, LiveList]:
-        index = self._index
-        rows = split_blocks(index.log.blocks_of(file_ids), index.log.released, frozenset(file_ids))
-        return {
-            file_id: LiveList(
-                index.batch,
-                dict(index.living_in(file_id)),
-                rows[file_id],
-                self._places_in(file_id),
-            )
-            for file_id in sorted(file_ids)
-        }
+    async def _live_lists(self, dead: list[DataFile], *, all_lives: bool) -> dict[int, LiveList]:
+        """What lives in files that *dead* ones speak of. Each list is as of another batch."""
+        lives: dict[int, LiveList] = {}
+        if self._bindings is not None:
+            wanted = self._all_files if all_lives or self._bindings.must_carry else self._spoken
+            await self.rows.of_files(lambda: wanted(dead))
+            for file_id in sorted(wanted(dead)):
+                lives[file_id] = self._live_list(file_id)
+                await asyncio.sleep(0)
+        return lives
 
-    def _to_write_down(self, dead: list[DataFile]) -> set[int]:
+    def _live_list(self, file_id: int) -> LiveList:
+        index = self._index
+        rows = rows_in(file_id, index.log.blocks_of((file_id,)), index.log.released)
+        places: dict[int, int] = {}
+        if file_id in self._files.elsewhere.staying():
+            # Its records do not say which of them count, so the list says where those are.
+            for list_id in index.lists_in(file_id):
+                for piece in index.lists[list_id].pieces_in(file_id):
+                    places.update(piece)
+        return LiveList(index.batch, dict(index.living_in(file_id)), rows, places)
+
+    def _all_files(self, _dead: list[DataFile]) -> set[int]:
+        staying = self._files.elsewhere.staying()
+        used = {file.file_id for file in self._files.used()}
+        return used.union(staying).intersection(self._index.files)
+
+    def _spoken(self, dead: list[DataFile]) -> set[int]:
         """Living files that acknowledgements in *dead* speak of, and all in directories that do not
         go: references to those may be in older files than what says that nothing of them lives.
 
@@ -256,8 +255,6 @@ class Checkpointer:
         files = self._index.files
         staying = self._files.elsewhere.staying()
         used = self._files.used()
-        if self._needs_all_lives:
-            return {file.file_id for file in used} | {key for key in files if key in staying}
         lives = self._bindings.lives if self._bindings is not None else {}
         begins = {file.file_id: after.first_batch for file, after in itertools.pairwise(used)}
         spoken: set[int] = set()
@@ -271,17 +268,6 @@ class Checkpointer:
             for file_id in spoken - {file.file_id for file in dead}
             if file_id in staying or (file_id in files and files[file_id].references)
         }
-
-    def _places_in(self, file_id: int) -> dict[int, int]:
-        """Where the pending messages in a file of a destination's directory are: its records do
-        not say which of them count."""
-        if file_id not in self._files.elsewhere.staying():
-            return {}
-        places: dict[int, int] = {}
-        for list_id in self._index.lists_in(file_id):
-            for piece in self._index.lists[list_id].pieces_in(file_id):
-                places.update(piece)
-        return places
 
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import sub
 from typing import Final
 
@@ -68,19 +68,14 @@ def decode_live_list(batch: int, payload: bytes) -> LiveList:
     )
 
 
-def split_blocks(
-    blocks: Sequence[AckBlock], released: int, file_ids: frozenset[int]
-) -> dict[int, list[AckBlock]]:
-    """Per data file, the rows of *blocks* above *released* whose message lies in it."""
-    result: dict[int, list[AckBlock]] = {file_id: [] for file_id in file_ids}
+def rows_in(file_id: int, blocks: Sequence[AckBlock], released: int) -> list[AckBlock]:
+    """The rows of *blocks* above *released* whose message lies in the data file."""
+    result: list[AckBlock] = []
     for block in blocks:
-        owners = [location >> _format.FILE_SHIFT for location in block.locations]
-        begin = max(0, released + 1 - block.first)
-        while begin < block.count:
-            end = begin + 1
-            while end < block.count and owners[end] == owners[begin]:
-                end += 1
-            if owners[begin] in result:
-                result[owners[begin]].append(block.part(begin, end))
-            begin = end
+        at = max(0, released + 1 - block.first)
+        places = block.locations[at:]
+        for is_here, run in groupby(places, lambda place: place >> _format.FILE_SHIFT == file_id):
+            begin, at = at, at + sum(1 for _ in run)
+            if is_here:
+                result.append(block.part(begin, at))
     return result

@@ -204,6 +204,11 @@ class LmdbMetadata(Metadata):
                 name: environment.open_db(name.encode(), create=not self._read_only)
                 for name in [table.name for table in (META, *TABLES)]
             }
+            # LMDB believes what it once wrote down of a table: with a wrong bit there it sorts by
+            # another order, or ends the process when something is written.
+            if any(any(database.flags().values()) for database in self._open.values()):
+                environment.close()
+                raise lmdb.CorruptedError("a table is of a kind that was never made")
             self._environment = environment
             self._map_bytes = environment.info()["map_size"]
         return self._environment
@@ -227,8 +232,6 @@ class LmdbMetadata(Metadata):
             self._verify()  # what is being written cannot be verified
         try:
             with self._env().begin() as transaction:
-                if any(any(table.flags().values()) for table in self._open.values()):
-                    raise MetadataError(f"{self._directory}: wrong flags of a table")
                 found = take(transaction)
             self._unmap_if_large()
             return found

@@ -6,8 +6,8 @@ A message with several references is *shared*: its bytes count once, and go with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from tidegate_store_journal.index.acklog import AckBlock, AckLog
 from tidegate_store_journal.index.largereferences import LargeReferences
@@ -50,6 +50,15 @@ class FileUse:
         self.speaks_of: set[int] = set()
         self.copied_from: set[int] = set()
         self.speaks_of_stored = 0  # size of speaks_of at the last checkpoint
+
+
+class Held(NamedTuple):
+    """A reference to a message. Attributes: pending_list: of whom; 0: the acknowledged log, *row* of it."""
+
+    location: int
+    sequence: int
+    pending_list: int
+    row: int = 0
 
 
 class References:
@@ -101,6 +110,16 @@ class References:
         if pending is None:
             pending = self.lists[list_id] = PendingList()
         return pending
+
+    def held_in(self, file_id: int) -> Iterator[Held]:
+        """Every reference to messages in a data file; rows of the log only of those in memory."""
+        for list_id, pending in self.lists.items():
+            for piece in pending.pieces_in(file_id):
+                for sequence, place in piece:
+                    yield Held(place, sequence, list_id)
+        for rows in self.log.rows_in(file_id):
+            for row, sequence, place in rows:
+                yield Held(place, sequence, 0, row)
 
     def recount(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:
         """Count references anew from what is in the lists and in *blocks* (at start).

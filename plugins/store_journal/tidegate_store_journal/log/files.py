@@ -14,7 +14,7 @@ import errno
 import logging
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -94,7 +94,7 @@ class Elsewhere(Protocol):
         """Files in which nothing lives, and that nobody writes to."""
         ...
 
-    def staying(self) -> Container[int]:
+    def staying(self) -> Collection[int]:
         """Ids of all files."""
         ...
 
@@ -114,7 +114,7 @@ class _Nowhere:
     def dead(self) -> Sequence[DataFile]:
         return ()
 
-    def staying(self) -> Container[int]:
+    def staying(self) -> Collection[int]:
         return ()
 
     async def dispose(self, files: Sequence[DataFile]) -> None: ...

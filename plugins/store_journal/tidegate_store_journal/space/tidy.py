@@ -7,7 +7,7 @@ they came from.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,11 +77,7 @@ class Tidy:
         async with self._lock:
             self._stuck.clear()
             leaving = [d for d in self._series.directories.values() if self._is_leaving(d)]
-            await self._retire(
-                lambda directory, file: (
-                    directory in leaving and not self._index.references_to(file.file_id)
-                )
-            )
+            await self._retire({key for directory in leaving for key in directory.files})
             await self._checkpointer.run(cleanup=True)
             await self._remove(leaving)
             for directory in list(self._series.directories.values()):
@@ -103,7 +99,15 @@ class Tidy:
             self._series.grown_bytes = 0
             if self._excess() <= 0:
                 return
-            await self._retire(lambda _, file: not self._index.references_to(file.file_id))
+            living = self._index.references_to
+            await self._retire(
+                {
+                    key
+                    for directory in self._series.directories.values()
+                    for key in directory.files
+                    if not living(key)
+                }
+            )
             await self._checkpointer.run(cleanup=True)
             await self._drop_pools()
             while self._excess() > 0 and not self._is_closing:
@@ -130,12 +134,12 @@ class Tidy:
         was_used, directory.is_used = directory.is_used, False
         return not was_used or directory.name not in map(folder_name, self._index.destinations)
 
-    async def _retire(self, ends: Callable[[Directory, DataFile], bool]) -> None:
-        """Append nothing more to files that *ends* says so of. The caller has the lock."""
+    async def _retire(self, file_ids: set[int]) -> None:
+        """Append nothing more to these files. The caller has the lock."""
         async with self._series.lock:
             for directory in self._series.directories.values():
                 for key, spot in list(directory.spots.items()):
-                    if ends(directory, spot.file):
+                    if spot.file.file_id in file_ids:
                         del directory.spots[key]
 
     async def _remove(self, leaving: Sequence[Directory]) -> None:
@@ -178,7 +182,7 @@ class Tidy:
         Raises: StoreError, OSError.
         """
         ids = {file.file_id for file in files}
-        await self._retire(lambda _directory, file: file.file_id in ids)
+        await self._retire(ids)
         for file in files:
             if not await self._compactor.compact(file, is_stopped=lambda: self._is_closing):
                 self._stuck.add(file.file_id)

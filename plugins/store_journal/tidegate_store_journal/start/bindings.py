@@ -47,7 +47,8 @@ def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> 
         report.add_note(
             f"{storage.describe(name)} at offset {offset}: {problem}. Destinations, subscriptions, "
             "sessions, packet ids and retained messages that it held are lost, or are as they were "
-            f"before. A copy is kept in {storage.describe(copy_name)}."
+            "before; when the metadata is lost, too, messages that were acknowledged may be delivered "
+            f"again. A copy is kept in {storage.describe(copy_name)}."
         )
     if found.problems:
         storage.sync_directory()

@@ -7,6 +7,7 @@ the store runs, those that turn out to be damaged when they are read.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -84,16 +85,13 @@ def _find(
     """The messages in *files* of whose sequence and location *is_lost* says so."""
     lost = Lost(why)
     for file_id in sorted(files):
-        for list_id, pending in index.lists.items():
-            found = [
-                item[0] for piece in pending.pieces_in(file_id) for item in piece if is_lost(*item)
-            ]
-            if found:
-                lost.lists.setdefault(list_id, []).extend(found)
-        for rows in index.log.rows_in(file_id):
-            for row, sequence, place in rows:
-                if is_lost(sequence, place):
-                    lost.rows_through = max(lost.rows_through, row)
+        for held in index.held_in(file_id):
+            if not is_lost(held.sequence, held.location):
+                continue
+            if held.pending_list:
+                lost.lists.setdefault(held.pending_list, []).append(held.sequence)
+            else:
+                lost.rows_through = max(lost.rows_through, held.row)
     return lost
 
 
@@ -110,18 +108,10 @@ async def lost_in_power_cut(
     return (await _unreadable(index, reader, unsynced, why))[0]
 
 
-async def check_messages(index: Index, reader: Pages, files: Container[int]) -> tuple[Lost, str]:
+async def check_messages(index: Index, reader: Pages, files: Collection[int]) -> tuple[Lost, str]:
     """Read all messages in these data files. Returns: what cannot be read, and where it is."""
-    wanted = {
-        (sequence, place)
-        for pending in index.lists.values()
-        for sequence, place in pending.entries()
-        if place >> _format.FILE_SHIFT in files
-    }
-    for block in index.log.blocks():
-        for number, place in enumerate(block.locations):
-            if place >> _format.FILE_SHIFT in files and block.first + number > index.log.released:
-                wanted.add((block.sequences[number], place))
+    held = itertools.chain.from_iterable(map(index.held_in, files))
+    wanted = {(item.sequence, item.location) for item in held}
     in_order = sorted(wanted, key=lambda item: item[1])
     return await _unreadable(index, reader, in_order, "their records are damaged")
 

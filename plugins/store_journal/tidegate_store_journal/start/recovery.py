@@ -34,7 +34,7 @@ from tidegate_store_journal.start.losses import (
 from tidegate_store_journal.start.lossreport import LossReport
 from tidegate_store_journal.start.quarantine import Quarantine
 from tidegate_store_journal.start.rebuild import rebuild
-from tidegate_store_journal.start.replay import Progress, Replay
+from tidegate_store_journal.start.replay import ADVICE, Progress, Replay
 
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 _TEMPORARY_NAME: Final = re.compile(
@@ -192,7 +192,8 @@ def _recover(
         clean = loaded.state.clean and not replay.replayed and not any(lost)
     repaired = replay.end(trusted=clean)
     # Now, because what is wrong with data files has been said.
-    check_bindings(replay, bindings, store_id, loaded, goes_on=_goes_on(policy))
+    goes_on = policy.ignores_missing or policy.quarantines
+    check_bindings(replay, bindings, store_id, loaded, goes_on=goes_on)
     keep_damaged(replay.storage, bindings, report)
     _mend_headers(replay, bindings)
     for _, place in replay.unsynced:
@@ -232,11 +233,6 @@ def _recover(
     )
 
 
-def _goes_on(policy: RecoveryPolicy) -> bool:
-    """A part of the bindings journal may be missing."""
-    return policy.ignores_missing or policy.quarantines
-
-
 def check_bindings(
     replay: Replay, bindings: BindingsFound, store_id: str, loaded: Loaded | None, *, goes_on: bool
 ) -> None:
@@ -270,13 +266,6 @@ def check_bindings(
     replay.notes.append(f"{problem}.")
     bindings.is_damaged = True
     replay.index.mark_small_state_changed()
-
-
-#: What an operator can do about damage, for every error that names some.
-ADVICE: Final = (
-    "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
-    "a copy of the damaged part, take it out, and serve the rest"
-)
 
 
 def open_files(replay: Replay, names: Sequence[str]) -> str:

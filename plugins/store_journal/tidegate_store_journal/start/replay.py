@@ -30,6 +30,12 @@ from tidegate_store_journal.write.encode import decode_batch
 
 _ZEROS_BYTES: Final = 4 << 20
 
+#: What an operator can do about damage, for every error that names some.
+ADVICE: Final = (
+    "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
+    "a copy of the damaged part, take it out, and serve the rest"
+)
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -213,9 +219,8 @@ class Replay:
         return self.corrupt(
             file.name,
             offset,
-            f"a batch{length} is damaged that was on disk whole once: later batches or a mark say so. Nothing was "
-            "changed. Restore the file from a copy; or set damaged_journal_policy = 'quarantine' "
-            "in [store] to keep a copy of the damaged part, take it out, and serve the rest",
+            f"a batch{length} is damaged that was on disk whole once: later batches or a mark say so. "
+            f"Nothing was changed. {ADVICE}",
         )
 
     # ------------------------------------------------------------------------------- the end

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidegate_store_journal.index.acklog import decode_block
+from tidegate_store_journal.index.references import Held
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log import records as _records
 from tidegate_store_journal.log.datafile import DataFile, using
@@ -49,14 +50,6 @@ RECORD_NAMES: Final = {
     _format.COPY_REFERENCE: "copy reference",
     _format.VOID: "void",  # in place of damage that was taken out
 }
-
-
-class Held(NamedTuple):
-    """A reference to a message. Attributes: pending_list: of whom; 0: the acknowledged log."""
-
-    location: int
-    sequence: int
-    pending_list: int
 
 
 @dataclass(slots=True)

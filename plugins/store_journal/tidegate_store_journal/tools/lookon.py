@@ -16,7 +16,11 @@ from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal.bodies.folders import find_files, folders_of
-from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
+from tidegate_store_journal.checkpoint.metadata import (
+    LmdbMetadata,
+    MetadataCounters,
+    MetadataError,
+)
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryFile, open_regular
@@ -73,12 +77,14 @@ class Look:
     """A journal as it was at one moment.
 
     Attributes: replay: with the index and the data files, none of them open; free: names and lengths
-        of dead files; store_id: identity of the contents.
+        of dead files; store_id: identity of the contents; counters: what was ever written into the
+        metadata store, None when it cannot be read.
     """
 
     replay: Replay
     free: list[tuple[str, int]]
     store_id: str
+    counters: MetadataCounters | None
 
     @property
     def index(self) -> Index:
@@ -123,12 +129,13 @@ def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
         raise StoreIOError(f"there is no journal in {storage.describe('')}")
     # At once: the longer between the two, the more often the checkpoint names newer files.
     metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
+    counters: MetadataCounters | None = metadata.counters
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
         if loaded is not None:
             check_owner(loaded, store_id)
     except MetadataError:
-        loaded = None  # the data files say it all
+        loaded = counters = None  # the data files say it all
     finally:
         metadata.close()
     bindings = read_bindings(storage, names, replay.index, mends=False)
@@ -140,4 +147,4 @@ def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
             file = storage.open(name)
             free.append((name, file.length))
             file.close()
-    return Look(replay, free, store_id)
+    return Look(replay, free, store_id, counters)

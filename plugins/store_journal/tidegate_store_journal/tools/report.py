@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import Progress, StoreIOError
-from tidegate_store_journal.checkpoint.metadata import (
-    MetadataCounters,
-    MetadataError,
-    read_counters,
-)
+from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.format import MASK_32, file_id_of
 from tidegate_store_journal.tools.census import take_census
@@ -157,11 +153,8 @@ def report(directory: Path, progress: Progress, *, records: bool = True) -> Jour
         retained=len(index.retained),
         files=_files(seen),
         lists=list(_lists(index)),
+        counters=seen.counters,
     )
-    try:
-        result.counters = read_counters(directory)
-    except MetadataError:
-        pass  # `verify` says what is wrong with it; the rest is in the data files
     if not records:
         return result
     used = seen.replay.files

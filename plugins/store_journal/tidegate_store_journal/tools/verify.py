@@ -129,7 +129,7 @@ class _Pass:
 
     def run(self, batch: int | None) -> None:
         """*batch*: number of one that a checkpoint had on disk before; None: it cannot be read."""
-        seen = self._look() if batch is not None else None
+        seen = self._look(rebuilt=batch is None)
         self._data_files(batch or 0, seen)
         self._bindings()
         if seen is not None:
@@ -141,10 +141,13 @@ class _Pass:
             self._bodies(seen.index.large.bodies)
             self._compare(seen)
 
-    def _look(self) -> Look | None:
-        """What the checkpoint and the journal behind it refer to; None: that cannot be told."""
+    def _look(self, *, rebuilt: bool) -> Look | None:
+        """What the checkpoint and the journal behind it refer to; None: that cannot be told.
+
+        *rebuilt*: without the checkpoint; reading a damaged one could end the process.
+        """
         try:
-            return look(self._directory)
+            return look(self._directory, rebuilt=rebuilt)
         except CorruptRecordError as error:
             place, _, offset = error.location.rpartition(" at offset ")
             name = Path(place or error.location).name
@@ -207,7 +210,7 @@ class _Pass:
             file = read_data_file(home, file_name)
             if seen is not None and file.store_id != seen.store_id:
                 raise FormatError(f"it belongs to another store ({file.store_id})")
-            held = [] if seen is None else sorted(_held_in(seen.index, file.file_id), key=_offset)
+            held = [] if seen is None else sorted(seen.index.held_in(file.file_id), key=_offset)
             census = take_census(file, checks=True, held=held)
         except FileNotFoundError:
             return None  # put away meanwhile
@@ -355,17 +358,6 @@ class _Pass:
         if all((known.file, known.offset) != (file, offset) for known in damages):
             text = f"{problem}. {advice}" if advice else problem
             damages.append(Damage(file, offset, text))
-
-
-def _held_in(index: Index, file_id: int) -> Iterator[Held]:
-    """Everything in a file that something holds."""
-    for list_id, pending in index.lists.items():
-        for piece in pending.pieces_in(file_id):
-            for sequence, place in piece:
-                yield Held(place, sequence, list_id)
-    for rows in index.log.rows_in(file_id):
-        for _, sequence, place in rows:
-            yield Held(place, sequence, 0)
 
 
 def _offset(held: Held) -> int:

@@ -2,7 +2,7 @@
 
 Whatever comes in is parsed or raises :class:`~tidegate.spi.PeerProtocolError`, nothing else. The
 common frame (no carriage return, no backslash) takes a short path through :meth:`Decoder.events`;
-everything else goes through :func:`_parse_head`.
+everything else goes through :class:`Heads`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from tidegate.spi import FrameTooLargeError, PeerProtocolError
-from tidegate_protocols.stomp.codec.escape import unescape
 from tidegate_protocols.stomp.codec.frames import (
     CLIENT_COMMANDS,
     HEART_BEAT,
@@ -25,6 +24,7 @@ from tidegate_protocols.stomp.codec.frames import (
     Signal,
     Version,
 )
+from tidegate_protocols.stomp.codec.heads import SHOWN_MAX, Heads, too_large
 
 #: A run of ACK frames as every client library writes the plain ones. The digits are bounded so
 #: that int() of them is cheap.
@@ -36,38 +36,11 @@ _CR: Final = 13
 #: The larger of CR and LF; a command begins with a capital letter.
 _LINE_END_MAX: Final = 13
 _LINE_ENDS: Final = re.compile(rb"(?:\r?\n)*")
-#: The longest command is UNSUBSCRIBE; more bytes than this without a line end are no frame.
-_COMMAND_BYTES_MAX: Final = 12
 #: Digits of a content-length that int() is asked to read; no limit needs more.
 _CONTENT_LENGTH_DIGITS_MAX: Final = 18
 
 #: Reading a short content-length from here costs a third of checking and converting it.
 _SMALL_LENGTHS: Final = {str(length): length for length in range(1025)}
-
-#: Bytes of the peer's input that a message shows.
-_SHOWN_MAX: Final = 40
-_HTTP_METHODS: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PRI * ")
-_NUL_IN_HEADERS: Final = "NUL inside the headers; is the blank line before the body missing?"
-
-#: Headers that the gateway interprets. STOMP 1.0's examples pad values (``login: <username>``),
-#: so in 1.0 these are trimmed; headers of users never are (STOMP 1.2 "Value Encoding": padding).
-_TRIMMED_IN_1_0: Final = frozenset(
-    {
-        "ack",
-        "client-id",
-        "content-length",
-        "destination",
-        "host",
-        "id",
-        "login",
-        "message-id",
-        "passcode",
-        "receipt",
-        "reply-to",
-        "subscription",
-        "transaction",
-    }
-)
 
 
 @final
@@ -84,9 +57,8 @@ class Decoder:
     __slots__ = (
         "_awaits_nul",
         "_body_left",
-        "_commands",
-        "_common_bytes_max",
         "_error",
+        "_heads",
         "_is_in_body",
         "_is_open",
         "_large_digits",
@@ -97,21 +69,16 @@ class Decoder:
         "_pieces_bytes",
         "_position",
         "_reads_ack_runs",
-        "_reads_common_heads",
         "_streams_unstated",
         "_unstated_bytes_max",
-        "_version",
     )
 
     def __init__(
         self, limits: Limits | None = None, commands: frozenset[str] = CLIENT_COMMANDS
     ) -> None:
-        self._version: Version | None = None
-        self._reads_common_heads = False
         self._reads_ack_runs = False
         self._limits = limits or Limits()
-        self._commands = commands
-        self._common_bytes_max = min(self._limits.header_bytes, self._limits.header_line_bytes)
+        self._heads = Heads(self._limits, commands)
         self._error: PeerProtocolError | None = None
         # Undecoded bytes. They are joined only when there is a chance that a frame is complete,
         # so that a large body is not copied once for every read.
@@ -140,12 +107,11 @@ class Decoder:
     @property
     def version(self) -> Version | None:
         """Rules to decode the next frame by; None until a version is negotiated."""
-        return self._version
+        return self._heads.version
 
     @version.setter
     def version(self, version: Version | None) -> None:
-        self._version = version
-        self._reads_common_heads = version in (Version.V1_1, Version.V1_2)
+        self._heads.version = version
         self._reads_ack_runs = version is Version.V1_2  # 1.1 names message and subscription
 
     @property
@@ -191,7 +157,7 @@ class Decoder:
         position = self._position
         body_bytes_max = self._limits.body_bytes
         unstated_bytes_max = self._unstated_bytes_max
-        parse_common_head = self._parse_common_head
+        parse_common_head = self._heads.common
         while position < size:
             if buffer[position] <= _LINE_END_MAX:
                 position = self._position = self._skip_line_ends(buffer, position)
@@ -210,11 +176,15 @@ class Decoder:
                 pairs = ()
                 start = end + 2
             else:
-                found = self._find_head_end(buffer, position)
-                if found is None:
-                    break
-                end, start = found
-                command, headers, pairs = self._parse_any_head(buffer[position:end])
+                try:
+                    found = self._find_head_end(buffer, position)
+                    if found is None:
+                        break
+                    end, start = found
+                    command, headers, pairs = self._heads.parse(buffer[position:end])
+                except PeerProtocolError as error:
+                    self._error = error
+                    raise
             length_text = headers.get("content-length")
             if length_text is None:
                 stop = buffer.find(0, start)
@@ -285,36 +255,6 @@ class Decoder:
             raise self._broken("a carriage return between frames is not followed by a line feed")
         return after
 
-    def _parse_common_head(self, head: bytes) -> dict[str, str] | None:
-        """The headers of a frame without anything unusual in it, its command under ``""``.
-
-        Returns: None when this must be left to :meth:`_parse_any_head`.
-        """
-        try:
-            text = head.decode()
-        except UnicodeDecodeError:
-            return None
-        if "\r" in text or "\\" in text or "\0" in text or len(head) > self._common_bytes_max:
-            return None
-        lines = text.split("\n")
-        rest = iter(lines)
-        command = next(rest)
-        headers = {"": command}
-        for line in rest:
-            name, colon, value = line.partition(":")
-            if not colon:
-                return None
-            headers[name] = value
-        count = len(lines)
-        if (
-            len(headers) == count  # no name is repeated or empty
-            and count <= self._limits.header_count
-            and command in self._commands
-            and self._reads_common_heads
-        ):
-            return headers
-        return None
-
     def _find_head_end(self, buffer: bytes, position: int) -> tuple[int, int] | None:
         """Where the headers stop and the body starts; None: not there yet.
 
@@ -327,88 +267,8 @@ class Decoder:
             return carriage, carriage + 3
         if plain >= 0:
             return plain, plain + 2
-        self._check_beginning(buffer, position)
+        self._heads.check_beginning(buffer, position)
         return None
-
-    def _check_beginning(self, buffer: bytes, position: int) -> None:
-        """Refuse at once what can never become a frame, however much follows."""
-        beginning = buffer[position : position + _COMMAND_BYTES_MAX + 2]
-        command, line_end, _ = beginning.partition(b"\n")
-        command = command.removesuffix(b"\r")
-        text = command.decode("ascii", "replace")
-        if line_end:
-            if text not in self._commands:
-                raise self._broken(_unknown(buffer[position:]))
-        elif not any(known.startswith(text) for known in self._commands):
-            raise self._broken(_unknown(buffer[position:]))
-        header_bytes_max = self._limits.header_bytes
-        if len(buffer) - position > header_bytes_max:
-            raise self._too_large("frame's header block", header_bytes_max)
-        if 0 in buffer[position:]:
-            raise self._broken(_NUL_IN_HEADERS)
-
-    def _parse_any_head(
-        self, head: bytes
-    ) -> tuple[str, dict[str, str], tuple[tuple[str, str], ...]]:
-        """Parse command and headers, whatever they look like."""
-        limits = self._limits
-        command = head.partition(b"\n")[0].removesuffix(b"\r").decode("utf-8", "replace")
-        if command not in self._commands:
-            raise self._broken(_unknown(head))
-        if len(head) > limits.header_bytes:
-            raise self._too_large("frame's header block", limits.header_bytes)
-        if 0 in head:
-            raise self._broken(_NUL_IN_HEADERS)
-        first, *rest = head.split(b"\n")
-        if len(rest) > limits.header_count:
-            raise self._too_large("header count", limits.header_count, unit="header lines")
-        strip = self._strips_carriage_returns(first)
-        pairs: list[tuple[str, str]] = []
-        for raw in rest:
-            line = raw.removesuffix(b"\r") if strip else raw
-            if len(line) > limits.header_line_bytes:
-                raise self._too_large("header line", limits.header_line_bytes)
-            pairs.append(self._parse_line(command, line))
-        if self._trims(command, pairs):
-            pairs = [_trimmed(name, value) for name, value in pairs]
-        headers: dict[str, str] = {}
-        for name, value in pairs:
-            headers.setdefault(name, value)  # the first one counts
-        return command, headers, tuple(pairs) if len(headers) != len(pairs) else ()
-
-    def _strips_carriage_returns(self, first_line: bytes) -> bool:
-        """Tell whether CRLF ends the lines of this frame.
-
-        STOMP 1.2 allows it for each line, and a CONNECT may come from a 1.2 client. In 1.0 and 1.1
-        a carriage return is part of the value, unless the command's line ends in one as well.
-        """
-        return self.version is None or self.version is Version.V1_2 or first_line.endswith(b"\r")
-
-    def _parse_line(self, command: str, line: bytes) -> tuple[str, str]:
-        try:
-            text = line.decode()
-        except UnicodeDecodeError:
-            raise self._broken(f"a header of {command} is not UTF-8: {_shown(line)}") from None
-        name, colon, value = text.partition(":")
-        if not colon:
-            raise self._broken(f"a header line of {command} has no colon: {_shown(line)}")
-        if not name:
-            raise self._broken(f"a header line of {command} has no name: {_shown(line)}")
-        if self.version is None or command == "CONNECTED":
-            return name, value  # STOMP 1.2 "Value Encoding": CONNECT is not escaped
-        if self.version is Version.V1_2 and "\r" in text:
-            raise self._broken(f"a header of {command} has a bare carriage return: {_shown(line)}")
-        try:
-            return unescape(name, self.version), unescape(value, self.version)
-        except PeerProtocolError as error:
-            self._error = error
-            raise
-
-    def _trims(self, command: str, pairs: list[tuple[str, str]]) -> bool:
-        """Tell whether padding is to be taken off: STOMP 1.0, or a CONNECT that means 1.0."""
-        if self.version is not None:
-            return self.version is Version.V1_0
-        return command == "CONNECT" and all(name != "accept-version" for name, _ in pairs)
 
     def _find_body_end(self, buffer: bytes, start: int, length_text: str | None) -> int:
         """Where the NUL behind the body is; -1: not there yet."""
@@ -427,7 +287,7 @@ class Decoder:
                 raise self._too_large("body", body_bytes_max)
             return stop
         if not (length_text.isascii() and length_text.isdigit()):
-            raise self._broken(f"content-length {length_text[:_SHOWN_MAX]!r} is not a number")
+            raise self._broken(f"content-length {length_text[:SHOWN_MAX]!r} is not a number")
         if len(length_text) > _CONTENT_LENGTH_DIGITS_MAX or int(length_text) > body_bytes_max:
             raise self._too_large("body", body_bytes_max)
         stop = start + int(length_text)
@@ -513,35 +373,10 @@ class Decoder:
         self._error = PeerProtocolError(problem)
         return self._error
 
-    def _too_large(self, what: str, limit: int, *, unit: str = "bytes") -> FrameTooLargeError:
-        self._error = error = FrameTooLargeError(
-            f"the {what} is above this listener's limit of {limit} {unit}"
-        )
+    def _too_large(self, what: str, limit: int) -> FrameTooLargeError:
+        self._error = error = too_large(what, limit)
         return error
 
 
 def _may_be_large(command: str, headers: dict[str, str]) -> bool:
     return command == "SEND" and headers.get("retain") != "true"
-
-
-def _trimmed(name: str, value: str) -> tuple[str, str]:
-    key = name.strip(" ")
-    return (key, value.strip(" ")) if key in _TRIMMED_IN_1_0 else (name, value)
-
-
-def _shown(data: bytes) -> str:
-    """The beginning of *data* as it may be shown in a message."""
-    text = data[:_SHOWN_MAX].decode("ascii", "backslashreplace")
-    return ascii(text) + ("…" if len(data) > _SHOWN_MAX else "")
-
-
-def _unknown(data: bytes) -> str:
-    """Say what is wrong with bytes that do not begin with a known command."""
-    if data.startswith(_HTTP_METHODS):
-        return "this is a STOMP listener and the peer speaks HTTP (WebSocket is another transport)"
-    if data[:2] == b"\x16\x03":
-        return "this is a plain TCP listener and the peer speaks TLS"
-    if data[:1] == b"\x10" and b"MQ" in data[:_SHOWN_MAX]:
-        return "this is a STOMP listener and the peer speaks MQTT"
-    line = data.partition(b"\n")[0].removesuffix(b"\r")
-    return f"unknown command {_shown(line)}"

@@ -1,0 +1,68 @@
+"""What a protocol plugin gives the host: listeners that can be started and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegate.spi.clients.connection import Broker
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerConfig:
+    """One ``[[listeners]]`` table, the part the host understands.
+
+    Attributes:
+        protocol, transport: e.g. ``stomp``, ``tcp``.
+        host, port: parsed from ``bind``; port 0 takes a free one.
+        allow_anonymous: clients without credentials are accepted.
+        options: an instance of the factory's ``options_type``: the table's other keys.
+    """
+
+    protocol: str
+    transport: str
+    host: str
+    port: int
+    allow_anonymous: bool
+    options: object
+
+
+class FrontEnd(Protocol):
+    """A running listener."""
+
+    async def start(self) -> str:
+        """Bind and accept. Returns the address, e.g. ``stomp://127.0.0.1:61613``.
+
+        Raises: OSError (port in use …).
+        """
+        ...
+
+    async def stop_accepting(self) -> None:
+        """No new connections; the existing ones go on. Idempotent."""
+        ...
+
+    async def stop(self) -> None:
+        """Flush and close what is left. Idempotent; bounded in time."""
+        ...
+
+
+class FrontEndFactory(Protocol):
+    """What a plugin registers for a protocol (hook ``register_front_end``)."""
+
+    @property
+    def options_type(self) -> type:
+        """A frozen dataclass for the listener's further keys (limits, heart-beats …)."""
+        ...
+
+    @property
+    def transports(self) -> Sequence[str]:
+        """Transports it supports, e.g. ``("tcp",)``; the first is the default."""
+        ...
+
+    @property
+    def default_port(self) -> int: ...
+
+    def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
+        """Build a listener; must not bind yet. Raises: ConfigError."""
+        ...

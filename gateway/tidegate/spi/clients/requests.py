@@ -1,0 +1,123 @@
+"""What a front-end asks for: plain values that say who connects, and to what it subscribes."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from tidegate.spi.clients.security import AuthenticationExchange
+from tidegate.spi.messages import Message
+
+
+class RetainHandling(enum.IntEnum):
+    """What to do with retained messages when subscribing (MQTT 5.0 section 3.8.3.1)."""
+
+    SEND = 0
+    SEND_IF_NEW = 1
+    DO_NOT_SEND = 2
+
+
+class ClientRules(msgspec.Struct, frozen=True):
+    """What a protocol says about its clients' subscriptions.
+
+    Attributes:
+        replaces: a subscription under a key that is in use takes the place of that one; False: it
+            is refused.
+        acknowledges_unstored: the client also acknowledges messages that are not stored for its
+            subscription (of QoS 0); False: it is not expected to.
+        delivers_once: a message that several of the client's subscriptions cover is delivered once.
+    """
+
+    replaces: bool = False
+    acknowledges_unstored: bool = True
+    delivers_once: bool = False
+
+
+class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that finished its protocol's handshake.
+
+    Attributes:
+        protocol: e.g. ``stomp`` or ``mqtt``; version: e.g. ``1.2``, ``3.1.1``.
+        client_id: "" for none. A second connection with the same client id *and protocol* takes
+            over the first, which is closed.
+        peer: ``host:port`` of the client; listener: ``stomp://host:port``.
+        username: "" for none; password: None for none.
+        clean_start: forget the stored session (MQTT Clean Session).
+        session_expiry: seconds the session outlives the connection; 0 = ends with it,
+            SESSION_NEVER_EXPIRES = for ever.
+        will: published when the connection ends without :meth:`BrokerConnection.disconnect`.
+        will_delay: seconds that the will waits for the client to come back; without effect beyond
+            the end of the session, at which it is published in any case.
+        anonymous_allowed: the listener's rule for clients without credentials.
+        prefetch_count: for subscriptions that are restored with the session; 0 takes the
+            destination policy's default.
+        tls_subject: subject of the client's verified certificate, "" when it showed none.
+        exchange: a finished exchange of :meth:`Broker.begin_authentication`, which stands for the
+            credentials; None when the client authenticates by user name and password or not at all.
+        rules: of its protocol.
+    """
+
+    protocol: str
+    version: str
+    client_id: str
+    peer: str
+    listener: str
+    username: str = ""
+    password: bytes | None = None
+    clean_start: bool = True
+    session_expiry: int = 0
+    will: Message | None = None
+    anonymous_allowed: bool = False
+    prefetch_count: int = 0
+    will_delay: int = 0
+    tls_subject: str = ""
+    exchange: AuthenticationExchange | None = None
+    rules: ClientRules = ClientRules()
+
+
+class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription of one connection.
+
+    Attributes:
+        key: the front-end's name for it, unique in the connection. A second request with the
+            same key is refused or replaces the first (:class:`ClientRules`); its list, when stored,
+            stays.
+        destination: canonical destination; may be a filter (wildcard levels).
+        acknowledge: the client acknowledges each message; False: a message is acknowledged when
+            it is handed to the front-end.
+        durable_name: with a client id, names a topic subscription that survives the connection.
+            With a stored session it equals *key*, and a queue or a shared subscription that has
+            one is taken up again whenever the session is connected.
+        qos: highest quality of service wanted; a message's effective one is the smaller of its
+            own and this. Effective 0 is never stored for the subscription.
+        no_local: do not deliver what this client id published.
+        retain_handling: topics only.
+        share_group: all connections that name the same group and filter share one list.
+        prefetch_count, prefetch_bytes: unacknowledged messages, and bytes of their bodies, that
+            may be out at a time; 0 takes the destination policy's default.
+        options: stored with a durable subscription for the front-end; opaque.
+        browse: look at a queue instead of consuming from it: copies of what is pending when the
+            subscription begins, also of what is in flight to consumers, are delivered in order;
+            nothing is to be acknowledged. Then ``deliver`` is called once without messages and
+            the subscription is over. Prefetch limits do not apply, ``writable`` does.
+        selector: only messages that it selects (JMS 2.0 section 3.8.1: SQL-92 over headers); ""
+            selects all. On a queue the others stay for other consumers; on a topic they are not
+            for this subscription and never stored for it. A durable subscription that is taken
+            up with another selector ends, and a new one begins. Not to be used by protocols
+            whose subscriptions of one client overlap (MQTT).
+    """
+
+    key: str
+    destination: str
+    acknowledge: bool = True
+    durable_name: str = ""
+    qos: int = 2
+    no_local: bool = False
+    retain_handling: RetainHandling = RetainHandling.DO_NOT_SEND
+    share_group: str = ""
+    prefetch_count: int = 0
+    prefetch_bytes: int = 0
+    options: dict[str, str] = {}
+    browse: bool = False
+    selector: str = ""

@@ -1,0 +1,378 @@
+"""What a :class:`WriteBatch` can hold: one immutable type for each thing that is made durable.
+
+A batch is ordered and atomic: after a crash all of it is there or none of it (design, section 2).
+Stores match on the type. ``PutBranch`` and ``RemoveBranch`` reach only a store that offers
+:class:`~tidegate.spi.Branches`, ``AddDuplicateId`` and ``ForgetDuplicateIds`` only one with
+:class:`~tidegate.spi.DuplicateIds`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tidegate.spi.messages import Message
+from tidegate.spi.storage.branches import Branch, BranchId
+
+#: Identity of a pending list: a positive integer given by the broker, stable over restarts, never
+#: reused. A queue has one list, every stored subscription has one.
+PendingListId: TypeAlias = int
+
+
+class AddMessage(msgspec.Struct, frozen=True, gc=False):
+    """Store *message* once under *sequence* and append it to every list in *pending_lists*.
+
+    Sequences of one list arrive in increasing order. *pending_lists* is never empty.
+    """
+
+    sequence: int
+    message: Message
+    pending_lists: tuple[PendingListId, ...]
+
+
+class Acknowledge(msgspec.Struct, frozen=True, gc=False):
+    """A consumer acknowledged messages of one list: they leave it.
+
+    Each pair (list, sequence) becomes one row of the acknowledged log when the store keeps one
+    (:class:`AcknowledgedLog`), numbered densely in the order of *sequences*.
+
+    Attributes:
+        sequences: one or more, in the order of acknowledgement; each is pending in the list.
+        delivered_at: when each was handed to the consumer, microseconds since the epoch;
+            same length as *sequences*.
+        acked_at: when the gateway received the acknowledgement, same unit.
+        client_id, subscription, protocol: the consumer; "" when unknown.
+    """
+
+    pending_list: PendingListId
+    sequences: tuple[int, ...]
+    delivered_at: tuple[int, ...] = ()
+    acked_at: int = 0
+    client_id: str = ""
+    subscription: str = ""
+    protocol: str = ""
+
+
+class DiscardReason(enum.Enum):
+    """Why messages leave a list without having been consumed."""
+
+    EXPIRED = "expired"
+    DROPPED = "dropped"
+    PURGED = "purged"
+
+
+class Discard(msgspec.Struct, frozen=True, gc=False):
+    """Messages leave one list without being consumed; they never reach the acknowledged log."""
+
+    pending_list: PendingListId
+    sequences: tuple[int, ...]
+    reason: DiscardReason
+
+
+class Move(msgspec.Struct, frozen=True, gc=False):
+    """A message goes from one list to the end of another under a new sequence (dead letters).
+
+    The stored message at *target* is *message* (the same body; the broker adds headers that say
+    where it came from and why).
+    """
+
+    pending_list: PendingListId
+    sequence: int
+    target_list: PendingListId
+    target_sequence: int
+    message: Message
+
+
+class RecordDelivery(msgspec.Struct, frozen=True, gc=False):
+    """Set the delivery count of messages in one list (a consumer was lost or rejected them)."""
+
+    pending_list: PendingListId
+    sequences: tuple[int, ...]
+    delivery_count: tuple[int, ...]
+
+
+class AddDestination(msgspec.Struct, frozen=True, gc=False):
+    """A destination exists from now on. *pending_list* is the queue's list, 0 for a topic."""
+
+    destination: str
+    pending_list: PendingListId
+
+
+class RemoveDestination(msgspec.Struct, frozen=True, gc=False):
+    """The destination and, for a queue, its list with all that is pending in it are gone."""
+
+    destination: str
+    pending_list: PendingListId
+
+
+class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A stored topic subscription: one that has a pending list of its own.
+
+    Attributes:
+        pending_list: its list.
+        client_id: whose it is ("" for a subscription shared by several clients).
+        name: its name within the client id (STOMP subscription name, MQTT topic filter).
+        filter: canonical destination filter, e.g. ``topic://sensors.>``.
+        durable: survives its connection. A subscription that is not (MQTT clean session with
+            QoS 1, STOMP topic subscription with client acknowledgement) is removed when its
+            connection ends, and at the next start if the gateway was killed before it could.
+        qos: highest quality of service granted.
+        no_local: do not deliver what the same client published.
+        protocol: front-end that made it.
+        share_group: name of the group of a shared subscription, else "".
+        options: what the front-end wants to remember; opaque to broker and store.
+        selector: only messages that it selects are stored for the subscription; "" for all.
+    """
+
+    pending_list: PendingListId
+    client_id: str
+    name: str
+    filter: str
+    durable: bool
+    qos: int = 2
+    no_local: bool = False
+    protocol: str = ""
+    share_group: str = ""
+    options: dict[str, str] = {}
+    selector: str = ""
+
+
+class PutSubscription(msgspec.Struct, frozen=True, gc=False):
+    """Add the subscription, or replace the one with the same pending list (its list stays)."""
+
+    subscription: Subscription
+
+
+class RemoveSubscription(msgspec.Struct, frozen=True, gc=False):
+    """The subscription and everything pending in its list are gone."""
+
+    pending_list: PendingListId
+
+
+class SetRetained(msgspec.Struct, frozen=True, gc=False):
+    """Replace the retained message of ``message.destination`` (MQTT 3.1.1 section 3.3.1.3)."""
+
+    message: Message
+
+
+class ClearRetained(msgspec.Struct, frozen=True, gc=False):
+    """Remove the retained message of *destination*, if there is one."""
+
+    destination: str
+
+
+class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """An MQTT session that outlives its connection.
+
+    Its topic subscriptions of its own are :class:`Subscription` records; what it shares with others
+    (queues, shared subscriptions) is in ``attached``, because their lists are not its own.
+
+    Attributes:
+        client_id: its key.
+        expiry_interval: seconds it is kept after its connection ended; 0xFFFFFFFF means for ever.
+        disconnected_at: when its connection ended, microseconds since the epoch; 0 while connected.
+        options: what the broker wants to remember; opaque to the store.
+        will: to be published when the session ends or *will_delay* after its connection did; None
+            when there is none or it was published already.
+        will_delay: seconds (MQTT 5.0 section 3.1.3.2.2).
+        attached: queues and shared subscriptions that it consumes from whenever it is connected:
+            ``name`` is the front-end's key, ``filter`` the destination, ``pending_list`` 0.
+    """
+
+    client_id: str
+    expiry_interval: int
+    disconnected_at: int = 0
+    options: dict[str, str] = {}
+    will: Message | None = None
+    will_delay: int = 0
+    attached: tuple[Subscription, ...] = ()
+
+
+SESSION_NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+
+class PutSession(msgspec.Struct, frozen=True, gc=False):
+    """Add or replace the session with this client id."""
+
+    session: Session
+
+
+class RemoveSession(msgspec.Struct, frozen=True, gc=False):
+    """Remove the session and its in-flight records (not its subscriptions: those have their own)."""
+
+    client_id: str
+
+
+class InflightDirection(enum.IntEnum):
+    """Which way the message travels, seen from the gateway."""
+
+    IN = 0
+    OUT = 1
+
+
+class InflightState(enum.IntEnum):
+    """Where the packet-id handshake stands (MQTT 3.1.1 section 4.3)."""
+
+    PUBLISHED = 0  # OUT: PUBLISH was or may have been sent, neither PUBACK nor PUBREC came
+    RECEIVED = 1  # IN: QoS 2 PUBLISH stored, PUBREL not yet seen
+    RELEASED = 2  # OUT: PUBREC came and the message is acknowledged, PUBCOMP not yet seen
+
+
+class InflightRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """State of one packet id of one session.
+
+    *subscription* (its name) and *sequence* say which pending message an OUT record in state
+    PUBLISHED stands for; they are "" and 0 otherwise. *qos* is 1 or 2 then. Every QoS 2 packet id of a
+    stored session is recorded. A QoS 1 id follows from the sequence, so that the message comes
+    again under its own id [MQTT-4.4.0-1], and is recorded only where it could not be used; packet
+    id 0 (OUT, PUBLISHED) stands for all QoS 1 messages of the session up to *sequence*.
+    """
+
+    client_id: str
+    direction: InflightDirection
+    packet_id: int
+    state: InflightState
+    subscription: str = ""
+    sequence: int = 0
+    qos: int = 0
+
+
+class PutInflight(msgspec.Struct, frozen=True, gc=False):
+    """Add or replace the record with the same (client_id, direction, packet_id)."""
+
+    record: InflightRecord
+
+
+class RemoveInflight(msgspec.Struct, frozen=True, gc=False):
+    """Remove the record with this key, if it exists."""
+
+    client_id: str
+    direction: InflightDirection
+    packet_id: int
+
+
+class AddDuplicateId(msgspec.Struct, frozen=True, gc=False):
+    """A message with *duplicate_id* was sent to *destination*: another one will be a duplicate.
+
+    Attributes:
+        sequence: orders the ids of a destination: each is above those before. It is a message's,
+            which need not be stored (nobody subscribes to the topic), and counts for
+            ``RecoveredState.last_sequence``.
+    """
+
+    destination: str
+    duplicate_id: str
+    sequence: int
+
+
+class ForgetDuplicateIds(msgspec.Struct, frozen=True, gc=False):
+    """The duplicate ids of *destination* up to *through* (a sequence, inclusive) are forgotten."""
+
+    destination: str
+    through: int
+
+
+class PutBranch(msgspec.Struct, frozen=True, gc=False):
+    """Add the branch, or replace the one with the same id.
+
+    Its messages are added to its list in the same batch, behind this operation. What it locks
+    stays pending; the broker sees to it that nobody gets it.
+    """
+
+    branch: Branch
+
+
+class RemoveBranch(msgspec.Struct, frozen=True, gc=False):
+    """The branch and everything pending in its list are gone; what it locked stays as it is.
+
+    *pending_list* is the branch's. What committing does besides (messages added to the lists that
+    they go to, acknowledgements) is in the same batch.
+    """
+
+    branch_id: BranchId
+    pending_list: PendingListId
+
+
+class DuplicateId(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a store tells about one :class:`AddDuplicateId` when it is opened."""
+
+    destination: str
+    duplicate_id: str
+    sequence: int
+
+
+Operation: TypeAlias = (
+    AddMessage
+    | Acknowledge
+    | Discard
+    | Move
+    | RecordDelivery
+    | AddDestination
+    | RemoveDestination
+    | PutSubscription
+    | RemoveSubscription
+    | SetRetained
+    | ClearRetained
+    | PutSession
+    | RemoveSession
+    | PutInflight
+    | RemoveInflight
+    | AddDuplicateId
+    | ForgetDuplicateIds
+    | PutBranch
+    | RemoveBranch
+)
+
+
+class Durability(enum.IntEnum):
+    """How far a batch must have come before :meth:`MessageStore.write` returns."""
+
+    WRITTEN = 0
+    """Handed to the operating system: survives the death of the process, not of the machine.
+
+    Used for batches that nobody waits for, e.g. acknowledgements without a receipt; losing them
+    means redelivery, never loss. They become SYNCED with the next synced batch at the latest.
+    """
+
+    SYNCED = 1
+    """On stable storage as far as the store's configuration promises (``sync = always``)."""
+
+
+class SyncedFor(enum.IntFlag):
+    """Who waits for a SYNCED batch: an operator may want a store to promise one of them less."""
+
+    SINGLE = 1
+    """Something outside transactions: a message, an acknowledgement, …"""
+
+    TRANSACTION = 2
+    """The end of a transaction."""
+
+
+class WriteBatch:
+    """Operations that become durable together.
+
+    Attributes:
+        operations: in order. The store only reads it.
+        durability: see :class:`Durability`.
+        synced_for: who waits for it, perhaps both. Means nothing for WRITTEN.
+    """
+
+    __slots__ = ("durability", "operations", "synced_for")
+
+    def __init__(
+        self,
+        operations: list[Operation] | None = None,
+        durability: Durability = Durability.SYNCED,
+        synced_for: SyncedFor = SyncedFor.SINGLE,
+    ) -> None:
+        self.operations: list[Operation] = [] if operations is None else operations
+        self.durability = durability
+        self.synced_for = synced_for
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    def __repr__(self) -> str:
+        return f"WriteBatch({len(self.operations)} operations, {self.durability.name})"

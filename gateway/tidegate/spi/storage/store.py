@@ -1,0 +1,324 @@
+"""The contract of a message store.
+
+One store serves one gateway. All methods are called on the gateway's event loop; a store that
+blocks does its blocking work in threads of its own. ``write`` is the hot method: it is called once
+for everything that arrived in a turn of the loop, and again only after the call before returned,
+while reading may run beside it.
+
+A minimal store has ``capabilities``, the life cycle (``open``, ``close``), ``write``, ``page_in`` and
+``statistics``. What only some stores can do are objects that the capabilities offer, None where the
+store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches` and
+:class:`DuplicateIds`. No two members of theirs have the same name, so that a store may offer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from tidegate.spi.messages import Message, StoredMessage
+from tidegate.spi.storage.branches import Branch
+from tidegate.spi.storage.large import LargeBodies
+from tidegate.spi.storage.operations import (
+    DuplicateId,
+    InflightRecord,
+    PendingListId,
+    Session,
+    Subscription,
+    WriteBatch,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCapabilities:
+    """What a store can do besides the minimum; declared, never guessed.
+
+    The objects are there from the beginning and are used while the store is open.
+
+    Attributes:
+        durable: what ``write`` confirmed with SYNCED survives a power cut.
+        acknowledged_log: keeps acknowledged messages for sinks; without it there can be no sink.
+        large_bodies: keeps bodies that are never whole in memory; without it every body comes with
+            its message.
+        branches: keeps prepared branches; without it nobody can prepare.
+        duplicate_ids: keeps duplicate ids; without it they are remembered until the gateway stops.
+    """
+
+    durable: bool
+    acknowledged_log: AcknowledgedLog | None = None
+    large_bodies: LargeBodies | None = None
+    branches: Branches | None = None
+    duplicate_ids: DuplicateIds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContext:
+    """What the host gives a store factory.
+
+    Attributes:
+        data_directory: the store may create files anywhere below; it exists and is writable.
+        gateway_name: for messages and lock owners.
+        persistent: False asks for the same behaviour without touching the disk
+            (Artemis "Zero Persistence"); the store then declares ``durable=False``.
+        keep_acknowledged: a sink is configured: a store with an acknowledged log keeps every
+            acknowledged message until it is released. False: forget it at once.
+        may_stand_by: False: when another gateway owns the contents, do not wait for them, whatever
+            the options say; a command of an operator's opens the store.
+        progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
+            recovery is not silent; units are the store's choice, total 0 means unknown.
+    """
+
+    data_directory: Path
+    gateway_name: str
+    persistent: bool = True
+    keep_acknowledged: bool = False
+    may_stand_by: bool = True
+    progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
+
+
+class PendingCount(msgspec.Struct, frozen=True, gc=False):
+    """How much is pending in a list: messages, and the bytes of their bodies."""
+
+    messages: int
+    body_bytes: int
+
+
+class RecoveredDestination(msgspec.Struct, frozen=True, gc=False):
+    """A destination the store knows, with its list (0 for a topic)."""
+
+    destination: str
+    pending_list: PendingListId
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening took, for the log and the operator.
+
+    Attributes:
+        clean: the store had been closed properly.
+        notes: one sentence for everything unusual that was found and what was done about it.
+        counts: what there was to do, by the store's own names.
+    """
+
+    clean: bool = True
+    notes: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
+    """Everything the broker needs at start; no message bodies except retained ones.
+
+    Attributes:
+        store_id: identity of this store's contents, made when they were first created: what a
+            sink calls the epoch. Losing or recreating the contents gives a new one.
+        last_sequence: highest sequence ever used, 0 when none.
+        last_pending_list: highest list id ever used (branches included), 0 when none.
+    """
+
+    store_id: str
+    last_sequence: int = 0
+    last_pending_list: int = 0
+    destinations: Sequence[RecoveredDestination] = ()
+    subscriptions: Sequence[Subscription] = ()
+    sessions: Sequence[Session] = ()
+    inflight: Sequence[InflightRecord] = ()
+    retained: Sequence[Message] = ()
+    pending: Mapping[PendingListId, PendingCount] = field(default_factory=dict[int, PendingCount])
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+
+class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
+    """One row of the acknowledged log.
+
+    Attributes:
+        ack_sequence: dense, from 1, within one ``store_id``.
+        sequence, message: what was acknowledged.
+        pending_list: the list it was acknowledged in.
+        delivered_at, acked_at: microseconds since the epoch.
+        client_id, subscription, protocol: of the consumer.
+    """
+
+    ack_sequence: int
+    sequence: int
+    message: Message
+    pending_list: PendingListId
+    delivered_at: int
+    acked_at: int
+    client_id: str
+    subscription: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedPage:
+    """Rows of the acknowledged log in order without a gap.
+
+    Attributes:
+        rows: may be empty.
+        last: highest ack sequence that is durable now; more rows follow while it is above the
+            last row's.
+    """
+
+    rows: Sequence[AcknowledgedMessage]
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """Numbers for limits, health and metrics.
+
+    Attributes:
+        pending_messages: messages that at least one list still holds.
+        disk_bytes: bytes of the store's files, 0 when it has none.
+        writable: False after an error that made the store read-only.
+    """
+
+    pending_messages: int
+    disk_bytes: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """Numbers of the acknowledged log.
+
+    Attributes:
+        first, last: it holds ack sequences first..last (first = last + 1 when it is empty).
+        held_bytes: what is held only for the log: bodies that no list needs any more, and what its
+            rows and headers take where that is known.
+        oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
+    """
+
+    first: int
+    last: int
+    held_bytes: int
+    oldest_at: int
+
+
+class AcknowledgedLog(Protocol):
+    """Every acknowledged message in order, until all sinks have it.
+
+    Rows are written by ``Acknowledge`` while :attr:`StoreContext.keep_acknowledged` is true.
+    """
+
+    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+        """Read the rows behind ack sequence *after*; only those that are SYNCED.
+
+        At least one row is returned when there is one, whatever *bytes_max* is.
+
+        Raises: RequestError when rows behind *after* were released already; CorruptRecordError,
+            StoreIOError, StoreClosedError.
+        """
+        ...
+
+    async def release_acknowledged(self, through: int) -> None:
+        """Every sink has the rows up to *through* (inclusive): they may be forgotten. Idempotent."""
+        ...
+
+    def log_statistics(self) -> LogStatistics:
+        """Cheap enough to call every second."""
+        ...
+
+
+class Branches(Protocol):
+    """Prepared branches; offered by a store that knows ``PutBranch`` and ``RemoveBranch``."""
+
+    async def recovered_branches(self) -> Sequence[Branch]:
+        """Those that are prepared and those that an operator completed.
+
+        Asked after ``open`` and before the first ``write``.
+        """
+        ...
+
+
+class DuplicateIds(Protocol):
+    """Offered by a store that knows ``AddDuplicateId`` and ``ForgetDuplicateIds``."""
+
+    async def recovered_duplicate_ids(self) -> Sequence[DuplicateId]:
+        """Those not forgotten; of one destination in the order of their sequences.
+
+        Asked after ``open`` and before the first ``write``.
+        """
+        ...
+
+
+@runtime_checkable
+class MessageStore(Protocol):
+    """A place where messages survive. See the module's docstring for threads and call order."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities: ...
+
+    async def open(self) -> RecoveredState:
+        """Take exclusive ownership, recover, and tell what is there. Called once.
+
+        Subscriptions that are not durable are removed during recovery and not returned.
+
+        Raises: StoreLockedError when another gateway owns the contents; CorruptRecordError;
+            StoreFullError, StoreUnavailableError (a later start may go well); StoreIOError (also:
+            directory not writable).
+        """
+        ...
+
+    async def write(self, batch: WriteBatch) -> None:
+        """Make *batch* durable, atomically and after all batches before it.
+
+        Returns when it is durable as ``batch.durability`` asks. The effects can be read by
+        ``page_in`` (and ``acknowledged``) from then on. A SYNCED batch also makes every WRITTEN
+        batch before it durable, even when it is empty itself.
+
+        Raises:
+            StoreFullError, StoreUnavailableError (any that is ``retryable``): nothing was written
+                and the store goes on: the call may be repeated.
+            StoreIOError: the store is read-only from now on; whether the batch survives is
+                unknown until the next ``open``.
+            StoreClosedError.
+        Cancellation: the batch may or may not become durable; the caller must not reuse it.
+        """
+        ...
+
+    async def page_in(
+        self, pending_list: PendingListId, after: int, limit: int, bytes_max: int
+    ) -> Sequence[StoredMessage]:
+        """Read pending messages of one list in sequence order, starting behind *after*.
+
+        Args:
+            after: a sequence (exclusive); 0 for the beginning.
+            limit: 1 or more messages at most.
+            bytes_max: stop before the bodies together exceed this, but return at least one
+                message when there is one.
+        Returns: fewer than *limit* only at the end of the list or because of *bytes_max*; an
+            empty sequence means that nothing is pending behind *after* (or no such list).
+        Raises: CorruptRecordError, StoreIOError, StoreClosedError, and what is ``retryable``; the
+            caller asks again a little later.
+        """
+        ...
+
+    def statistics(self) -> StoreStatistics:
+        """Cheap enough to call every second."""
+        ...
+
+    async def close(self) -> None:
+        """Flush, write what makes the next start fast, release ownership. Idempotent."""
+        ...
+
+
+class MessageStoreFactory(Protocol):
+    """What a plugin registers for a store (hook ``register_message_store``)."""
+
+    @property
+    def options_type(self) -> type:
+        """A frozen dataclass; the host parses the ``[store]`` table into it."""
+        ...
+
+    def create(self, context: StoreContext, options: object) -> MessageStore:
+        """Build a store; must not touch the disk yet. *options* is an ``options_type``.
+
+        Raises: ConfigError for options that contradict each other.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""What a database must be able to do, and the two that can."""

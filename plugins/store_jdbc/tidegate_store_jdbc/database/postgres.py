@@ -1,0 +1,353 @@
+"""PostgreSQL through asyncpg.
+
+Many rows go to the server as one array for each column and are unnested there: one exchange for any
+number of rows, one plan for all of them, and, unlike COPY, also for updates and deletes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, cast
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from tidegate.spi import ConfigError
+from tidegate_store_jdbc.database.adapter import (
+    AdapterContext,
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseUnavailableError,
+    Dialect,
+    FenceError,
+    Row,
+    Step,
+    StepResult,
+)
+from tidegate_store_jdbc.database.postgres_sql import DIALECT
+from tidegate_store_jdbc.database.statements import (
+    STATEMENTS,
+)
+
+#: Columns that the gateway reads bytes from.
+_ENCODED: Final = ("body", "message", "value")
+#: Only one gateway at a time creates or changes tables ("tide" in ASCII).
+_SCHEMA_LOCK: Final = 0x74696465
+
+
+class _Connection(Protocol):
+    """What is used of asyncpg's connection, which has no type information."""
+
+    async def execute(self, query: str, *args: object, timeout: float | None = None) -> str: ...
+    async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]: ...
+    async def prepare(self, query: str) -> Any: ...
+    async def close(self, *, timeout: float | None = None) -> None: ...
+    def terminate(self) -> None: ...
+    def is_closed(self) -> bool: ...
+
+
+class PostgresAdapter:
+    """See Adapter. One connection writes, one keeps the lease, and a few read."""
+
+    def __init__(self, context: AdapterContext) -> None:
+        """Raises: ConfigError for options of the URL that are not known."""
+        context.url.require_options("sslmode", "sslrootcert")
+        self._ssl = _ssl(context.url.options)
+        self._context = context
+        self._statements: Mapping[str, str] = {}
+        self._idle: dict[str, list[_Connection]] = {"read": [], "write": [], "control": []}
+        self._all: set[_Connection] = set()
+        self._slots = asyncio.Semaphore(context.connections_max)
+        self._locks = {"write": asyncio.Lock(), "control": asyncio.Lock()}
+        self._is_closed = False
+
+    @property
+    def dialect(self) -> Dialect:
+        """See Adapter."""
+        return DIALECT
+
+    async def connect(self) -> None:
+        """See Adapter."""
+        self._put("write", await self._connect())
+
+    async def _connect(self) -> _Connection:
+        if self._is_closed:
+            raise DatabaseUnavailableError("the adapter is closed")
+        context, url = self._context, self._context.url
+        timeout = context.network_timeout
+        connect = cast(Any, asyncpg).connect
+        try:
+            async with asyncio.timeout(timeout):
+                connection: _Connection = await connect(
+                    host=url.host or None,
+                    port=url.port or None,
+                    database=url.path,
+                    user=context.credentials.user or None,
+                    password=context.credentials.password or None,
+                    ssl=self._ssl,
+                    timeout=timeout,
+                    command_timeout=timeout,
+                    server_settings=_settings(timeout),
+                )
+        except Exception as error:
+            raise _translated(error) from error
+        self._all.add(connection)
+        return connection
+
+    async def _take(self, kind: str) -> _Connection:
+        idle = self._idle[kind]
+        while idle:
+            connection = idle.pop()
+            if not connection.is_closed():
+                return connection
+            self._all.discard(connection)
+        try:
+            return await self._connect()
+        except DatabaseError as error:
+            # It worked before: also a refused password may be mended without a restart.
+            raise DatabaseUnavailableError(str(error)) from error
+
+    def _put(self, kind: str, connection: _Connection) -> None:
+        if self._is_closed:
+            self._drop(connection)
+        else:
+            self._idle[kind].append(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        """A connection in an unknown state is not used again; the server rolls back."""
+        self._all.discard(connection)
+        connection.terminate()
+
+    async def create(self, statements: Sequence[tuple[str, str]]) -> None:
+        """See Adapter."""
+        async with self._locks["write"]:
+            connection = await self._take("write")
+            name = ""
+            try:
+                await connection.execute("BEGIN")
+                await connection.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
+                await connection.execute("SET LOCAL client_min_messages = warning")
+                for own, text in statements:
+                    name = own
+                    await connection.execute(text)
+                name = ""
+                await connection.execute("COMMIT")
+            except BaseException as error:
+                self._drop(connection)
+                if isinstance(error, Exception):
+                    raise _translated(error, name) from error
+                raise
+            self._put("write", connection)
+
+    async def prepare(self, statements: Mapping[str, str]) -> None:
+        """See Adapter. Preparing a statement looks up all its names."""
+        async with self._locks["write"]:
+            connection = await self._take("write")
+            name = ""
+            try:
+                for name, text in statements.items():
+                    prepared = await connection.prepare(text)
+                    _check_shape(name, len(prepared.get_parameters()), prepared.get_attributes())
+            except BaseException as error:
+                self._drop(connection)
+                if isinstance(error, DatabaseError):
+                    raise
+                if isinstance(error, Exception):
+                    raise _translated(error, name) from error
+                raise
+            self._put("write", connection)
+        self._statements = statements
+
+    async def transaction(self, steps: Sequence[Step], *, synced: bool) -> list[StepResult]:
+        """See Adapter."""
+        texts = self._statements
+        async with self._locks["write"]:
+            connection = await self._take("write")
+            is_committing = False
+            name = ""
+            try:
+                await connection.execute(_BEGIN[synced])
+                results: list[StepResult] = []
+                for step in steps:
+                    name = step.statement
+                    results.append(await _run(connection, texts[name], step))
+                    if not results[0]:
+                        await connection.execute("ROLLBACK")
+                        raise FenceError("touched no row", name)
+                is_committing = True
+                name = "COMMIT"
+                await connection.execute("COMMIT")
+            except FenceError:
+                self._put("write", connection)
+                raise
+            except BaseException as error:
+                self._drop(connection)
+                if not isinstance(error, Exception):
+                    raise
+                raise _translated(error, name, in_doubt=is_committing) from error
+            self._put("write", connection)
+            return results
+
+    async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
+        """See Adapter."""
+        timeout = _WHOLE_SECONDS if STATEMENTS[statement].whole else None
+        text = self._statements[statement]
+        async with self._slots:
+            return await self._one("read", text, row, fetch=True, timeout=timeout)
+
+    async def control(self, statement: str, row: Row, *, fetch: bool) -> StepResult:
+        """See Adapter."""
+        async with self._locks["control"]:
+            return await self._one("control", self._statements[statement], row, fetch=fetch)
+
+    async def _one(
+        self, kind: str, text: str, row: Row, *, fetch: bool, timeout: float | None = None
+    ) -> StepResult:
+        connection = await self._take(kind)
+        try:
+            if fetch:
+                result: StepResult = await connection.fetch(text, *row, timeout=timeout)
+            else:
+                result = _touched(await connection.execute(text, *row))
+        except BaseException as error:
+            self._drop(connection)
+            if isinstance(error, Exception):
+                raise _translated(error) from error
+            raise
+        self._put(kind, connection)
+        return result
+
+    async def explain(self, statement: str, rows: Sequence[Row]) -> str:
+        """See Adapter."""
+        text = f"EXPLAIN {self._statements[statement]}"
+        if STATEMENTS[statement].many:
+            parameters: Sequence[object] = [list(column) for column in zip(*rows, strict=True)]
+        else:
+            parameters = rows[0]
+        found = await self._one("read", text, parameters, fetch=True)
+        return "\n".join(str(row[0]) for row in found)
+
+    async def close(self) -> None:
+        """See Adapter."""
+        self._is_closed = True
+        for connection in list(self._all):
+            self._all.discard(connection)
+            try:
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await connection.close()
+            except Exception:  # broken, or busy: the server notices either way
+                connection.terminate()
+
+
+#: Longest time for a statement that counts a whole table, at start.
+_WHOLE_SECONDS: Final = 3600.0
+#: Longest time to say good-bye to the server on each connection.
+_CLOSE_SECONDS: Final = 1.0
+
+_BEGIN: Final = {
+    True: "BEGIN",
+    False: "BEGIN; SET LOCAL synchronous_commit = off",
+}
+
+
+def _settings(timeout: float) -> dict[str, str]:
+    """Of every session.
+
+    Plans are made for the tables as they are, by keys: one that was cached while a table was empty
+    would read all of it later. A transaction whose gateway is gone or stopped ends by itself, else
+    it would keep the row that every write checks.
+    """
+    return {
+        "application_name": "tidegate",
+        "plan_cache_mode": "force_custom_plan",
+        "enable_seqscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "jit": "off",
+        "idle_in_transaction_session_timeout": str(max(1, int(timeout * 1000))),
+    }
+
+
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
+def _ssl(options: Mapping[str, str]) -> object:
+    """What asyncpg wants to know. Raises: ConfigError."""
+    mode = options.get("sslmode", "")
+    certificates = options.get("sslrootcert", "")
+    if mode and mode not in _SSL_MODES:
+        raise ConfigError(f"sslmode is one of {', '.join(_SSL_MODES)}", key="url")
+    if not certificates:
+        return mode or None
+    if mode not in ("verify-ca", "verify-full"):
+        raise ConfigError("sslrootcert needs sslmode=verify-ca or verify-full", key="url")
+    try:
+        context = ssl.create_default_context(cafile=certificates)
+    except OSError as error:
+        raise ConfigError(f"sslrootcert: {error}", key="url") from error
+    context.check_hostname = mode == "verify-full"
+    return context
+
+
+async def _run(connection: _Connection, text: str, step: Step) -> StepResult:
+    if STATEMENTS[step.statement].many:
+        parameters: Sequence[object] = [list(column) for column in zip(*step.rows, strict=True)]
+    else:
+        parameters = step.rows[0]
+    if step.fetch:
+        return await connection.fetch(text, *parameters)
+    return _touched(await connection.execute(text, *parameters))
+
+
+def _touched(status: str) -> int:
+    """Rows touched, from a command tag such as ``DELETE 5`` or ``INSERT 0 5``."""
+    number = status.rpartition(" ")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def _check_shape(name: str, parameters: int, attributes: Sequence[Any]) -> None:
+    info = STATEMENTS[name]
+    if parameters != len(info.parameters):
+        raise DatabaseError(f"takes {parameters} parameters, not {len(info.parameters)}", name)
+    if len(attributes) != info.columns:
+        raise DatabaseError(f"gives {len(attributes)} columns, not {info.columns}", name)
+    for attribute in attributes:
+        kind = attribute.type.name
+        if attribute.name in _ENCODED and kind != "bytea":
+            # The server would turn bytes into text on the way in, and not back.
+            raise DatabaseError(
+                f"its column {attribute.name!r} is of type {kind}, not bytea (binary_data_type)",
+                name,
+            )
+
+
+#: What goes away by itself: connection failures, too many connections, no memory, a server that starts,
+#: stops or follows another, deadlocks. The transaction was rolled back.
+_PASSING: Final = re.compile(r"08...|53[234]00|57P0[1-5]|25006|25P0[34]|40001|40P01|55P03|57014")
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    driver = cast(Any, asyncpg)
+    return (driver.InterfaceError, driver.InternalClientError)
+
+
+def _translated(error: Exception, statement: str = "", *, in_doubt: bool = False) -> DatabaseError:
+    state: Any = getattr(error, "sqlstate", None)
+    text = f"{type(error).__name__}: {error}" if state is None else f"{error} ({state})"
+    if isinstance(state, str):
+        if _PASSING.fullmatch(state):
+            return DatabaseUnavailableError(text, in_doubt=in_doubt)
+        if state == "53100":
+            return DatabaseFullError(text, statement)
+        if state in ("XX001", "XX002"):
+            return DatabaseCorruptError(text, statement)
+        return DatabaseError(text, statement)
+    if isinstance(error, (OSError, TimeoutError)):
+        return DatabaseUnavailableError(text, in_doubt=in_doubt)
+    # What asyncpg says when a connection breaks in the middle; ValueErrors are about parameters.
+    if isinstance(error, _driver_errors()) and not isinstance(error, ValueError):
+        return DatabaseUnavailableError(text, in_doubt=in_doubt)
+    return DatabaseError(text, statement)

@@ -1,0 +1,343 @@
+"""SQLite through aiosqlite: the embedded database.
+
+A whole transaction is one call into the connection's thread, and one SQL statement carries hundreds
+of rows: the thread must take the interpreter's lock after every statement, which costs more than the
+statement while the event loop is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import aiosqlite
+
+from tidegate.spi import store_error
+from tidegate_store_jdbc.database.adapter import (
+    AdapterContext,
+    DatabaseCorruptError,
+    DatabaseError,
+    DatabaseFullError,
+    DatabaseUnavailableError,
+    Dialect,
+    FenceError,
+    Row,
+    Step,
+    StepResult,
+)
+from tidegate_store_jdbc.database.sqlite_sql import DIALECT
+from tidegate_store_jdbc.database.statements import (
+    STATEMENTS,
+)
+
+T = TypeVar("T")
+
+#: Rows that one statement carries: few statements for any number of rows, few texts to prepare.
+#: 256 rows of 15 parameters stay far below SQLite's limit of 32766 parameters.
+CHUNKS: Final = (256, 64, 16, 4, 1)
+_VALUES: Final = re.compile(r"VALUES\s*(\(\s*\?(?:\s*,\s*\?)*\s*\))", re.IGNORECASE)
+#: Pages of the write-ahead log before it is carried into the database file: 32 MiB. Messages that
+#: live shortly are then written once to the log and never to the file.
+_WAL_PAGES: Final = 8192
+_CACHE_KIB: Final = 32 << 10
+
+
+class _Connection(aiosqlite.Connection):
+    """One that runs a whole function in its thread, so that a transaction is one trip."""
+
+    async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """Call *function* with the connection, in its thread."""
+
+        # Not a partial with arguments: aiosqlite's debug log would show those, bodies included.
+        def call() -> T:
+            return function(self._conn)
+
+        # Not cancelled half-way: the function runs to its end in any case.
+        return await self._execute(call)  # pyright: ignore[reportUnknownMemberType]
+
+    async def ended(self) -> None:
+        """Wait for the thread of a connection that could not be made; it still has a say."""
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+
+class SqliteAdapter:
+    """See Adapter. Without a *file* the database is in memory and has one connection."""
+
+    def __init__(self, context: AdapterContext, *, in_memory: bool = False) -> None:
+        if not in_memory:
+            context.url.require_options()
+            context.url.require_no_host()
+            context.credentials.refuse("SQLite")
+        self._context = context
+        self._file = None if in_memory else context.url.file(context.directory)
+        self._connections: list[_Connection] = []
+        self._readers: asyncio.Queue[_Connection] = asyncio.Queue()
+        self._statements: Mapping[str, str] = {}
+        self._texts: dict[tuple[str, int], str] = {}
+        self._groups: dict[str, re.Match[str] | None] = {}
+        self._is_synced: bool | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """See Adapter."""
+        return DIALECT
+
+    async def connect(self) -> None:
+        """See Adapter. Creates the file and its directory."""
+        try:
+            self._writer = await self._open(is_first=True)
+            if self._file is None:
+                self._control = self._writer
+                self._readers.put_nowait(self._writer)
+                return
+            self._control = await self._open()
+            # The lease need not survive a power cut: whoever held it did not survive that either.
+            await self._control.run(lambda connection: connection.execute(_SYNCHRONOUS[False]))
+            for _ in range(self._context.connections_max):
+                self._readers.put_nowait(await self._open())
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self, *, is_first: bool = False) -> _Connection:
+        timeout, file = self._context.network_timeout, self._file
+
+        def connector() -> sqlite3.Connection:
+            if file is not None and is_first:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                # Messages are nobody else's business; SQLite gives its other files the same mode.
+                os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            connection = sqlite3.connect(
+                ":memory:" if file is None else file,
+                timeout=timeout,
+                isolation_level=None,  # transactions are written out below
+                cached_statements=512,
+            )
+            try:
+                _set_up(connection, is_first=is_first)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        connection = _Connection(connector, iter_chunk_size=64)
+        try:
+            await connection
+        except OSError as error:
+            await connection.ended()
+            raise store_error(f"cannot open {file}", error) from error
+        except sqlite3.Error as error:
+            await connection.ended()
+            raise _translated(error, f"cannot open {file}") from error
+        self._connections.append(connection)
+        return connection
+
+    async def create(self, statements: Sequence[tuple[str, str]]) -> None:
+        """See Adapter."""
+
+        def run(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for name, text in statements:
+                    try:
+                        connection.execute(text)
+                    except sqlite3.Error as error:
+                        raise _translated(error, statement=name) from error
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+        await self._call(self._writer, run)
+
+    async def prepare(self, statements: Mapping[str, str]) -> None:
+        """See Adapter. EXPLAIN compiles a statement with all its names and runs nothing of it."""
+
+        def run(connection: sqlite3.Connection) -> None:
+            for name, text in statements.items():
+                info = STATEMENTS[name]
+                try:
+                    connection.execute(f"EXPLAIN {text}", (None,) * len(info.parameters)).fetchall()
+                    if info.columns:
+                        found = connection.execute(
+                            f"SELECT * FROM ({text}) LIMIT 0", (None,) * len(info.parameters)
+                        ).description
+                        if len(found) != info.columns:
+                            raise DatabaseError(
+                                f"gives {len(found)} columns, not {info.columns}", name
+                            )
+                except sqlite3.Error as error:
+                    raise _translated(error, statement=name) from error
+
+        await self._call(self._writer, run)
+        self._statements = statements
+        self._groups = {name: _group(name, text) for name, text in statements.items()}
+
+    async def transaction(self, steps: Sequence[Step], *, synced: bool) -> list[StepResult]:
+        """See Adapter."""
+
+        def run(connection: sqlite3.Connection) -> list[StepResult]:
+            if self._is_synced is not synced:
+                connection.execute(_SYNCHRONOUS[synced])
+                self._is_synced = synced
+            connection.execute("BEGIN IMMEDIATE")
+            name = ""
+            try:
+                results: list[StepResult] = []
+                for step in steps:
+                    name = step.statement
+                    results.append(self._run(connection, step))
+                    if not results[0]:
+                        raise FenceError("touched no row", name)
+                name = "COMMIT"
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                _roll_back(connection)
+                raise _translated(error, statement=name) from error
+            except BaseException:
+                _roll_back(connection)
+                raise
+            return results
+
+        return await self._call(self._writer, run)
+
+    def _run(self, connection: sqlite3.Connection, step: Step) -> StepResult:
+        rows = step.rows
+        found: list[Row] = []
+        count = 0
+        if len(rows) > 1 and self._groups[step.statement] is None:
+            # An own text, or an UPDATE: it can carry one row only.
+            return connection.executemany(self._statements[step.statement], rows).rowcount
+        place = 0
+        for size in CHUNKS:
+            text = self._text(step.statement, size) if len(rows) - place >= size else ""
+            while len(rows) - place >= size:
+                flat = list(itertools.chain.from_iterable(rows[place : place + size]))
+                place += size
+                cursor = connection.execute(text, flat)
+                if step.fetch:
+                    found += cursor.fetchall()
+                else:
+                    count += cursor.rowcount
+        return found if step.fetch else count
+
+    def _text(self, name: str, size: int) -> str:
+        """The statement with its group of values *size* times."""
+        if size == 1:
+            return self._statements[name]
+        text = self._texts.get((name, size))
+        if text is None:
+            group = self._groups[name]
+            assert group is not None
+            own = self._statements[name]
+            many = ", ".join([group[1]] * size)
+            text = f"{own[: group.start(1)]}{many}{own[group.end(1) :]}"
+            self._texts[name, size] = text
+        return text
+
+    async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
+        """See Adapter."""
+        text = self._statements[statement]
+        reader = await self._readers.get()
+        try:
+            return await self._call(
+                reader, lambda connection: connection.execute(text, tuple(row)).fetchall()
+            )
+        finally:
+            self._readers.put_nowait(reader)
+
+    async def control(self, statement: str, row: Row, *, fetch: bool) -> StepResult:
+        """See Adapter."""
+        text = self._statements[statement]
+
+        def run(connection: sqlite3.Connection) -> StepResult:
+            cursor = connection.execute(text, tuple(row))
+            return cursor.fetchall() if fetch else cursor.rowcount
+
+        return await self._call(self._control, run)
+
+    async def explain(self, statement: str, rows: Sequence[Row]) -> str:
+        """See Adapter."""
+        size = next(size for size in CHUNKS if size <= len(rows))
+        if size > 1 and self._groups[statement] is None:
+            size = 1
+        text = f"EXPLAIN QUERY PLAN {self._text(statement, size)}"
+        flat = list(itertools.chain.from_iterable(rows[:size]))
+        rows = await self._call(
+            self._writer, lambda connection: connection.execute(text, flat).fetchall()
+        )
+        return "\n".join(str(found[3]) for found in rows)
+
+    async def close(self) -> None:
+        """See Adapter. The last connection to close carries the log into the file."""
+        while self._connections:
+            connection = self._connections.pop()
+            try:
+                await connection.close()
+            except sqlite3.Error as error:
+                logging.getLogger("tidegate.store.jdbc").warning("closing SQLite: %s", error)
+
+    async def _call(
+        self, connection: _Connection, function: Callable[[sqlite3.Connection], T]
+    ) -> T:
+        try:
+            return await connection.run(function)
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+        except ValueError as error:  # aiosqlite: the connection was closed meanwhile
+            raise DatabaseUnavailableError(str(error)) from error
+
+
+_SYNCHRONOUS: Final = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
+
+
+def _set_up(connection: sqlite3.Connection, *, is_first: bool) -> None:
+    if is_first:
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    connection.execute(_SYNCHRONOUS[True])
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}").fetchall()
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # some errors have rolled back already
+        connection.execute("ROLLBACK")
+
+
+def _group(name: str, text: str) -> re.Match[str] | None:
+    """The one group of values of a statement, when it holds all parameters."""
+    groups = list(_VALUES.finditer(text))
+    parameters = len(STATEMENTS[name].parameters)
+    if len(groups) != 1 or not parameters:
+        return None
+    return groups[0] if groups[0][1].count("?") == parameters == text.count("?") else None
+
+
+#: Another connection holds it, or the machine is short of memory or file descriptors.
+_PASSING: Final = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_CANTOPEN,
+)
+
+
+def _translated(error: Exception, problem: str = "", statement: str = "") -> DatabaseError:
+    text = f"{problem}: {error}" if problem else str(error)
+    code: Any = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else 0
+    if primary == sqlite3.SQLITE_FULL:
+        return DatabaseFullError(text, statement)
+    if primary in _PASSING:
+        return DatabaseUnavailableError(text)
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return DatabaseCorruptError(text, statement)
+    return DatabaseError(text, statement)

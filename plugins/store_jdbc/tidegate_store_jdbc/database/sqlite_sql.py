@@ -1,0 +1,80 @@
+"""SQLite's SQL. A statement with one group of values is run with hundreds of them, see ``sqlite``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidegate_store_jdbc.database.adapter import Dialect
+from tidegate_store_jdbc.database.schema import CREATE
+from tidegate_store_jdbc.database.statements import (
+    COMMON,
+    COUNT_OLD,
+    COUNT_RELEASED,
+    UNLOGGED,
+    UNPENDING,
+    by_form,
+)
+
+
+def _insert(table: str, columns: Sequence[str], conflict: str) -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO {{{table}}} ({', '.join(columns)}) VALUES ({marks}){conflict}"
+
+
+def _delete(table: str, key: Sequence[str]) -> str:
+    if len(key) == 1:
+        return f"DELETE FROM {{{table}}} WHERE {key[0]} IN (VALUES (?))"
+    # Not IN (VALUES …): with more than one row SQLite would read the whole table for that.
+    marks = ", ".join("?" * len(key))
+    values = f"(SELECT * FROM (VALUES ({marks})))"
+    return f"DELETE FROM {{{table}}} WHERE ({', '.join(key)}) IN {values}"
+
+
+_OLD: Final = f"m.sequence IN (VALUES (?)) AND {UNPENDING}"
+
+_STATEMENTS: Final[dict[str, str]] = {
+    **COMMON,
+    **by_form(_insert, _delete),
+    "update_message_statement": (
+        "UPDATE {acks_table} SET delivery_count = ? WHERE pending_list = ? AND sequence = ?"
+    ),
+    "remove_message_statement": f"DELETE FROM {{message_table}} AS m WHERE {_OLD}",
+    "delete_old_messages_statement": (
+        f"DELETE FROM {{message_table}} AS m WHERE {_OLD} AND {UNLOGGED}"
+    ),
+    "count_old_messages_statement": f"{COUNT_OLD} WHERE {_OLD}",
+    "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {UNLOGGED}",
+    "find_dead_messages_statement": (
+        f"SELECT m.message FROM {{message_table}} m WHERE {_OLD} AND {UNLOGGED}"
+    ),
+    "find_kept_messages_statement": (
+        "SELECT sequence FROM {message_table} WHERE sequence IN (VALUES (?))"
+    ),
+    "forget_duplicate_ids_statement": (
+        "DELETE FROM {duplicate_id_table} WHERE id = ? AND sequence <= ?"
+    ),
+    "database_size_statement": (
+        "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+    ),
+}
+
+DIALECT: Final = Dialect(
+    statements=_STATEMENTS,
+    create=CREATE,
+    types={
+        "now": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+        "binary": "BLOB",
+        "container_name": "TEXT",
+        "string_id": "TEXT",
+        "text": "TEXT",
+        "key": "BLOB",
+        "sequence": "INTEGER",
+        "long": "INTEGER",
+        "small": "INTEGER",
+        "keyed": " WITHOUT ROWID",
+        "hot": "",
+        "single": "",
+    },
+    is_embedded=True,
+)

@@ -1,0 +1,1 @@
+"""Values of the contract as rows of tables, and batches as statements."""

@@ -1,0 +1,415 @@
+"""A batch becomes the rows of one transaction.
+
+Operations of one batch see those before them, but a database is asked once for all rows of a kind.
+So the batch is carried out on itself first: a message that is added and acknowledged in one batch is
+never written, of several values for one key the last one counts, and what is left is free of order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from tidegate.spi import (
+    Acknowledge,
+    AddDestination,
+    AddDuplicateId,
+    AddMessage,
+    Branch,
+    BranchId,
+    ClearRetained,
+    Discard,
+    ForgetDuplicateIds,
+    InflightDirection,
+    InflightRecord,
+    Message,
+    Move,
+    Operation,
+    PluginContractError,
+    PutBranch,
+    PutInflight,
+    PutSession,
+    PutSubscription,
+    RecordDelivery,
+    RemoveBranch,
+    RemoveDestination,
+    RemoveInflight,
+    RemoveSession,
+    RemoveSubscription,
+    Session,
+    SetRetained,
+    Subscription,
+)
+from tidegate_store_jdbc.database.adapter import Row, Step
+from tidegate_store_jdbc.rows import codec
+from tidegate_store_jdbc.rows.codec import Columns
+
+_ZERO: Final = itertools.repeat(0)
+InflightKey = tuple[str, InflightDirection, int]
+
+
+class Plan:
+    """What a batch leaves to be done.
+
+    Attributes:
+        last_sequence, last_list: highest numbers seen, 0 when none.
+        messages: sequence -> (message, number of lists it was added to).
+        pending: (list, sequence) that the batch adds -> delivery count.
+        removed: (list, sequence) that left a list and were there before, in order.
+        left: sequences of *removed*: perhaps nobody holds their messages any more.
+        discarded: those of *left* that left it without an acknowledgement.
+        dropped: sequences of *messages* that left one of their lists already.
+        log: rows of the acknowledged log.
+        ack_last: highest number of the acknowledged log that was given out.
+        removed_lists: lists that are gone with all that is in them.
+        references: sequence -> where the body is kept, for messages whose body is not stored.
+
+    A plan may be made of any number of batches, one after the other (:func:`plan`).
+    """
+
+    __slots__ = (
+        "ack_last",
+        "branches",
+        "cleared_clients",
+        "deliveries",
+        "destinations",
+        "discarded",
+        "dropped",
+        "duplicate_ids",
+        "forgotten_ids",
+        "inflight",
+        "last_list",
+        "last_sequence",
+        "left",
+        "log",
+        "messages",
+        "pending",
+        "references",
+        "removed",
+        "removed_lists",
+        "retained",
+        "sessions",
+        "subscriptions",
+    )
+
+    def __init__(self, ack_last: int = 0) -> None:
+        self.ack_last = ack_last
+        self.references: dict[int, int] = {}
+        self.last_sequence = 0
+        self.last_list = 0
+        self.messages: dict[int, tuple[Message, int]] = {}
+        self.pending: dict[tuple[int, int], int] = {}
+        self.removed: dict[tuple[int, int], None] = {}
+        self.left: set[int] = set()
+        self.discarded: set[int] = set()
+        self.dropped: set[int] = set()
+        self.log: list[Row] = []
+        self.deliveries: dict[tuple[int, int], int] = {}
+        self.removed_lists: list[int] = []
+        self.destinations: dict[str, int | None] = {}
+        self.subscriptions: dict[int, Subscription | None] = {}
+        self.sessions: dict[str, Session | None] = {}
+        self.cleared_clients: set[str] = set()
+        self.inflight: dict[InflightKey, InflightRecord | None] = {}
+        self.retained: dict[str, Message | None] = {}
+        self.branches: dict[BranchId, Branch | None] = {}
+        self.duplicate_ids: dict[tuple[str, int], AddDuplicateId] = {}
+        self.forgotten_ids: dict[str, int] = {}
+
+
+def plan(
+    operations: Iterable[Operation], columns: Columns, made: Plan, *, keep_acknowledged: bool
+) -> Plan:
+    """Carry *operations* out on themselves, behind those that are in *made* already.
+
+    Returns: *made*.
+    Raises: PluginContractError for an operation that this store does not know.
+    """
+    for operation in operations:
+        kind = type(operation)
+        if kind is AddMessage:
+            assert isinstance(operation, AddMessage)
+            _add(made, operation.sequence, operation.message, operation.pending_lists)
+        elif kind is Acknowledge:
+            assert isinstance(operation, Acknowledge)
+            _leave(made, operation.pending_list, operation.sequences)
+            if keep_acknowledged:
+                _log(made, operation, columns)
+        else:
+            _plan_rare(made, operation)
+    return made
+
+
+def _add(made: Plan, sequence: int, message: Message, lists: Sequence[int]) -> None:
+    made.messages[sequence] = (message, len(lists))
+    made.last_sequence = max(made.last_sequence, sequence)
+    for pending_list in lists:
+        made.pending[pending_list, sequence] = 0
+
+
+def _leave(made: Plan, pending_list: int, sequences: Sequence[int]) -> None:
+    if not made.pending:
+        made.left.update(sequences)
+        made.removed.update(dict.fromkeys(zip(itertools.repeat(pending_list), sequences)))
+        return
+    take, left, removed = made.pending.pop, made.left.add, made.removed
+    for sequence in sequences:
+        place = (pending_list, sequence)
+        if take(place, None) is None:
+            left(sequence)
+            removed[place] = None
+        else:
+            made.dropped.add(sequence)
+
+
+def _log(made: Plan, operation: Acknowledge, columns: Columns) -> None:
+    number = made.ack_last
+    text = columns.whole  # the gateway reads these columns
+    rest = (text(operation.client_id), text(operation.subscription), operation.protocol)
+    pending_list, acked_at = operation.pending_list, operation.acked_at
+    times: Iterable[int] = operation.delivered_at or _ZERO
+    for sequence, delivered_at in zip(operation.sequences, times, strict=False):
+        number += 1
+        made.log.append((number, sequence, pending_list, delivered_at, acked_at, *rest))
+    made.ack_last = number
+
+
+def _plan_rare(made: Plan, operation: Operation) -> None:
+    match operation:
+        case Discard(pending_list, sequences):
+            _leave(made, pending_list, sequences)
+            made.discarded.update(made.left.intersection(sequences))
+        case Move(pending_list, sequence, target_list, target_sequence, message):
+            _leave(made, pending_list, (sequence,))
+            if sequence in made.left:
+                made.discarded.add(sequence)
+            _add(made, target_sequence, message, (target_list,))
+        case RecordDelivery(pending_list, sequences, counts):
+            for sequence, count in zip(sequences, counts, strict=True):
+                place = (pending_list, sequence)
+                into = made.pending if place in made.pending else made.deliveries
+                into[place] = count
+        case AddDestination(name, pending_list):
+            made.destinations[name] = pending_list
+            made.last_list = max(made.last_list, pending_list)
+        case RemoveDestination(name, pending_list):
+            made.destinations[name] = None
+            if pending_list:
+                made.removed_lists.append(pending_list)
+        case PutSubscription(subscription):
+            made.subscriptions[subscription.pending_list] = subscription
+            made.last_list = max(made.last_list, subscription.pending_list)
+        case RemoveSubscription(pending_list):
+            made.subscriptions[pending_list] = None
+            made.removed_lists.append(pending_list)
+        case _:
+            _plan_session(made, operation)
+
+
+def _plan_session(made: Plan, operation: Operation) -> None:
+    match operation:
+        case PutInflight(record):
+            made.inflight[record.client_id, record.direction, record.packet_id] = record
+        case RemoveInflight(client_id, direction, packet_id):
+            made.inflight[client_id, direction, packet_id] = None
+        case SetRetained(message):
+            made.retained[message.destination] = message
+        case ClearRetained(destination):
+            made.retained[destination] = None
+        case PutSession(session):
+            made.sessions[session.client_id] = session
+        case RemoveSession(client_id):
+            made.sessions[client_id] = None
+            made.cleared_clients.add(client_id)
+            for place in [place for place in made.inflight if place[0] == client_id]:
+                del made.inflight[place]
+        case PutBranch() | RemoveBranch() | AddDuplicateId() | ForgetDuplicateIds():
+            _plan_branch(made, operation)
+        case _:
+            raise PluginContractError("store-jdbc", f"unknown operation {type(operation).__name__}")
+
+
+def _plan_branch(
+    made: Plan, operation: PutBranch | RemoveBranch | AddDuplicateId | ForgetDuplicateIds
+) -> None:
+    match operation:
+        case PutBranch(branch):
+            made.branches[branch.branch_id] = branch
+            made.last_list = max(made.last_list, branch.pending_list)
+        case RemoveBranch(branch_id, pending_list):
+            made.branches[branch_id] = None
+            if pending_list:
+                made.removed_lists.append(pending_list)
+        case AddDuplicateId(destination, _, sequence):
+            made.duplicate_ids[destination, sequence] = operation
+            made.last_sequence = max(made.last_sequence, sequence)
+        case ForgetDuplicateIds(destination, through):
+            made.forgotten_ids[destination] = max(through, made.forgotten_ids.get(destination, 0))
+            for place in list(made.duplicate_ids):
+                if place[0] == destination and place[1] <= through:
+                    del made.duplicate_ids[place]
+
+
+class Written:
+    """The steps of a plan, and where the results that change the counters are.
+
+    Attributes:
+        added: messages that the batch stores and a list holds.
+        log_bytes: body bytes of those that it stores for the acknowledged log only.
+        removed_at: place in the results of the number of messages that were deleted, or -1.
+        counted_at: place of the rows of ``count_old_messages_statement``, or -1.
+        dead_at: place of the rows of ``find_dead_messages_statement``, or -1.
+    """
+
+    __slots__ = ("added", "counted_at", "dead_at", "log_bytes", "removed_at", "steps")
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.added = 0
+        self.log_bytes = 0
+        self.removed_at = -1
+        self.counted_at = -1
+        self.dead_at = -1
+
+
+def steps(
+    made: Plan, columns: Columns, *, keep_acknowledged: bool, tell_dead: bool = False
+) -> Written:
+    """The statements that carry a plan out, in an order that needs no look back.
+
+    Args: tell_dead: ask for the messages that are about to be deleted.
+    """
+    written = Written()
+    result = written.steps
+    _message_steps(made, columns, written, keep_acknowledged=keep_acknowledged)
+    if made.removed:
+        result.append(Step("remove_pending_statement", list(made.removed)))
+    if made.deliveries:
+        rows = [(count, *place) for place, count in made.deliveries.items()]
+        result.append(Step("update_message_statement", rows))
+    if made.log:
+        result.append(Step("add_acknowledged_statement", made.log))
+    if made.left:
+        left = [(sequence,) for sequence in sorted(made.left)]
+        dead = left if not keep_acknowledged else [(n,) for n in sorted(made.discarded)]
+        if tell_dead and dead:
+            written.dead_at = len(result)
+            result.append(Step("find_dead_messages_statement", dead, fetch=True))
+        if not keep_acknowledged:
+            written.removed_at = len(result)
+            result.append(Step("remove_message_statement", left))
+        else:
+            written.counted_at = len(result)
+            result.append(Step("count_old_messages_statement", left, fetch=True))
+            if made.discarded:
+                rows = [(sequence,) for sequence in sorted(made.discarded)]
+                result.append(Step("delete_old_messages_statement", rows))
+    _binding_steps(made, columns, result)
+    return written
+
+
+def _message_steps(
+    made: Plan, columns: Columns, written: Written, *, keep_acknowledged: bool
+) -> None:
+    """Messages that nobody holds at the end of the batch, not even the log, are not written."""
+    if not made.messages:
+        return
+    messages = made.messages
+    if made.removed_lists:
+        gone = set(made.removed_lists)
+        for place in [place for place in made.pending if place[0] in gone]:
+            del made.pending[place]
+            made.dropped.add(place[1])
+    held = {sequence for _, sequence in made.pending} if made.dropped else messages.keys()
+    logged = {row[1] for row in made.log} if keep_acknowledged else set[int]()
+    rows: list[Row] = []
+    for sequence, (message, lists) in messages.items():
+        if sequence in held:
+            written.added += 1
+        elif sequence in logged:
+            written.log_bytes += len(message.body)
+        else:
+            continue
+        rows.append(columns.message(sequence, message, lists, made.references.get(sequence)))
+    if rows:
+        written.steps.append(Step("add_message_statement", rows))
+    pending: list[Row] = []
+    for (pending_list, sequence), count in made.pending.items():
+        message, lists = messages[sequence]
+        pending.append((pending_list, sequence, count, len(message.body), int(lists > 1)))
+    if pending:
+        written.steps.append(Step("add_pending_statement", pending))
+
+
+def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
+    def put(add: str, remove: str, added: list[Row], removed: list[Row]) -> None:
+        if removed:
+            result.append(Step(remove, removed))
+        if added:
+            result.append(Step(add, added))
+
+    def split(values: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+        gone = [name for name, value in values.items() if value is None]
+        return [value for value in values.values() if value is not None], gone
+
+    if made.destinations:
+        there = [
+            columns.destination(name, number)
+            for name, number in made.destinations.items()
+            if number is not None
+        ]
+        gone = [(codec.key(name),) for name, number in made.destinations.items() if number is None]
+        put("add_destination_statement", "remove_destination_statement", there, list(gone))
+    if made.subscriptions:
+        added, removed = split(made.subscriptions)
+        put(
+            "create_durable_sub_statement",
+            "delete_subscription_statement",
+            [columns.subscription(value) for value in added],
+            [(number,) for number in removed],
+        )
+    if made.cleared_clients:
+        clients: list[Row] = [(codec.key(name),) for name in made.cleared_clients]
+        result.append(Step("remove_all_inflight_statement", clients))
+    if made.sessions:
+        added, removed = split(made.sessions)
+        put(
+            "add_session_statement",
+            "remove_session_statement",
+            [columns.session(value) for value in added],
+            [(codec.key(name),) for name in removed],
+        )
+    if made.inflight:
+        added, removed = split(made.inflight)
+        put(
+            "add_inflight_statement",
+            "remove_inflight_statement",
+            [columns.inflight(value) for value in added],
+            [codec.inflight_key(*place) for place in removed],
+        )
+    if made.retained:
+        added, removed = split(made.retained)
+        put(
+            "add_retained_statement",
+            "remove_retained_statement",
+            [columns.retained(value) for value in added],
+            [(codec.key(name),) for name in removed],
+        )
+    if made.branches:
+        added, removed = split(made.branches)
+        put(
+            "add_branch_statement",
+            "remove_branch_statement",
+            [columns.branch(value) for value in added],
+            [(codec.key(str(branch_id)),) for branch_id in removed],
+        )
+    if made.forgotten_ids:
+        forgotten = [(codec.key(name), through) for name, through in made.forgotten_ids.items()]
+        result.append(Step("forget_duplicate_ids_statement", list[Row](forgotten)))
+    if made.duplicate_ids:
+        ids = [columns.duplicate_id(value) for value in made.duplicate_ids.values()]
+        result.append(Step("add_duplicate_id_statement", ids))
+    if made.removed_lists:
+        lists: list[Row] = [(number,) for number in sorted(set(made.removed_lists))]
+        result.append(Step("add_removed_statement", lists))

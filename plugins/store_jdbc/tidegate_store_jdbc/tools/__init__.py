@@ -1,0 +1,1 @@
+"""``tidegate store create, info, …``: what an operator does to the tables."""

@@ -1,0 +1,263 @@
+"""The database manager: what is done to a store's tables while no gateway runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+
+from tidegate.spi import (
+    ConfigError,
+    ConfiguredStore,
+    StoreIOError,
+    StoreLockedError,
+)
+from tidegate_store_jdbc._options import JdbcOptions, check, table_names
+from tidegate_store_jdbc.database.adapter import (
+    Adapter,
+    AdapterContext,
+    DatabaseError,
+    adapter_factory,
+)
+from tidegate_store_jdbc.database.schema import SCHEMA_VERSION, create_statements, migrate, words
+from tidegate_store_jdbc.database.secrets import ask, credentials
+from tidegate_store_jdbc.database.statements import resolve
+from tidegate_store_jdbc.database.url import parse_url
+from tidegate_store_jdbc.rows import codec
+from tidegate_store_jdbc.transactions.lock import LockRow, describe, is_gone, read_lock
+from tidegate_store_jdbc.transactions.mark import Mark, read_mark
+
+#: A statement without parameters and with one column, which may take its time: its place is lent to
+#: counting the rows of a table.
+_COUNT: Final = "acknowledged_bytes_statement"
+#: Tables (placeholders) that every store had from the beginning; others may be missing in an old one.
+_OLDEST: Final = ("lock_table", "version_table")
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What :meth:`Manager.query` found.
+
+    Attributes:
+        database: where, without secrets.
+        version: of the schema; store_id: identity of the contents.
+        owner: who holds the lock, "" when nobody does.
+        journal: which journal is in front, None when none ever was.
+        tables: rows by table.
+        destinations: (name, messages, bytes of their bodies).
+    """
+
+    database: str
+    version: int
+    store_id: str
+    owner: str
+    journal: Mark | None
+    tables: dict[str, int]
+    destinations: list[tuple[str, int, int]]
+
+
+def jdbc_options(store: ConfiguredStore) -> JdbcOptions:
+    """The options of a store that is in a database. Raises: ConfigError for any other."""
+    if not isinstance(store.options, JdbcOptions):
+        raise ConfigError(
+            f"the configured store, {store.plugin!r}, is not in a database; this command is for "
+            "'jdbc' and 'journaled'",
+            key="store.plugin",
+        )
+    return store.options
+
+
+class Manager:
+    """One database's tables of one store. Use :func:`manager`."""
+
+    def __init__(self, options: JdbcOptions, adapter: Adapter) -> None:
+        self._options = options
+        self._adapter = adapter
+        self._tables = table_names(options)
+        self._words = words(options, adapter.dialect)
+        self._database = str(parse_url(options.url))
+        self._known = resolve(adapter.dialect.statements, options.statements, self._words)
+
+    async def tables(self) -> list[str]:
+        """Names of the tables that are there. Nothing is counted, which could take long."""
+        return [name for name in self._tables.values() if await self._is_there(name)]
+
+    async def _is_there(self, name: str) -> bool:
+        try:
+            await self._prepare_count(name)
+        except DatabaseError as error:
+            if error.statement:
+                return False
+            raise
+        return True
+
+    async def _prepare_count(self, name: str) -> None:
+        await self._adapter.prepare({_COUNT: f"SELECT COUNT(*) FROM {name}"})
+
+    async def _rows(self, name: str) -> int:
+        await self._prepare_count(name)
+        return int((await self._adapter.fetch(_COUNT, ()))[0][0])
+
+    async def exists(self) -> bool:
+        """Whether all tables are there."""
+        return len(await self.tables()) == len(self._tables)
+
+    async def create(self) -> None:
+        """Make all tables. Raises: StoreIOError when there are some already."""
+        found = await self.tables()
+        if found:
+            raise StoreIOError(
+                f"{', '.join(found)} exist already in {self._database}; 'recreate' deletes them first"
+            )
+        await self._create()
+
+    async def _create(self) -> None:
+        await self._adapter.create(
+            create_statements(self._options, self._adapter.dialect, self._words)
+        )
+        await self._prepare("add_version_statement", "add_lock_statement")
+        await self._adapter.control(
+            "add_version_statement", (SCHEMA_VERSION, os.urandom(16).hex()), fetch=False
+        )
+        await self._adapter.control("add_lock_statement", (), fetch=False)
+
+    async def delete(self, *, forced: bool) -> list[str]:
+        """Delete all tables that are there, with everything in them. Returns: their names.
+
+        Raises: StoreLockedError while a gateway has the store, unless *forced*.
+        """
+        found = await self.tables()
+        if self._tables["lock_table"] in found and not forced:
+            self._require_free(await self._lock())
+        await self._adapter.create([(f"drop {name}", f"DROP TABLE {name}") for name in found])
+        return found
+
+    async def recreate(self, *, forced: bool) -> None:
+        """Delete and create. Raises: as :meth:`delete`."""
+        await self.delete(forced=forced)
+        await self._create()
+
+    async def query(self) -> Report:
+        """What is in the store. Raises: StoreIOError when there is none."""
+        await self._require(*self._tables)
+        tables = {name: await self._rows(name) for name in self._tables.values()}
+        lock = await self._lock()
+        await self._prepare("find_version_statement", "find_journal_statement")
+        rows = await self._adapter.control("find_version_statement", (), fetch=True)
+        mark = await read_mark(self._adapter)
+        await self._prepare(
+            "find_all_destinations_statement", "destination_message_count_statement"
+        )
+        counts = {
+            int(row[0]): (int(row[1]), int(row[2]))
+            for row in await self._adapter.fetch("destination_message_count_statement", ())
+        }
+        destinations = [
+            (codec.name(value, "destination table"), *counts.get(int(number), (0, 0)))
+            for number, value in await self._adapter.fetch("find_all_destinations_statement", ())
+        ]
+        return Report(
+            database=self._database,
+            version=int(rows[0][0]) if rows else 0,
+            store_id=str(rows[0][1]) if rows else "",
+            owner=describe(lock.owner) if _is_held(lock) else "",
+            journal=mark,
+            tables=tables,
+            destinations=sorted(destinations),
+        )
+
+    async def upgrade(self) -> tuple[int, int]:
+        """Bring the schema up to date. Returns: the version before and now.
+
+        Raises: StoreLockedError; StoreIOError for a schema that is newer than this program, and when
+            there is no store.
+        """
+        await self._require(*_OLDEST)
+        self._require_free(await self._lock())
+        await self._prepare("find_version_statement")
+        rows = await self._adapter.control("find_version_statement", (), fetch=True)
+        if not rows:
+            raise StoreIOError("the version table has no row; was it emptied by hand?")
+        version = int(rows[0][0])
+        # Tables that are new without a new version; the statements do nothing for the others.
+        await self._adapter.create(
+            create_statements(self._options, self._adapter.dialect, self._words)
+        )
+        await migrate(self._adapter, self._words, version)
+        return version, SCHEMA_VERSION
+
+    async def remove_lock(self) -> str:
+        """Free the lock, whoever holds it; that gateway can no longer write. Returns: who it was."""
+        await self._require("lock_table")
+        lock = await self._lock()
+        if lock.owner:
+            await self._adapter.control(
+                "lock_create_statement", ("", 0, lock.fencing_token, lock.expires_at), fetch=False
+            )
+            await self._adapter.control(
+                "lock_release_statement", (lock.fencing_token + 1,), fetch=False
+            )
+        return describe(lock.owner) if lock.owner else ""
+
+    async def _require(self, *tables: str) -> None:
+        """Raises: StoreIOError when one of *tables* (placeholders) is missing."""
+        there = await self.tables()
+        missing = [self._tables[table] for table in tables if self._tables[table] not in there]
+        if missing:
+            is_older = all(self._tables[table] in there for table in _OLDEST)
+            raise StoreIOError(
+                f"no store in {self._database}: {', '.join(missing)} missing; "
+                f"'{'upgrade' if is_older else 'create'}' makes them"
+            )
+
+    async def _lock(self) -> LockRow:
+        await self._prepare(
+            "find_lock_statement", "lock_create_statement", "lock_release_statement"
+        )
+        return await read_lock(self._adapter)
+
+    def _require_free(self, lock: LockRow) -> None:
+        if _is_held(lock):
+            raise StoreLockedError(
+                f"the store belongs to {describe(lock.owner)}; stop that gateway, or, when it is "
+                "gone for good, use 'tidegate store remove-lock'",
+                owner=describe(lock.owner),
+            )
+
+    async def _prepare(self, *names: str) -> None:
+        await self._adapter.prepare({name: self._known[name] for name in names})
+
+
+def _is_held(lock: LockRow) -> bool:
+    return bool(lock.owner) and lock.expires_at > lock.now and not is_gone(lock.owner)
+
+
+@contextlib.asynccontextmanager
+async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
+    """Connect to the database of *store*; an embedded one that is missing is made.
+
+    Raises: ConfigError; StoreError for everything that the database refuses.
+    """
+    options = jdbc_options(store)
+    check(options)
+    url = parse_url(options.url)
+    secret = credentials(options, url, store.data_directory, os.environ)
+    await ask(secret)
+    adapter = adapter_factory(options.adapter, url.scheme)(
+        AdapterContext(
+            url=url,
+            credentials=secret,
+            directory=store.data_directory,
+            network_timeout=options.network_timeout,
+            connections_max=1,
+        )
+    )
+    try:
+        await adapter.connect()
+        yield Manager(options, adapter)
+    except DatabaseError as error:
+        raise error.store_error(str(url)) from error
+    finally:
+        await adapter.close()

@@ -1,0 +1,1 @@
+"""Who may write, and transactions that survive a broken connection."""

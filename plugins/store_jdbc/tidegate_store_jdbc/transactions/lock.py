@@ -1,0 +1,234 @@
+"""Who may write: a lease row with a fencing token, on the database's clock.
+
+The master renews its lease; a standby looks at it and takes it when it has ended. Taking it raises
+the token, and every transaction of the store checks the token first: a master that was stopped and
+wakes up finds a higher one and writes nothing, however its clock stands. No transaction stays open
+for the lock, so it never keeps the database from cleaning up.
+
+A gateway that was killed leaves a lease that still runs. When its owner was a process of this
+machine that no longer exists, nobody waits for the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tidegate.spi import StoreIOError, StoreLockedError
+from tidegate_store_jdbc.database.adapter import Adapter, DatabaseError, DatabaseUnavailableError
+
+logger = logging.getLogger("tidegate.store.jdbc")
+
+#: A standby looks at the lease at least this often, in seconds.
+_LOOK_MAX: Final = 1.0
+#: Pause between attempts to reach a database that is not there yet at start, in seconds.
+FAIL_SECONDS: Final = 0.25
+#: Goes on while the machine sleeps, where there is such a clock.
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class LockRow(msgspec.Struct, frozen=True):
+    """The row of the lock table; times in milliseconds of the database's clock."""
+
+    owner: str
+    fencing_token: int
+    expires_at: int
+    now: int
+    batch: int
+    last_sequence: int
+    last_list: int
+    ack_last: int
+    ack_released: int
+
+
+async def read_lock(adapter: Adapter) -> LockRow:
+    """The row as it is now. Raises: DatabaseError; StoreIOError when it is missing."""
+    rows = await adapter.control("find_lock_statement", (), fetch=True)
+    if not rows:
+        raise StoreIOError("the lock table has no row; was it emptied by hand?")
+    owner, *numbers = rows[0]
+    return LockRow(str(owner), *(int(number) for number in numbers))
+
+
+def process_identity() -> str:
+    """This process among all of this machine since it was started, or "" when that is unknown."""
+    return _identity(os.getpid())
+
+
+def _identity(pid: int) -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # Containers of one machine share its boot id but not their process ids.
+        space = Path("/proc/self/ns/pid").readlink().name
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    started = text.rpartition(")")[2].split()[19]
+    return f"{boot}/{space}/{pid}/{started}"
+
+
+def make_owner(gateway_name: str) -> str:
+    """What to write into the lease: who holds it, for people and for :func:`is_gone`."""
+    name = gateway_name.replace("|", "_").replace("\0", "_")[:100]
+    return f"{name}|{socket.gethostname()}|{secrets.token_hex(4)}|{process_identity()}"
+
+
+def is_gone(owner: str) -> bool:
+    """Tell whether *owner* was a process of this machine that no longer exists."""
+    identity = owner.rpartition("|")[2]
+    parts = identity.split("/")
+    if len(parts) != 4 or not parts[2].isdigit():
+        return False
+    mine = process_identity().split("/")
+    if mine[:2] != parts[:2]:
+        return False
+    return _identity(int(parts[2])) != identity
+
+
+class Lease:
+    """The lock as one gateway sees it.
+
+    Args:
+        waits: whether to stand by while another gateway holds it.
+        duration, renew_period: seconds. *duration* 0: take the lock from whoever has it and do not
+            renew it (``use_database_lock = false``).
+        on_lost: called once when another gateway has taken the lock.
+        on_unreachable: called with the problem when the database did not take a renewal.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        owner: str,
+        *,
+        waits: bool,
+        duration: float,
+        renew_period: float,
+        on_lost: Callable[[str], None],
+        on_unreachable: Callable[[str], None],
+    ) -> None:
+        self._adapter = adapter
+        self._owner = owner
+        self._waits = waits
+        self._duration_ms = int(duration * 1000)
+        self._renew_period = renew_period
+        self._on_lost = on_lost
+        self._on_unreachable = on_unreachable
+        self._task: asyncio.Task[None] | None = None
+        self.token = 0
+        self._sure_until = 0.0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody can have taken the lock yet, by the clock of this machine alone.
+
+        That clock goes on while the process or the machine is stopped.
+        """
+        return not self._duration_ms or _now() < self._sure_until
+
+    async def acquire(self, on_wait: Callable[[str], None]) -> LockRow:
+        """Take the lock, now or when its owner is gone. *on_wait*: called with the owner.
+
+        Returns: the row as it was found. Raises: StoreLockedError; DatabaseError.
+        """
+        told = ""
+        while True:
+            try:
+                row = await read_lock(self._adapter)
+                if self._may_take(row):
+                    if await self._take(row):
+                        self._start_renewing()
+                        return row
+                    continue  # another was faster, or the owner renewed: look again
+            except DatabaseUnavailableError as error:
+                if not self._waits:
+                    raise
+                logger.warning("standby: the database is not reachable: %s", error)
+                await asyncio.sleep(_LOOK_MAX)
+                continue
+            if not self._waits:
+                raise StoreLockedError(
+                    f"the store belongs to {describe(row.owner)} for another "
+                    f"{(row.expires_at - row.now) / 1000:.1f} s at least; stop that gateway, or "
+                    "set lock_policy = 'wait' to stand by",
+                    owner=describe(row.owner),
+                )
+            if row.owner != told:
+                told = row.owner
+                logger.info("standby: waiting for the lock of owner=%s", describe(told))
+                on_wait(describe(told))
+            left = (row.expires_at - row.now) / 1000
+            await asyncio.sleep(min(max(left, 0.01), self._renew_period, _LOOK_MAX))
+
+    def _may_take(self, row: LockRow) -> bool:
+        return not self._duration_ms or row.expires_at <= row.now or is_gone(row.owner)
+
+    async def _take(self, row: LockRow) -> bool:
+        """Compare and swap: fails when the row is not as it was read."""
+        parameters = (self._owner, self._duration_ms, row.fencing_token, row.expires_at)
+        since = _now()
+        touched = await self._adapter.control("lock_create_statement", parameters, fetch=False)
+        if touched:
+            self.token = row.fencing_token + 1
+            self._sure_until = since + self._duration_ms / 1000
+        return bool(touched)
+
+    def _start_renewing(self) -> None:
+        if self._duration_ms:
+            self._task = asyncio.get_running_loop().create_task(self._keep(), name="jdbc-lease")
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._renew_period)
+            try:
+                if not await self.renew():
+                    return
+            except DatabaseError as error:
+                # Whoever takes the lock meanwhile raises the token, so nothing can go wrong here.
+                logger.warning("the lease was not renewed: %s", error)
+                if isinstance(error, DatabaseUnavailableError):
+                    # A gateway without traffic has no other way to notice.
+                    self._on_unreachable(str(error))
+
+    async def renew(self) -> bool:
+        """Renew it now; False when another gateway has it. Raises: DatabaseError."""
+        row = (self._duration_ms, self.token)
+        since = _now()
+        touched = await self._adapter.control("lock_update_statement", row, fetch=False)
+        if not touched:
+            self._on_lost("another gateway has taken the store's lock")
+        else:
+            self._sure_until = since + self._duration_ms / 1000
+        return bool(touched)
+
+    async def release(self, *, is_reachable: bool = True) -> None:
+        """Stop renewing, and end the lease when it is still ours. Never raises DatabaseError."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        if self.token and is_reachable:
+            try:
+                await self._adapter.control("lock_release_statement", (self.token,), fetch=False)
+            except DatabaseError as error:
+                logger.warning("the lease was not released, it ends by itself: %s", error)
+        self.token = 0
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+def describe(owner: str) -> str:
+    """An owner for people: gateway and machine."""
+    parts = owner.split("|")
+    return f"{parts[0]} on {parts[1]}" if len(parts) >= 2 else owner or "nobody"

@@ -1,0 +1,97 @@
+"""What a session writes to its client: packets at once, and large bodies in pieces."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import final
+
+from tidegate.spi import Broker, GatewayError
+from tidegate_protocols._large_out import LargeOut, LargeWire
+from tidegate_protocols.mqtt.session.reading import Reading
+from tidegate_protocols.transport import Link
+
+logger = logging.getLogger("tidegate.mqtt")
+
+
+@final
+class Writing:
+    """Owned by one session.
+
+    Args:
+        streaming: called when a large body begins: no deliveries meanwhile.
+        idle, broken: see :class:`LargeOut`.
+    """
+
+    __slots__ = ("_broken", "_broker", "_idle", "_large", "_link", "_reading", "_streaming")
+
+    def __init__(
+        self,
+        link: Link,
+        reading: Reading,
+        broker: Broker,
+        *,
+        streaming: Callable[[], None],
+        idle: Callable[[], None],
+        broken: Callable[[GatewayError], None],
+    ) -> None:
+        self._link = link
+        self._reading = reading
+        self._broker = broker
+        self._streaming = streaming
+        self._idle = idle
+        self._broken = broken
+        self._large: LargeOut | None = None  # since the first large body
+
+    @property
+    def may_stream(self) -> bool:
+        """Large bodies may have to be written: then packets are handed over one by one."""
+        return self._large is not None
+
+    @property
+    def is_streaming(self) -> bool:
+        """A large body is on its way: what is written waits behind it."""
+        return self._large is not None and self._large.is_busy
+
+    def send(self, data: bytes) -> None:
+        """Write packets, or the head of a large one with the body that it names."""
+        if self._large is not None or type(data) is LargeWire:
+            self._send_large(data)
+        else:
+            self._link.send(data)
+        if self._reading.is_writing_paused:
+            self._reading.wrote(len(data))
+
+    def expect_large(self) -> None:
+        """From now on large bodies may have to be written."""
+        bodies = self._broker.large_bodies
+        if self._large is None and bodies is not None:
+            self._large = LargeOut(self._link, bodies, idle=self._idle, broken=self._broken)
+            self._large.writable(not self._reading.is_writing_paused)
+
+    def _send_large(self, data: bytes) -> None:
+        self.expect_large()
+        out = self._large
+        assert out is not None, "a store that streams gave the large body"
+        if not isinstance(data, LargeWire):
+            out.send(data)
+            return
+        out.stream(data, data.large, b"", self._missing)
+        self._streaming()
+
+    def _missing(self, error: GatewayError) -> None:
+        logger.error("message not delivered peer=%s error=%s", self._link.peer, error)
+
+    def writable(self, value: bool) -> None:
+        """The client does not read fast enough (False), or caught up."""
+        if value:
+            self._reading.writing_resumed()
+        else:
+            self._reading.writing_paused()
+        if self._large is not None:
+            self._large.writable(value)
+
+    def cancel_large(self) -> None:
+        """Forget large bodies that are on their way."""
+        if self._large is not None:
+            self._large.cancel()

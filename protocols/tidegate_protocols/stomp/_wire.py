@@ -1,0 +1,144 @@
+"""What a session writes to its client: frames, heart-beats between them, large bodies in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import final
+
+from tidegate.spi import Broker, GatewayError, StoredMessage
+from tidegate_protocols._large_out import LargeOut
+from tidegate_protocols.stomp._client import Client
+from tidegate_protocols.stomp._heartbeat import HeartBeat
+from tidegate_protocols.stomp.codec.encoder import HEART_BEAT_BYTES
+from tidegate_protocols.transport import Link
+
+logger = logging.getLogger("tidegate.stomp")
+
+
+@final
+class Wire:
+    """The link of one session.
+
+    Args:
+        idle, broken: see :class:`LargeOut`.
+
+    Attributes:
+        link: as given.
+        is_writable: the client reads fast enough.
+        heart_beat: once it is negotiated.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_broker",
+        "_idle",
+        "_large",
+        "_loop",
+        "heart_beat",
+        "is_writable",
+        "link",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        loop: asyncio.AbstractEventLoop,
+        broker: Broker,
+        *,
+        idle: Callable[[], None],
+        broken: Callable[[GatewayError], None],
+    ) -> None:
+        self.link = link
+        self._loop = loop
+        self._broker = broker
+        self._idle = idle
+        self._broken = broken
+        self._large: LargeOut | None = None  # since the first large MESSAGE
+        self.heart_beat: HeartBeat | None = None
+        self.is_writable = True
+
+    @property
+    def is_streaming(self) -> bool:
+        """A large body is on its way: what is written waits behind it."""
+        return self._large is not None and self._large.is_busy
+
+    def write(self, data: bytes) -> None:
+        """Write frames."""
+        if self.heart_beat is not None:
+            self.heart_beat.is_silent = False
+        if self._large is not None:
+            self._large.send(data)
+        else:
+            self.link.send(data)
+
+    def deliver_large(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
+        """One of *messages* has a large body: this and all behind it is written bit by bit."""
+        link, bodies = self.link, self._broker.large_bodies
+        if bodies is None:
+            logger.error("large messages cannot be read any more peer=%s", link.peer)
+            return
+        if self._large is None:
+            self._large = LargeOut(link, bodies, idle=self._idle, broken=self._broken)
+            self._large.writable(self.is_writable)
+        for item in client.deliver_large(key, messages):
+            if isinstance(item, bytes):
+                self.write(item)
+                continue
+            stored, head, body, tail = item
+
+            def missing(error: GatewayError, sequence: int = stored.sequence) -> None:
+                logger.error(
+                    "message not delivered peer=%s sequence=%d error=%s", link.peer, sequence, error
+                )
+                client.withdraw(key, sequence)
+
+            self._large.stream(head, body, tail, missing)
+        client.connection.writable(False)
+
+    def writable(self, value: bool) -> None:
+        """The client reads too slowly (False), or caught up."""
+        self.is_writable = value
+        if self._large is not None:
+            self._large.writable(value)
+
+    def readable(self, value: bool) -> None:
+        """Read from the client, or do not; while it is not read it cannot be heard."""
+        if value:
+            self.link.resume_reading()
+        else:
+            self.link.pause_reading()
+        if self.heart_beat is not None:
+            self.heart_beat.is_reading = value
+            self.heart_beat.heard_at = self._loop.time()
+
+    def cancel_large(self) -> None:
+        """Forget large bodies that are on their way."""
+        if self._large is not None:
+            self._large.cancel()
+
+    def beat(
+        self, send_ms: int, receive_ms: int, grace_factor: float, expired: Callable[[float], None]
+    ) -> None:
+        """Begin to send and to expect heart-beats, as negotiated."""
+        self.heart_beat = HeartBeat(
+            self._loop,
+            send_s=send_ms / 1000,
+            receive_s=receive_ms / 1000,
+            grace_factor=grace_factor,
+            write=self._write_heart_beat,
+            expired=expired,
+        )
+
+    def _write_heart_beat(self) -> None:
+        # A client that does not read has bytes waiting already.
+        # In the middle of a body it would be part of that.
+        if self.is_writable and not self.is_streaming:
+            self.link.send(HEART_BEAT_BYTES)
+
+    def stop_beating(self) -> None:
+        """Neither send nor expect heart-beats any more. Idempotent."""
+        if self.heart_beat is not None:
+            self.heart_beat.stop()
+            self.heart_beat = None
