@@ -357,16 +357,22 @@ class BrokerCore:
     async def _maintain(self) -> None:
         while not self._closing:
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
-            now, elapsed = self.now(), self.writer.elapsed()
-            self.wills.publish_due(elapsed)
-            self.sessions.expire(elapsed)
-            for operation in self.retained.expire(now):
-                self.writer.add_operation(operation, synced=False)
             try:
-                await self.acknowledged_log.enforce_limits(now, elapsed, lambda: self._closing)
-            except StoreError as error:
-                _log.error("acknowledged_log=unknown error=%r", str(error))
-            self.flow.checks_publish = self.access.checks_publish
+                await self._maintain_once()
+            except Exception:  # or no will would be published and no session expire any more
+                _log.exception("maintenance failed, and is tried again")
+
+    async def _maintain_once(self) -> None:
+        now, elapsed = self.now(), self.writer.elapsed()
+        self.wills.publish_due(elapsed)
+        self.sessions.expire(elapsed)
+        for operation in self.retained.expire(now):
+            self.writer.add_operation(operation, synced=False)
+        try:
+            await self.acknowledged_log.enforce_limits(now, elapsed, lambda: self._closing)
+        except StoreError as error:
+            _log.error("acknowledged_log=unknown error=%r", str(error))
+        self.flow.checks_publish = self.access.checks_publish
 
     # --- connections ---------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tidegate_store_journal.bodies.large import read_large
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters, read_counters
-from tidegate_store_journal.log.storage import DirectoryStorage, File, MemoryStorage, Storage
+from tidegate_store_journal.log.memory import MemoryStorage
+from tidegate_store_journal.log.storage import DirectoryStorage, File, Storage
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.tidy import DestinationCompaction
 from tidegate_store_journal.store import JournalStore

@@ -9,7 +9,7 @@ from tidegate_store_journal.bodies.large import NO_NEW_BODIES, LargeFiles
 from tidegate_store_journal.bodies.series import SeriesPolicy
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
 from tidegate_store_journal.log.files import FilePolicy
-from tidegate_store_journal.log.memory import LimitedMemoryStorage
+from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
 from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, QUARANTINE, JournalOptions
@@ -21,7 +21,7 @@ from tidegate_store_journal.write.journaltypes import open_directory
 def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
     """Where the data files are: the directory that the options name, or memory."""
     if not context.persistent:
-        return LimitedMemoryStorage(options.memory_limit)
+        return MemoryStorage(options.memory_limit)
     return open_directory(options, directory_of(context, options.directory))
 
 

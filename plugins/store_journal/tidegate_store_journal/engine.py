@@ -29,9 +29,10 @@ from tidegate.spi import (
     format_size,
 )
 from tidegate_store_journal import assembly as _assembly
+from tidegate_store_journal.bodies.directory import item_of
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import LARGE_THREADS, READING_THREADS, LargeFiles
-from tidegate_store_journal.bodies.series import Series, item_of
+from tidegate_store_journal.bodies.series import Series
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.checkpoint.marker import seal_marker

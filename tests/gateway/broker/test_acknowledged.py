@@ -183,12 +183,16 @@ async def test_without_a_reader_the_limits_do_not_apply() -> None:
         client.send("queue://q", "accepted")
 
 
-async def test_a_log_that_cannot_be_read_does_not_stop_the_maintenance() -> None:
+@pytest.mark.parametrize("error", [StoreIOError("damaged"), OSError("a bug of a plugin")])
+async def test_a_log_that_cannot_be_read_does_not_stop_the_maintenance(
+    error: Exception, logged_errors: list[str]
+) -> None:
+    logged_errors.append("maintenance failed")
     async with Log(acknowledged_age=1.0, acknowledged_overflow="discard_oldest") as broker:
         broker.core.acknowledged_log.reader("sink")
         await acknowledge(broker, "a")
         good = broker.store.inner.acknowledged
-        failures = [StoreIOError("damaged")] * 3
+        failures = [error] * 3
 
         async def acknowledged(*args: int) -> Any:
             if failures:

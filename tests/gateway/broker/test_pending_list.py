@@ -173,7 +173,8 @@ async def test_messages_that_are_returned_while_a_page_is_read_are_not_delivered
         assert two.bodies() == numbers(40)
 
 
-async def test_the_list_goes_on_when_a_page_could_not_be_read() -> None:
+@pytest.mark.parametrize("error", [StoreIOError("damaged sector"), OSError("a bug of a plugin")])
+async def test_the_list_goes_on_when_a_page_could_not_be_read(error: Exception) -> None:
     async with Broker(small("store")) as broker:
         producer = await broker.client()
         for number in range(40):
@@ -181,7 +182,7 @@ async def test_the_list_goes_on_when_a_page_could_not_be_read() -> None:
         await broker.settle()
         reader = await broker.client()
         good = broker.store.inner.page_in
-        failures = [StoreIOError("damaged sector")] * 3
+        failures = [error] * 3
 
         async def page_in(*args: int) -> list[StoredMessage]:
             if failures:

@@ -366,6 +366,38 @@ class CrashStorage:
     def describe(self, name: str) -> str:
         return f"crash:{name}"
 
+    def folder(self, name: str) -> CrashFolder:
+        return CrashFolder(self, f"{name}|")
+
+    def make_folder(self, name: str) -> None: ...
+
+
+class CrashFolder:
+    """The files of a :class:`CrashStorage` whose names begin with *prefix*, as a directory of their own."""
+
+    def __init__(self, storage: CrashStorage, prefix: str) -> None:
+        self._storage = storage
+        self._prefix = prefix
+
+    def open(self, name: str, *, create: bool = False) -> CrashFile:
+        return self._storage.open(self._prefix + name, create=create)
+
+    def list(self) -> Sequence[str]:
+        length = len(self._prefix)
+        return [name[length:] for name in self._storage.list() if name.startswith(self._prefix)]
+
+    def rename(self, old: str, new: str) -> None:
+        self._storage.rename(self._prefix + old, self._prefix + new)
+
+    def unlink(self, name: str) -> None:
+        self._storage.unlink(self._prefix + name)
+
+    def sync_directory(self) -> None:
+        self._storage.sync_directory()
+
+    def describe(self, name: str) -> str:
+        return self._storage.describe(self._prefix + name)
+
 
 def full(operation: str = "pwritev") -> Callable[[str, str], OSError | None]:
     """A fault: no room for *operation* on data files."""

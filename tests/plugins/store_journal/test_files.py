@@ -13,9 +13,9 @@ import pytest
 from journal_kit import CrashStorage, full
 
 from tidegate.spi import StoreClosedError, StoreFullError, StoreIOError
-from tidegate_store_journal.log import files as _files
+from tidegate_store_journal.log import handles as _handles
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles, FilePolicy
+from tidegate_store_journal.log.files import DataFiles, FilePolicy, Reclaimer
 from tidegate_store_journal.log.format import FILE_HEADER_BYTES, decode_file_header
 
 STORE_ID = "0" * 32
@@ -189,7 +189,7 @@ async def test_nothing_is_taken_after_closing() -> None:
 async def test_only_so_many_old_files_stay_open_and_one_being_read_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_files, "OPEN_FILES_MAX", 2)
+    monkeypatch.setattr(_handles, "OPEN_FILES_MAX", 2)
     async with data_files(CrashStorage()) as files:
         made = [await taken(files, 2 * LENGTH, grows=True) for _ in range(4)]
         files.borrow(made[0])
@@ -327,7 +327,7 @@ async def test_a_file_that_cannot_be_put_away_and_those_behind_it_are_still_ther
         assert files.used() == made[3:]
 
 
-class Reclaiming:
+class Reclaiming(Reclaimer):
     """A reclaimer that gives back a file at each of so many rounds."""
 
     def holds(self, room_left: int) -> bool:

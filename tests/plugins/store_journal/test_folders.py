@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 
 from tidegate.testing.faulty_storage import FaultyDisk
 from tidegate_store_journal.bodies.folders import (
-    DirectoryFolders,
-    FlatFolders,
     Folders,
-    FolderStorage,
     covers,
     folder_name,
-    folders_of,
 )
-from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage
+from tidegate_store_journal.log.storage import DirectoryStorage
 
 
 @pytest.mark.parametrize(
@@ -50,17 +46,11 @@ def test_two_destinations_never_share_a_folder(first: str, second: str) -> None:
     assert one not in (".", "..")
 
 
-@pytest.fixture(params=["directory", "flat", "faulty"])
+@pytest.fixture(params=["directory", "faulty"])
 def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Folders:
     if request.param == "directory":
-        found = folders_of(DirectoryStorage(tmp_path))
-        assert isinstance(found, DirectoryFolders)
-    else:
-        storage = MemoryStorage() if request.param == "flat" else FaultyDisk(1).start()
-        assert isinstance(storage, FolderStorage) is (request.param == "faulty")
-        found = folders_of(storage)
-        assert isinstance(found, FlatFolders)
-    return found
+        return Folders(DirectoryStorage(tmp_path))
+    return Folders(FaultyDisk(1).start())
 
 
 def test_folders_come_and_go(folders: Folders) -> None:

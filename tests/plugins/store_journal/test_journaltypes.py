@@ -28,9 +28,9 @@ from journal_kit import (
 
 from tidegate.spi import Durability, SyncedFor, WriteBatch
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal.log.mapped import MappedStorage
+from tidegate_store_journal.log.mapped import MappedFile
+from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.log.storage import MemoryStorage
 from tidegate_store_journal.write.journaltypes import make_writer, open_directory
 from tidegate_store_journal.write.ringwriter import RingWriter
 from tidegate_store_journal.write.writer import Writer
@@ -77,7 +77,9 @@ async def cost(store: JournalStore, storage: Counting, batch: WriteBatch) -> tup
 async def test_every_type_has_its_files_and_its_writer(tmp_path: Path, journal_type: str) -> None:
     chosen = options(journal_type=journal_type)
     storage = open_directory(chosen, tmp_path)
-    assert isinstance(storage, MappedStorage) is (journal_type == "MAPPED")
+    file = storage.open("journal-0000000001.data", create=True)
+    assert isinstance(file, MappedFile) is (journal_type == "MAPPED")
+    file.close()
     writer = make_writer(chosen, storage, asyncio.get_running_loop(), lambda _: None)
     assert isinstance(writer, RingWriter if journal_type == "ASYNCIO" else Writer)
     writer.start(0)

@@ -14,18 +14,18 @@ from tidegate_store_journal.log.mapped import (
     COPY_BYTES_MAX,
     WINDOW_BYTES,
     MappedFile,
-    MappedStorage,
+    can_map,
     file_system_of,
-    map_directory,
+    with_mapping,
 )
-from tidegate_store_journal.log.storage import DirectoryFile
+from tidegate_store_journal.log.storage import DirectoryFile, DirectoryStorage
 
 LENGTH = 3 * WINDOW_BYTES + 5000
 NAME = "journal-0000000001.data"
 
 
 def made(tmp_path: Path, length: int = LENGTH) -> MappedFile:
-    file = MappedStorage(tmp_path).open(NAME, create=True)
+    file = DirectoryStorage(tmp_path, wrap=with_mapping).open(NAME, create=True)
     assert isinstance(file, MappedFile)
     file.preallocate(length)
     return file
@@ -78,7 +78,7 @@ def test_a_file_whose_blocks_are_not_allocated_is_not_mapped(tmp_path: Path) -> 
     """On a full disk a store into a hole would kill the gateway."""
     (tmp_path / NAME).write_bytes(b"")
     os.truncate(tmp_path / NAME, LENGTH)
-    file = MappedStorage(tmp_path).open(NAME)
+    file = DirectoryStorage(tmp_path, wrap=with_mapping).open(NAME)
     assert isinstance(file, MappedFile)
     file.pwritev((b"data",), 100)
     assert not file.is_mapped
@@ -98,7 +98,7 @@ def test_a_write_behind_the_end_makes_the_file_longer(tmp_path: Path) -> None:
 
 
 def test_only_data_files_are_mapped(tmp_path: Path) -> None:
-    storage = MappedStorage(tmp_path)
+    storage = DirectoryStorage(tmp_path, wrap=with_mapping)
     for name, is_mapped in (("bindings", False), (NAME, True), (NAME + ".tmp", True)):
         file = storage.open(name, create=True)
         assert isinstance(file, MappedFile) is is_mapped
@@ -137,8 +137,7 @@ def test_where_a_block_may_move_files_are_not_mapped_and_that_is_said_once(
         monkeypatch.setattr(_mapped, "file_system_of", lambda _, kind=kind: kind)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
-            storage = map_directory(tmp_path)
-        assert isinstance(storage, MappedStorage) is is_mapped
+            assert can_map(tmp_path) is is_mapped
         assert len(caplog.records) == (0 if is_mapped else 1)
 
 

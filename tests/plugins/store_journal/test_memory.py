@@ -20,12 +20,12 @@ from tidegate.spi import (
 )
 from tidegate.testing.store_kit import StoreConformance
 from tidegate_store_journal import JournalOptions, JournalStore, Storage
-from tidegate_store_journal.log.memory import LimitedMemoryStorage
+from tidegate_store_journal.log.memory import MemoryStorage
 
 LIMIT = 8 * 64 * KB
 
 
-class Kept(LimitedMemoryStorage):
+class Kept(MemoryStorage):
     """Memory that outlives the store, so that the kit can open it again."""
 
     owner = ""
@@ -119,7 +119,7 @@ def test_a_limit_that_cannot_hold_four_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_count_with_their_whole_length_until_they_are_gone() -> None:
-    storage = LimitedMemoryStorage(1000)
+    storage = MemoryStorage(1000)
     storage.open("a", create=True).preallocate(600)
     assert storage.free_bytes() == 400
     with pytest.raises(OSError, match="memory_limit") as caught:

@@ -9,7 +9,7 @@ import logging
 import pytest
 from journal_kit import ShuffledRing
 
-from tidegate_store_journal.log.storage import MemoryFile
+from tidegate_store_journal.log.memory import MemoryFile
 from tidegate_store_journal.write.ringwriter import RingWriter, cut
 from tidegate_store_journal.write.writer import Request
 

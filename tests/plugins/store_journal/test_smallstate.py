@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from tidegate.spi import (
+    AddDuplicateId,
     ClearRetained,
+    ForgetDuplicateIds,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -72,3 +76,15 @@ def test_removing_a_session_removes_its_packet_ids() -> None:
     loaded.write(PutSession(Session("c", 60)), PutInflight(record))
     loaded.write(RemoveSession("c"))
     assert list(loaded.index.inflight_records()) == []
+
+
+def test_duplicate_ids_that_were_copied_forward_are_read_in_one_go() -> None:
+    """A start with 20,000 of them, half of them copied, took 28 s: it sorted them for each one."""
+    index = Index(keep_acknowledged=False)
+    begin = time.process_time()
+    for number in (*range(10_000, 20_000), *range(1, 10_000)):
+        index.apply_small(AddDuplicateId("queue://q", f"id {number}", number), 50)
+    index.apply_small(ForgetDuplicateIds("queue://q", 10), 50)
+    found = [item.sequence for item in index.all_duplicate_ids()]
+    assert time.process_time() - begin < 3
+    assert found == list(range(11, 20_000))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidegate_store_journal.log.storage import MemoryFile
+from tidegate_store_journal.log.memory import MemoryFile
 from tidegate_store_journal.write.writer import Request, Writer
 
 

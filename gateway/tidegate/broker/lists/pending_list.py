@@ -20,7 +20,6 @@ from tidegate.spi import (
     Operation,
     PendingCursor,
     StoredMessage,
-    StoreError,
     Subscription,
 )
 
@@ -491,7 +490,7 @@ class PendingList:
                 try:
                     await self.cursor.page_in()
                     break
-                except StoreError as error:
+                except Exception as error:  # whatever a store raises: consumers wait for it
                     _log.error("destination=%s page_in=failed: %s", self.destination, error)
                     await asyncio.sleep(PAGE_RETRY_S)
         finally:

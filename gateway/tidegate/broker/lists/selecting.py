@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher
 from tidegate.broker.lists.turns import Turns
-from tidegate.spi import MessageStore, StoredMessage, StoreError
+from tidegate.spi import MessageStore, StoredMessage
 
 
 class Around(Protocol):
@@ -325,7 +325,7 @@ class Selecting:
                     break
                 try:
                     await self._read_for(scanner)
-                except StoreError as error:
+                except Exception as error:  # whatever a store raises: consumers wait for it
                     _log.error("destination=%s page_in=failed: %s", pending_list.destination, error)
                     await asyncio.sleep(PAGE_RETRY_S)
                 pending_list.dispatch()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, END_MARK
+from tidegate_store_journal.log.datafile import DataFile, make_file, new_file
+from tidegate_store_journal.log.format import (
+    ADD,
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    END_MARK,
+    encode_record,
+)
 from tidegate_store_journal.log.storage import Folder
 
 #: A file grows by so much at once at most, and only when that is room for some more batches: with
@@ -22,15 +26,12 @@ _ZEROS: Final = bytes(_PAD_BYTES_MAX)
 Item = tuple[int, bytes, int]
 
 
-class Spot:
+class Spot(NamedTuple):
     """Where the next batch goes: behind *batch* batches, at *end* of *file*."""
 
-    __slots__ = ("batch", "end", "file")
-
-    def __init__(self, file: DataFile, end: int = DATA_OFFSET, batch: int = 0) -> None:
-        self.file = file
-        self.end = end
-        self.batch = batch
+    file: DataFile
+    end: int = DATA_OFFSET
+    batch: int = 0
 
 
 class Directory:
@@ -62,47 +63,60 @@ class Job:
     """One batch for one data file: planned on the loop, carried out in a thread.
 
     Attributes: places: locations by sequence; spot: where the next one goes then; end: of what is
-        written, padding included; error: what became of it.
+        written, padding included; error: what became of it. is_new_file: the file is made for it.
     """
 
-    __slots__ = (
-        "_buffers",
-        "_make",
-        "_offset",
-        "_source",
-        "directory",
-        "end",
-        "error",
-        "file",
-        "key",
-        "places",
-        "spot",
-    )
-
-    def __init__(self, directory: Directory, key: str, file: DataFile, spot: Spot) -> None:
+    def __init__(self, directory: Directory, key: str, spot: Spot) -> None:
+        """A batch behind those that are there."""
         self.directory = directory
         self.key = key
-        self.file = file
+        self.file = spot.file
         self.spot = spot
         self.end = spot.end
         self.places: dict[int, int] = {}
         self.error: OSError | None = None
+        self.is_new_file = False
         self._buffers: list[bytes] = []
         self._offset = spot.end
-        self._source: str | None = None  # of a new file: the dead one that it is made of, or ""
+        self._free = ""
         self._make: Callable[[], object] | None = None
 
-    @property
-    def is_new_file(self) -> bool:
-        """The file is made for this batch."""
-        return self._source is not None
+    @classmethod
+    def in_new_file(
+        cls,
+        directory: Directory,
+        key: str,
+        *,
+        store_id: str,
+        file_id: int,
+        length: int,
+        make: Callable[[], object],
+    ) -> Job:
+        """A batch that begins a file, of the dead one whose length is nearest to *length*.
 
-    def begin_file(self, header: bytes, source: str, make: Callable[[], object] | None) -> None:
-        """The file is to be made: of the dead one called *source*, "" for none. *make*: the
-        directory."""
-        self._source = source
-        self._make = make
-        self._buffers.append(_format.header_page(header))
+        *make*: makes the directory.
+        """
+        free, old_length = "", 0
+        if directory.pool:
+            best = min(directory.pool, key=lambda item: abs(item[1] - length))
+            directory.pool.remove(best)
+            free, old_length = best
+        file, page = new_file(
+            directory.home,
+            store_id,
+            file_id,
+            length,
+            reused=old_length > 0,
+            folder=directory.name,
+        )
+        file.length = old_length
+        job = cls(directory, key, Spot(file))
+        job.is_new_file = True
+        job._buffers.append(page)
+        job._offset = 0
+        job._free = free
+        job._make = None if directory.is_made else make
+        return job
 
     def put(self, items: Sequence[Item], *, growth_max: int) -> None:
         """Encode the batch. *growth_max*: the file may grow by so much beyond it.
@@ -129,20 +143,12 @@ class Job:
             self._buffers.append(_ZEROS[:pad])
             self.end += pad
 
-    def write(self) -> None:
-        """In a thread; what is new gets its name only in :meth:`finish`. Raises: OSError."""
-        file = self.file
-        if self._source is None:
-            assert file.handle is not None
-            file.handle.pwritev(self._buffers, self._offset)
-            return
-        if self._make is not None:
-            self._make()
-        temporary = file.name + ".tmp"
-        if self._source:
-            file.home.rename(self._source, temporary)
-        file.handle = file.home.open(temporary, create=not self._source)
-        file.handle.pwritev(self._buffers, 0)
+    def write(self, *, synced: bool) -> None:
+        """In a thread. Raises: OSError."""
+        del synced
+        if not self.is_new_file:
+            assert self.file.handle is not None
+            self.file.handle.pwritev(self._buffers, self._offset)
 
     def finish(self, *, synced: bool) -> None:
         """In a thread. Raises: OSError.
@@ -151,73 +157,47 @@ class Job:
         its name, and its name before anything refers to it.
         """
         file = self.file
-        assert file.handle is not None
-        if synced or self._source is not None:
+        if self.is_new_file:
+            if self._make is not None:
+                self._make()
+            file.handle = make_file(
+                file.home, file.name, lambda to: to.pwritev(self._buffers, 0), free=self._free
+            )
+        elif synced:
+            assert file.handle is not None
             file.handle.datasync()
-        if self._source is not None:
-            file.home.rename(file.name + ".tmp", file.name)
-            file.home.sync_directory()
-
-    def abandon(self) -> None:
-        """In a thread: leave nothing of a new file that was not made."""
-        if self._source is not None:
-            if self.file.handle is not None:
-                self.file.handle.close()
-            with contextlib.suppress(OSError):
-                self.file.home.unlink(self.file.name + ".tmp")
-
-
-def job_in_place(directory: Directory, key: str) -> Job:
-    """A batch behind those that are there."""
-    spot = directory.spots[key]
-    return Job(directory, key, spot.file, spot)
-
-
-def job_in_new_file(
-    directory: Directory,
-    key: str,
-    *,
-    store_id: str,
-    file_id: int,
-    length: int,
-    make: Callable[[], object],
-) -> Job:
-    """A batch that begins a file, made of the dead one whose length is nearest to *length*."""
-    source, old_length = "", 0
-    if directory.pool:
-        best = min(directory.pool, key=lambda item: abs(item[1] - length))
-        directory.pool.remove(best)
-        source, old_length = best
-    reused = old_length > 0
-    salt = secrets.randbits(64)
-    header = _format.encode_file_header(store_id, file_id, salt, length, reused=reused)
-    seed = _format.decode_file_header(header).seed
-    file = DataFile(
-        file_id,
-        old_length,
-        seed,
-        None,
-        home=directory.home,
-        folder=directory.name,
-        reused=reused,
-    )
-    job = Job(directory, key, file, Spot(file))
-    job.begin_file(header, source, None if directory.is_made else make)
-    return job
 
 
 def carry_out(jobs: Sequence[Job], *, synced: bool) -> None:
     """In a thread: write all, then sync all; what went wrong is in each job."""
-    for job in jobs:
-        try:
-            job.write()
-        except OSError as error:
-            job.error = error
-    for job in jobs:
-        if job.error is None:
-            try:
-                job.finish(synced=synced)
-            except OSError as error:
-                job.error = error
-        if job.error is not None:
-            job.abandon()
+    for step in (Job.write, Job.finish):
+        for job in jobs:
+            if job.error is None:
+                try:
+                    step(job, synced=synced)
+                except OSError as error:
+                    job.error = error
+
+
+def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
+    """A message as it lies in a directory; who has it, the reference says."""
+    return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes
+
+
+def put_away(home: Folder, files: Sequence[DataFile], kept: dict[str, int]) -> None:
+    """In a thread."""
+    for file in files:
+        free = _format.free_name(file.file_id)
+        if free in kept:
+            home.rename(file.name, free)
+            if not kept[free]:
+                home.open(free, create=True).close()
+        else:
+            home.unlink(file.name)
+    home.sync_directory()
+
+
+def delete(home: Folder, names: Sequence[str]) -> None:
+    for name in names:
+        home.unlink(name)
+    home.sync_directory()

@@ -1,10 +1,9 @@
-"""Directories of destinations, on the real disk and on storages that have only flat names."""
+"""Directories of destinations: what they are called, and what is in them."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,32 +14,18 @@ from urllib.parse import quote
 from tidegate.spi import names
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.storage import DirectoryStorage, File, Folder, Storage
+from tidegate_store_journal.log.storage import (
+    DirectoryStorage,
+    Folder,
+    Storage,
+    make_directory,
+    sync_path,
+)
 
 #: Below the store's directory: one directory a destination.
 FOLDERS_NAME: Final = "message"
 #: Longest name of a directory that every file system takes is 255 bytes.
 _NAME_BYTES_MAX: Final = 200
-
-
-class Folders(Protocol):
-    """All of them. Methods block and raise OSError."""
-
-    def names(self) -> Sequence[str]:
-        """The folders that are there, sorted."""
-        ...
-
-    def get(self, name: str) -> Folder:
-        """One that is there."""
-        ...
-
-    def make(self, name: str) -> Folder:
-        """A new one; durable when this returns. No error when it is there."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove it when nothing is in it."""
-        ...
 
 
 def folder_name(destination: str) -> str:
@@ -57,55 +42,6 @@ def folder_name(destination: str) -> str:
     return text
 
 
-def folders_of(storage: Storage) -> Folders:
-    """Where *storage* keeps them."""
-    if isinstance(storage, DirectoryStorage):
-        return DirectoryFolders(Path(storage.describe("")) / FOLDERS_NAME)
-    return FlatFolders(storage)
-
-
-class DirectoryFolders:
-    """Real directories."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def names(self) -> Sequence[str]:
-        """See :class:`Folders`."""
-        if not self._root.is_dir():
-            return ()
-        return sorted(item.name for item in self._root.iterdir() if item.is_dir())
-
-    def get(self, name: str) -> Folder:
-        """See :class:`Folders`."""
-        return DirectoryStorage(self._root / name)
-
-    def make(self, name: str) -> Folder:
-        """See :class:`Folders`."""
-        (self._root / name).mkdir(parents=True, exist_ok=True)
-        _sync(self._root.parent)
-        _sync(self._root)
-        return self.get(name)
-
-    def remove(self, name: str) -> None:
-        """See :class:`Folders`."""
-        try:
-            (self._root / name).rmdir()
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-                raise
-        else:
-            _sync(self._root)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 @runtime_checkable
 class FolderStorage(Protocol):
     """A storage with flat names that syncs those of each folder apart (fault injection)."""
@@ -119,57 +55,49 @@ class FolderStorage(Protocol):
         ...
 
 
-class FlatFolders:
-    """Folders as prefixes of names in a storage that has no directories."""
+class Folders:
+    """All directories of *storage*. Methods block and raise OSError."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._root = Path(storage.describe("")) / FOLDERS_NAME
 
     def names(self) -> Sequence[str]:
-        """See :class:`Folders`."""
-        begin = f"{FOLDERS_NAME}|"
-        found = {name.split("|")[1] for name in self._storage.list() if name.startswith(begin)}
-        return sorted(found)
+        """The folders that are there, sorted."""
+        if not isinstance(self._storage, DirectoryStorage):
+            begin = f"{FOLDERS_NAME}|"
+            names = [name for name in self._storage.list() if name.startswith(begin)]
+            return sorted({name.split("|")[1] for name in names})
+        if not self._root.is_dir():
+            return ()
+        return sorted(item.name for item in self._root.iterdir() if item.is_dir())
 
     def get(self, name: str) -> Folder:
-        """See :class:`Folders`."""
+        """One that is there."""
         if isinstance(self._storage, FolderStorage):
             return self._storage.folder(f"{FOLDERS_NAME}|{name}")
-        return _FlatFolder(self._storage, f"{FOLDERS_NAME}|{name}|")
+        assert isinstance(self._storage, DirectoryStorage)
+        return DirectoryStorage(self._root / name)
 
     def make(self, name: str) -> Folder:
-        """See :class:`Folders`."""
+        """A new one; durable when this returns. No error when it is there."""
         if isinstance(self._storage, FolderStorage):
             self._storage.make_folder(f"{FOLDERS_NAME}|{name}")
+        else:
+            make_directory(self._root / name)
         return self.get(name)
 
     def remove(self, name: str) -> None:
-        """See :class:`Folders`."""
-
-
-class _FlatFolder:
-    def __init__(self, storage: Storage, prefix: str) -> None:
-        self._storage = storage
-        self._prefix = prefix
-
-    def open(self, name: str, *, create: bool = False) -> File:
-        return self._storage.open(self._prefix + name, create=create)
-
-    def list(self) -> Sequence[str]:
-        length = len(self._prefix)
-        return [name[length:] for name in self._storage.list() if name.startswith(self._prefix)]
-
-    def rename(self, old: str, new: str) -> None:
-        self._storage.rename(self._prefix + old, self._prefix + new)
-
-    def unlink(self, name: str) -> None:
-        self._storage.unlink(self._prefix + name)
-
-    def sync_directory(self) -> None:
-        self._storage.sync_directory()
-
-    def describe(self, name: str) -> str:
-        return self._storage.describe(self._prefix + name)
+        """Remove it when nothing is in it; those of a flat storage end with their last file."""
+        if not isinstance(self._storage, DirectoryStorage):
+            return
+        try:
+            (self._root / name).rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+        else:
+            sync_path(self._root)
 
 
 def covers(filters: Sequence[str], destination: str) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -40,24 +40,23 @@ from tidegate_store_journal.bodies.directory import (
     Item,
     Job,
     carry_out,
-    job_in_new_file,
-    job_in_place,
+    delete,
+    item_of,
+    put_away,
 )
-from tidegate_store_journal.bodies.folders import Found, covers, folder_name, folders_of
+from tidegate_store_journal.bodies.folders import Folders, Found, covers, folder_name
 from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
+from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, Elsewhere
 from tidegate_store_journal.log.format import (
-    ADD,
     BATCH_HEADER_BYTES,
     DATA_OFFSET,
     SHARED_BIT,
     encode,
-    encode_record,
 )
-from tidegate_store_journal.log.storage import File, Folder, Storage
+from tidegate_store_journal.log.storage import Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -94,7 +93,7 @@ class SeriesPolicy:
     sync_seconds: float
 
 
-class Series:
+class Series(Elsewhere):
     """See the module; it is between the store's surface and the appender, and ``Elsewhere``."""
 
     def __init__(
@@ -127,7 +126,7 @@ class Series:
         self._report_full = report_full
         self._fail = fail
         self._pool = ThreadPoolExecutor(_THREADS, "tidegate-journal-directories")
-        self._folders = folders_of(storage)
+        self._folders = Folders(storage)
         self._by_id = found.files
         self._names: dict[str, str] = {}  # of directories, by destination; "" for none
         self._unsynced: dict[int, DataFile] = {}
@@ -168,11 +167,14 @@ class Series:
         if not wanted:
             await append(operations)
             return
-        task = asyncio.get_running_loop().create_task(self._write(operations, wanted, append))
+        # shield: nobody else may write to a file while a thread does.
+        await asyncio.shield(self._spawn(self._write(operations, wanted, append)))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget_task)
-        # shield: nobody else may write to a file while a thread does.
-        await asyncio.shield(task)
+        return task
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -273,11 +275,11 @@ class Series:
         spot = directory.spots.get(key)
         length = self.policy.file_length
         if spot is not None and spot.end + size <= length:
-            job = job_in_place(directory, key)
+            job = Job(directory, key, spot)
         else:
             if not directory.pool and self._dead_bytes(directory) * 2 >= length:
                 await self._get_back()
-            job = job_in_new_file(
+            job = Job.in_new_file(
                 directory,
                 key,
                 store_id=self._store_id,
@@ -300,26 +302,16 @@ class Series:
         """Raises: OSError, when all have ended; what went well stays, and nothing refers to it."""
         loop = asyncio.get_running_loop()
         count = min(len(jobs), _THREADS)
-        for number, job in enumerate(jobs):
-            if not job.is_new_file:
-                try:
-                    self._files.borrow(job.file)
-                except OSError:
-                    for begun in jobs[:number]:
-                        if not begun.is_new_file:
-                            self._files.give_back(begun.file)
-                    raise
-        await asyncio.gather(
-            *(
-                loop.run_in_executor(
-                    self._pool, lambda part=jobs[begin::count]: carry_out(part, synced=synced)
+        with self._files.lent([job.file for job in jobs if not job.is_new_file]):
+            await asyncio.gather(
+                *(
+                    loop.run_in_executor(
+                        self._pool, lambda part=jobs[begin::count]: carry_out(part, synced=synced)
+                    )
+                    for begin in range(count)
                 )
-                for begin in range(count)
             )
-        )
         for job in jobs:
-            if not job.is_new_file:
-                self._files.give_back(job.file)
             if job.error is None:
                 self._took_place(job, synced=synced)
         self._files.close_surplus()
@@ -348,9 +340,7 @@ class Series:
 
     def _sync_soon(self) -> None:
         self._timer = None
-        task = asyncio.get_running_loop().create_task(self.sync())
-        self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
+        self._spawn(self.sync())
 
     def mark_unsynced(self, file_ids: Container[int]) -> None:
         """What replay found in these files may be in the system's cache only."""
@@ -363,24 +353,20 @@ class Series:
                 await self._sync_some([*islice(self._unsynced.values(), _JOBS_MAX)])
 
     async def _sync_some(self, files: Sequence[DataFile]) -> None:
-        handles: list[File] = []
         loop = asyncio.get_running_loop()
         try:
-            for file in files:
-                handles.append(self._files.borrow(file))
-                del self._unsynced[file.file_id]
-            results = await asyncio.gather(
-                *(loop.run_in_executor(self._pool, handle.datasync) for handle in handles),
-                return_exceptions=True,
-            )
+            with self._files.lent(files) as handles:
+                for file in files:
+                    del self._unsynced[file.file_id]
+                results = await asyncio.gather(
+                    *(loop.run_in_executor(self._pool, handle.datasync) for handle in handles),
+                    return_exceptions=True,
+                )
         except BaseException as error:
             self._unsynced.update({file.file_id: file for file in files})
             if isinstance(error, OSError):
                 raise store_error("a data file cannot be opened", error) from error
             raise
-        finally:
-            for file, _ in zip(files, handles, strict=False):
-                self._files.give_back(file)
         for file, result in zip(files, results, strict=True):
             if isinstance(result, BaseException):
                 self._fail(result)
@@ -439,7 +425,7 @@ class Series:
                 kept.append((free, 0 if is_emptied else file.length))
             self.forget(file)
         await asyncio.get_running_loop().run_in_executor(
-            self._pool, _put_away, directory.home, files, dict(kept)
+            self._pool, put_away, directory.home, files, dict(kept)
         )
         directory.pool += kept
 
@@ -459,7 +445,7 @@ class Series:
             names.append(directory.pool.pop()[0])
         if names:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._pool, _delete, directory.home, names)
+            await loop.run_in_executor(self._pool, delete, directory.home, names)
 
     async def remove(self, directory: Directory) -> None:
         """Nothing is in it any more. Raises: OSError."""
@@ -483,9 +469,7 @@ class Series:
         """See Elsewhere. What is under way goes on to its end."""
         await self.until_idle()
         for file in self._by_id.values():
-            if file.handle is not None:
-                file.handle.close()
-                file.handle = None
+            file.close()
         if self.policy.cleans_up:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._pool, self._empty_pools)
@@ -499,27 +483,3 @@ class Series:
             for name, length in directory.pool:
                 if length:
                     directory.home.open(name, create=True).close()
-
-
-def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
-    """A message as it lies in a directory; who has it, the reference says."""
-    return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes
-
-
-def _put_away(home: Folder, files: Sequence[DataFile], kept: dict[str, int]) -> None:
-    """In a thread."""
-    for file in files:
-        free = _format.free_name(file.file_id)
-        if free in kept:
-            home.rename(file.name, free)
-            if not kept[free]:
-                home.open(free, create=True).close()
-        else:
-            home.unlink(file.name)
-    home.sync_directory()
-
-
-def _delete(home: Folder, names: Sequence[str]) -> None:
-    for name in names:
-        home.unlink(name)
-    home.sync_directory()

@@ -50,7 +50,7 @@ class SmallState:
     """The half of :class:`~tidegate_store_journal.index.index.Index` that is not about messages.
 
     Attributes:
-        duplicate_ids: id by sequence, in ascending order, for each destination.
+        duplicate_ids: id by sequence, for each destination.
         changed: keys that changed since the last :meth:`take_small_changes`, with the bytes of the
             record that says so; 0: it is gone. changed_bytes: their sum.
     """
@@ -64,6 +64,7 @@ class SmallState:
         self.retained: dict[str, Message] = {}
         self.branches: dict[BranchId, Branch] = {}
         self.duplicate_ids: dict[str, dict[int, str]] = {}
+        self._unsorted: set[str] = set()  # destinations whose duplicate ids are in no order yet
         self.changed: dict[SmallKey, int] = {}
         self.changed_bytes = 0
         self._drop = drop_list
@@ -95,8 +96,8 @@ class SmallState:
 
     def all_duplicate_ids(self) -> Iterator[DuplicateId]:
         """All of them, of one destination in the order of their sequences."""
-        for destination, known in self.duplicate_ids.items():
-            for sequence, duplicate_id in known.items():
+        for destination in list(self.duplicate_ids):
+            for sequence, duplicate_id in self._sorted_ids(destination).items():
                 yield DuplicateId(destination, duplicate_id, sequence)
 
     def branch_of_list(self, list_id: int) -> Branch | None:
@@ -231,19 +232,25 @@ class SmallState:
     def _add_duplicate_id(self, operation: AddDuplicateId, size: int) -> None:
         destination, sequence = operation.destination, operation.sequence
         ids = self.duplicate_ids.setdefault(destination, {})
-        in_order = not ids or sequence > next(reversed(ids))
+        if ids and sequence <= next(reversed(ids)):  # only while reading what was copied forward
+            self._unsorted.add(destination)
         ids[sequence] = operation.duplicate_id
-        if not in_order:  # only while reading what was copied forward
-            self.duplicate_ids[destination] = dict(sorted(ids.items()))
         self._note((AddDuplicateId, destination, sequence), size)
 
     def _forget_duplicate_ids(self, operation: ForgetDuplicateIds, _size: int) -> None:
         destination, through = operation.destination, operation.through
-        ids = self.duplicate_ids.get(destination)
-        if ids is None:
+        ids = self._sorted_ids(destination)
+        if not ids:
             return
         for sequence in list(takewhile(lambda sequence: sequence <= through, ids)):
             del ids[sequence]
             self._note((AddDuplicateId, destination, sequence))
         if not ids:
             del self.duplicate_ids[destination]
+
+    def _sorted_ids(self, destination: str) -> dict[int, str]:
+        ids = self.duplicate_ids.get(destination, {})
+        if destination in self._unsorted:
+            self._unsorted.remove(destination)
+            ids = self.duplicate_ids[destination] = dict(sorted(ids.items()))
+        return ids

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final
 
 from tidegate_store_journal.log import format as _format
@@ -22,60 +23,44 @@ logger = logging.getLogger("tidegate.store.journal")
 _PAD_BYTES: Final = 1 << 20
 
 
+@dataclass(slots=True, eq=False)
 class DataFile:
     """One data file.
 
     Attributes:
         file_id, name, length, seed, store_id: from its header.
-        first_batch: number of its first batch; 0 for a spare.
-        reused: it had an earlier life, see ``FileHeader``.
         handle: open, or None.
         home: where it lies.
-        readers: page reads under way; a handle with readers is not closed.
         folder: of the directory that is; "" for the journal's own.
+        reused: it had an earlier life, see ``FileHeader``.
+        first_batch: number of its first batch; 0 for a spare.
+        readers: page reads under way; a handle with readers is not closed.
         mended_page: what its first page should be when one copy of the header is damaged, or b"".
     """
 
-    __slots__ = (
-        "file_id",
-        "first_batch",
-        "folder",
-        "handle",
-        "home",
-        "length",
-        "mended_page",
-        "name",
-        "readers",
-        "reused",
-        "seed",
-        "store_id",
-    )
+    file_id: int
+    length: int
+    seed: int
+    handle: File | None = None
+    _: KW_ONLY
+    home: Folder
+    folder: str = ""
+    reused: bool = False
+    series: InitVar[str] = _format.JOURNAL
+    store_id: str = ""
+    name: str = field(init=False)
+    first_batch: int = field(default=0, init=False)
+    readers: int = field(default=0, init=False)
+    mended_page: bytes = field(default=b"", init=False)
 
-    def __init__(
-        self,
-        file_id: int,
-        length: int,
-        seed: int,
-        handle: File | None = None,
-        *,
-        home: Folder,
-        folder: str = "",
-        reused: bool = False,
-        series: str = _format.JOURNAL,
-        store_id: str = "",
-    ) -> None:
-        self.file_id = file_id
-        self.name = _format.file_name(file_id, series)
-        self.length = length
-        self.seed = seed
-        self.store_id = store_id
-        self.home = home
-        self.mended_page = b""
-        self.first_batch = 0
-        self.handle = handle
-        self.folder = folder
-        self.reused = reused
-        self.readers = 0
+    def __post_init__(self, series: str) -> None:
+        self.name = _format.file_name(self.file_id, series)
+
+    def close(self) -> None:
+        """Give the handle back. Idempotent."""
+        if self.handle is not None:
+            self.handle.close()
+            self.handle = None
 
 
 @contextmanager
@@ -118,24 +103,70 @@ def read_data_file(storage: Folder, name: str) -> DataFile:
     return file
 
 
+def new_file(
+    home: Folder,
+    store_id: str,
+    file_id: int,
+    length: int,
+    *,
+    reused: bool = False,
+    series: str = _format.JOURNAL,
+    folder: str = "",
+) -> tuple[DataFile, bytes]:
+    """A data file that is to be made, and what is in front of its first batch."""
+    header = _format.encode_file_header(
+        store_id, file_id, secrets.randbits(64), length, reused=reused, series=series
+    )
+    seed = _format.decode_file_header(header).seed
+    file = DataFile(file_id, length, seed, home=home, folder=folder, reused=reused, series=series)
+    return file, _format.header_page(header)
+
+
+def make_file(home: Folder, name: str, fill: Callable[[File], None], *, free: str = "") -> File:
+    """Make the file *name*, of the one called *free* if that is given, with what *fill* writes.
+
+    Blocks; any thread. Returns: it, open. Raises: OSError; then nothing is left, not even *free*.
+
+    Crash story: until the rename at the end is durable the file is called *free* or ``.tmp``: nobody
+    looks at its bytes, and the next start removes the latter. Afterwards what *fill* wrote is there.
+    """
+    temporary = name + ".tmp"
+    if free:
+        home.rename(free, temporary)
+    file: File | None = None
+    try:
+        file = home.open(temporary, create=not free)
+        fill(file)
+        file.datasync()
+        home.rename(temporary, name)
+        home.sync_directory()
+    except OSError:
+        if file is not None:
+            file.close()
+        try:
+            home.unlink(temporary)
+            home.unlink(name)  # it may not be durable
+        except OSError:
+            logger.info("could not remove an unfinished data file name=%s", temporary)
+        raise
+    return file
+
+
 def prepare(
     storage: Folder, store_id: str, file_id: int, length: int, *, pad: bool = True
 ) -> DataFile:
-    """Make a data file that is ready for its first batch. Blocks; any thread. Raises: OSError.
+    """Make a data file that is ready for its first batch; see :func:`make_file`."""
+    data, page = new_file(storage, store_id, file_id, length)
 
-    Crash story: until the rename at the end is durable there is at most a ``.tmp`` file, which the
-    next start removes; afterwards there is a file with a valid header and nothing but zeros.
-    """
-    file = storage.open(_temporary(file_id), create=True)
-    try:
+    def fill(file: File) -> None:
         if pad:
             _fill(file, length)
         else:
             file.preallocate(length)
-        return _finish(storage, store_id, file_id, length, file)
-    except OSError:
-        _abandon(storage, _temporary(file_id), file)
-        raise
+        file.pwritev([page], 0)
+
+    data.handle = make_file(storage, data.name, fill)
+    return data
 
 
 def reuse(
@@ -149,40 +180,21 @@ def reuse(
     """Make a data file of the dead one called *free*, which has the same length, without padding.
 
     Its new header gives it a new seed, so no batch of its earlier life is valid any more; and the
-    end mark where its first batch will be says that there is none yet. Blocks; any thread.
-    Raises: OSError; the dead file may be gone then.
-
-    Crash story: as :func:`prepare`. Until the last rename is durable the file is called *free* or
-    ``.tmp``, and nobody looks at the bytes of such files.
+    end mark where its first batch will be says that there is none yet. See :func:`make_file`.
     """
-    temporary = _temporary(file_id, series)
-    storage.rename(free, temporary)
-    file: File | None = None
-    try:
-        file = storage.open(temporary)
+    data, page = new_file(storage, store_id, file_id, length, reused=True, series=series)
+
+    def fill(file: File) -> None:
         file.pwritev([END_MARK], DATA_OFFSET)
-        return _finish(storage, store_id, file_id, length, file, reused=True, series=series)
-    except OSError:
-        _abandon(storage, temporary, file)
-        raise
+        file.pwritev([page], 0)
+
+    data.handle = make_file(storage, data.name, fill, free=free)
+    return data
 
 
 def make_padded(storage: Folder, name: str, length: int) -> None:
-    """Make the file *name* of *length* zeros that have their room on the device. Blocks.
-
-    Raises: OSError; then it is not there.
-    """
-    temporary = name + ".tmp"
-    file = storage.open(temporary, create=True)
-    try:
-        _fill(file, length)
-        file.datasync()
-    except OSError:
-        _abandon(storage, temporary, file)
-        raise
-    file.close()
-    storage.rename(temporary, name)
-    storage.sync_directory()
+    """Make the file *name* of *length* zeros that have their room on the device; see make_file."""
+    make_file(storage, name, lambda file: _fill(file, length)).close()
 
 
 def _fill(file: File, length: int) -> None:
@@ -192,40 +204,3 @@ def _fill(file: File, length: int) -> None:
         file.pwritev([zeros[: min(_PAD_BYTES, length - offset)]], offset)
         if offset % (4 * _PAD_BYTES) == 0:
             file.datasync()
-
-
-def _temporary(file_id: int, series: str = _format.JOURNAL) -> str:
-    return _format.file_name(file_id, series) + ".tmp"
-
-
-def _finish(
-    storage: Folder,
-    store_id: str,
-    file_id: int,
-    length: int,
-    file: File,
-    *,
-    reused: bool = False,
-    series: str = _format.JOURNAL,
-) -> DataFile:
-    """Header, sync, name, sync: in this order."""
-    header = _format.encode_file_header(
-        store_id, file_id, secrets.randbits(64), length, reused=reused, series=series
-    )
-    file.pwritev([_format.header_page(header)], 0)
-    file.datasync()
-    storage.rename(_temporary(file_id, series), _format.file_name(file_id, series))
-    storage.sync_directory()
-    seed = _format.decode_file_header(header).seed
-    return DataFile(file_id, length, seed, file, home=storage, reused=reused, series=series)
-
-
-def _abandon(storage: Folder, temporary: str, file: File | None) -> None:
-    """It could not be made: leave nothing that takes room."""
-    if file is not None:
-        file.close()
-    try:
-        storage.unlink(temporary)
-        storage.unlink(temporary.removesuffix(".tmp"))  # its name may not be durable
-    except OSError:
-        logger.info("could not remove an unfinished data file name=%s", temporary)

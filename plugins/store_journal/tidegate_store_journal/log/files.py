@@ -13,24 +13,19 @@ import asyncio
 import errno
 import logging
 import os
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from tidegate.spi import StoreClosedError, StoreError, store_error
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
-from tidegate_store_journal.log.storage import FULL_ERRNOS, File, Storage
+from tidegate_store_journal.log.handles import OpenFiles
+from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
-
-#: Open data files besides the current one and the spares; far below the usual limit of 1024.
-OPEN_FILES_MAX: Final = 128
-_OPEN_FILES_MIN: Final = 4
-#: errno values that mean "no descriptor left", in this process or in the system.
-NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,77 +52,53 @@ class FilePolicy:
 _SPARES_MAX: Final = 2
 
 
-class Reclaimer(Protocol):
-    """Who turns used files into dead ones."""
+class Reclaimer:
+    """Who turns used files into dead ones; this one never does."""
 
     def reclaim(self) -> bool:
         """Begin to, unless it is under way. Returns: False when there is nothing to reclaim."""
-        ...
+        return False
 
     def holds(self, room_left: int) -> bool:
         """What is copied forward needs more than *room_left* bytes of the current file."""
-        ...
+        return False
 
     async def until_reclaimed(self) -> None:
         """Wait for the end of what is under way."""
-        ...
 
 
-class _NoReclaimer:
-    def reclaim(self) -> bool:
-        return False
+class Elsewhere:
+    """The data files in directories of destinations, of which here are none.
 
-    def holds(self, room_left: int) -> bool:
-        return False
-
-    async def until_reclaimed(self) -> None: ...
-
-
-class Elsewhere(Protocol):
-    """The data files in directories of destinations: ids, reading and cleanups are one for all."""
+    Ids, reading and cleanups are one for all data files.
+    """
 
     def get(self, file_id: int) -> DataFile | None:
         """The file with this id."""
-        ...
-
-    def dead(self) -> Sequence[DataFile]:
-        """Files in which nothing lives, and that nobody writes to."""
-        ...
-
-    def staying(self) -> Collection[int]:
-        """Ids of all files."""
-        ...
-
-    async def dispose(self, files: Sequence[DataFile]) -> None:
-        """As :meth:`DataFiles.dispose`."""
-        ...
-
-    async def close(self) -> None:
-        """Close all files. Idempotent."""
-        ...
-
-
-class _Nowhere:
-    def get(self, file_id: int) -> DataFile | None:
         return None
 
     def dead(self) -> Sequence[DataFile]:
+        """Files in which nothing lives, and that nobody writes to."""
         return ()
 
     def staying(self) -> Collection[int]:
+        """Ids of all files."""
         return ()
 
-    async def dispose(self, files: Sequence[DataFile]) -> None: ...
+    async def dispose(self, files: Sequence[DataFile]) -> None:
+        """As :meth:`DataFiles.dispose`."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all files. Idempotent."""
 
 
-class DataFiles:
+class DataFiles(OpenFiles):
     """All data files of the store; see the module. *elsewhere*: those of destinations."""
 
     def __init__(
         self, storage: Storage, executor: Executor, policy: FilePolicy, *, store_id: str
     ) -> None:
+        super().__init__()
         self._storage = storage
         self._executor = executor
         self._policy = policy
@@ -135,8 +106,6 @@ class DataFiles:
         self._files: dict[int, DataFile] = {}
         self._spares: deque[DataFile] = deque()
         self._pool: deque[str] = deque()  # names of dead files of our length
-        self._open_max = OPEN_FILES_MAX
-        self._open_old: OrderedDict[int, DataFile] = OrderedDict()
         self._freed: list[str] = []  # on their way into the pool
         self._next_id = 1
         self._taken: DataFile | None = None  # its first batch is under way
@@ -152,8 +121,8 @@ class DataFiles:
         #: what the disk has to write. What padding saves, the file system's own note at each sync
         #: of a block's first use, is little beside a large batch.
         self.has_large_batches = False
-        self.reclaimer: Reclaimer = _NoReclaimer()
-        self.elsewhere: Elsewhere = _Nowhere()
+        self.reclaimer = Reclaimer()
+        self.elsewhere = Elsewhere()
         self.on_full: Callable[[], None] = lambda: None
 
     # --------------------------------------------------------------------------- contents
@@ -267,10 +236,7 @@ class DataFiles:
     def forget(self, file: DataFile) -> None:
         """Close a file that is not ours any more."""
         self._files.pop(file.file_id, None)
-        self._open_old.pop(file.file_id, None)
-        if file.handle is not None:
-            file.handle.close()
-            file.handle = None
+        self.close_for_good(file)
 
     # ------------------------------------------------------------------------ next files
 
@@ -289,7 +255,7 @@ class DataFiles:
             file = self._spares[0]
             if file.handle is None:
                 try:
-                    file.handle = self._open(file)
+                    file.handle = self.open(file)
                 except OSError as error:
                     raise store_error("cannot open a data file", error) from error
             self._taken = self._spares.popleft()
@@ -484,64 +450,4 @@ class DataFiles:
             await self._preparing
         await self.elsewhere.close()
         for file in self._files.values():
-            if file.handle is not None:
-                file.handle.close()
-                file.handle = None
-
-    # --------------------------------------------------------------------------- reading
-
-    def borrow(self, file: DataFile) -> File:
-        """An open handle that stays open until :meth:`give_back`. Raises: OSError."""
-        file.readers += 1
-        handle = file.handle
-        if handle is None:
-            try:
-                handle = file.handle = self._open(file)
-            except OSError:
-                file.readers -= 1
-                raise
-            self.retire(file)
-        elif file.file_id in self._open_old:
-            self._open_old.move_to_end(file.file_id)
-        return handle
-
-    def give_back(self, file: DataFile) -> None:
-        """The handle is not used any more."""
-        file.readers -= 1
-
-    def retire(self, file: DataFile) -> None:
-        """The file is full: from now on it is only read, and may be closed when many are open."""
-        self._open_old[file.file_id] = file
-        self.close_surplus()
-
-    def close_surplus(self) -> None:
-        """Close the files that were not read for longest, above a limit."""
-        for file in list(self._open_old.values()):
-            if len(self._open_old) <= self._open_max:
-                return
-            if not file.readers:
-                del self._open_old[file.file_id]
-                if file.handle is not None:
-                    file.handle.close()
-                    file.handle = None
-
-    def gives_up_handles(self, error: OSError) -> bool:
-        """For want of descriptors: close files that are only read, and keep fewer from now on.
-
-        Clients can take all descriptors there are. Returns: it is worth trying again.
-        """
-        if error.errno not in NO_HANDLE_ERRNOS or not self._open_old:
-            return False
-        self._open_max = max(_OPEN_FILES_MIN, len(self._open_old) // 2)
-        before = len(self._open_old)
-        self.close_surplus()
-        return len(self._open_old) < before
-
-    def _open(self, file: DataFile) -> File:
-        """Raises: OSError."""
-        while True:
-            try:
-                return file.home.open(file.name)
-            except OSError as error:
-                if not self.gives_up_handles(error):
-                    raise
+            file.close()

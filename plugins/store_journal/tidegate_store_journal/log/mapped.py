@@ -21,13 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tidegate_store_journal.log.storage import (
-    DirectoryFile,
-    DirectoryStorage,
-    File,
-    MappableFile,
-    Mapping,
-)
+from tidegate_store_journal.log.storage import MappableFile, Mapping
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -42,7 +36,7 @@ _DATA_PREFIX: Final = "journal-"
 
 
 class MappedFile:
-    """A data file of :class:`MappedStorage`: *file*, to which short writes are copies into a mapping.
+    """A :class:`File`: *file*, to which short writes are copies into a mapping.
 
     *window_bytes* are mapped at a time.
     """
@@ -64,7 +58,6 @@ class MappedFile:
         return self._window is not None
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        """See File."""
         length = sum(map(len, buffers))
         window = self._window_for(offset, length) if length <= COPY_BYTES_MAX else None
         if window is None:
@@ -97,11 +90,9 @@ class MappedFile:
 
     @property
     def length(self) -> int:
-        """See File."""
         return self._file.length
 
     def close(self) -> None:
-        """See File."""
         if self._window is not None:
             self._window.close()
             self._window = None
@@ -115,14 +106,6 @@ def with_mapping(
     if not name.startswith(_DATA_PREFIX):
         return file
     return MappedFile(file, window_bytes=window_bytes)
-
-
-class MappedStorage(DirectoryStorage):
-    """A directory whose data files are written through mappings."""
-
-    def open(self, name: str, *, create: bool = False) -> File:
-        """See Storage."""
-        return with_mapping(name, DirectoryFile(self.open_fd(name, create=create)))
 
 
 def file_system_of(path: Path) -> str:
@@ -141,13 +124,12 @@ def file_system_of(path: Path) -> str:
     return kind
 
 
-def map_directory(directory: Path) -> DirectoryStorage:
-    """Storage for ``MAPPED``; where files cannot be mapped safely the ordinary one, and a log line."""
+def can_map(directory: Path) -> bool:
+    """Files there can be mapped safely; else a log line says why not."""
     kind = file_system_of(directory)
-    if kind in IN_PLACE:
-        return MappedStorage(directory)
-    logger.warning(
-        "journal_type=MAPPED falls back to NIO reason=%s",
-        f"the file system {kind or '(unknown)'} may need room to overwrite a block",
-    )
-    return DirectoryStorage(directory)
+    if kind not in IN_PLACE:
+        logger.warning(
+            "journal_type=MAPPED falls back to NIO reason=%s",
+            f"the file system {kind or '(unknown)'} may need room to overwrite a block",
+        )
+    return kind in IN_PLACE

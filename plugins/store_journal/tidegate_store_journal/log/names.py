@@ -12,13 +12,19 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tidegate_store_journal.log.format import DATA_NAME, JOURNAL, SERIES
-from tidegate_store_journal.log.storage import DirectoryStorage, make_directory
+from tidegate_store_journal.log.storage import (
+    DirectoryFile,
+    DirectoryStorage,
+    File,
+    make_directory,
+    sync_path,
+)
 
 _OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free)(.*)")
 _MARKER: Final = "index-store-state"
@@ -121,28 +127,32 @@ NAMINGS: Final = {
 class NamedStorage(DirectoryStorage):
     """A directory in which the files have the names and places of *naming*."""
 
-    def __init__(self, directory: Path, naming: Naming | None = None) -> None:
-        super().__init__(directory)
-        self._root = directory
+    def __init__(
+        self,
+        directory: Path,
+        naming: Naming | None = None,
+        *,
+        wrap: Callable[[str, DirectoryFile], File] | None = None,
+    ) -> None:
+        super().__init__(directory, wrap=wrap)
         self._naming = naming or NAMINGS[""]
         self._paths: dict[str, str] = {}  # where the files are that were found or made
 
     @property
     def metadata_directory(self) -> Path:
         """See :class:`Storage`. One that is there under another naming goes on."""
-        own = self._root / self._naming.metadata
+        own = self._directory / self._naming.metadata
         if not own.is_dir():
             for naming in NAMINGS.values():
-                other = self._root / naming.metadata
+                other = self._directory / naming.metadata
                 if (other / "data.mdb").is_file():
                     return other
         return own
 
     def lock(self, owner: str) -> None:
-        """See :class:`Storage`."""
         super().lock(owner)
         for folder in sorted(self._naming.folders()):
-            make_directory(self._root / folder)
+            make_directory(self._directory / folder)
 
     def list(self) -> Sequence[str]:
         """See :class:`Storage`.
@@ -161,7 +171,7 @@ class NamedStorage(DirectoryStorage):
             if other != path:
                 raise OSError(
                     errno.EEXIST,
-                    f"{self._root / other} and {self._root / path} are the same file of the "
+                    f"{self._directory / other} and {self._directory / path} are the same file of the "
                     "journal under two names; move the one away that does not belong here",
                 )
             names.append(name)
@@ -169,54 +179,39 @@ class NamedStorage(DirectoryStorage):
         return names
 
     def _walk(self) -> Iterator[str]:
-        yield from os.listdir(self._root)
+        yield from os.listdir(self._directory)
         for folder in sorted(self._folders()):
-            for name in os.listdir(self._root / folder):
+            for name in os.listdir(self._directory / folder):
                 yield f"{folder}/{name}"
 
     def _folders(self) -> set[str]:
         """Directories besides our own that may hold files of the journal and are there."""
         known = {folder for naming in NAMINGS.values() for folder in naming.folders()}
-        return {folder for folder in known if (self._root / folder).is_dir()}
+        return {folder for folder in known if (self._directory / folder).is_dir()}
 
-    def path_of(self, name: str) -> str:
-        """Where the file is that the engine calls *name*, relative to the directory."""
-        path = self._paths.get(name)
-        return self._naming.path_of(name) if path is None else path
+    def path_of(self, name: str) -> Path:
+        return self._directory / (self._paths.get(name) or self._naming.path_of(name))
 
     def open_fd(self, name: str, *, create: bool = False) -> int:
-        """See DirectoryStorage."""
-        path = self.path_of(name)
-        fd = super().open_fd(path, create=create)
-        self._paths[name] = path
+        fd = super().open_fd(name, create=create)
+        self._paths.setdefault(name, self._naming.path_of(name))
         return fd
 
     def rename(self, old: str, new: str) -> None:
-        """See :class:`Storage`."""
-        source = self.path_of(old)
         folder, slash, name = new.rpartition("/")
-        if slash:
-            super().rename(source, f"{folder}/{self._naming.base_name_of(name)}")
-        else:
-            target = self.path_of(new)
-            os.replace(self._root / source, self._root / target)
-            self._paths[new] = target
+        super().rename(old, f"{folder}/{self._naming.base_name_of(name)}" if slash else new)
         self._paths.pop(old, None)
+        if not slash:
+            self._paths.setdefault(new, self._naming.path_of(new))
 
     def unlink(self, name: str) -> None:
-        """See :class:`Storage`."""
-        super().unlink(self.path_of(name))
+        super().unlink(name)
         self._paths.pop(name, None)
 
     def sync_directory(self) -> None:
-        """See :class:`Storage`."""
         super().sync_directory()
         for folder in sorted(self._folders()):
-            _sync_directory(self._root / folder)
-
-    def describe(self, name: str) -> str:
-        """See :class:`Storage`."""
-        return str(self._root / self.path_of(name)) if name else str(self._root)
+            sync_path(self._directory / folder)
 
 
 def preset_of(storage: NamedStorage) -> str:
@@ -228,7 +223,7 @@ def preset_of(storage: NamedStorage) -> str:
     for name in storage.list():
         match = _OURS.fullmatch(name)
         if match is not None and (match[1], match[3]) == (JOURNAL, "data"):
-            path = storage.path_of(name)
+            path = str(storage.path_of(name).relative_to(storage.describe("")))
             counts[next(key for key, item in NAMINGS.items() if item.name_of(path))] += 1
     return max(counts, key=lambda key: counts[key])
 
@@ -239,11 +234,3 @@ def holds_journal(directory: Path) -> bool:
         return False
     names = NamedStorage(directory).list()
     return any(DATA_NAME.fullmatch(name) for name in names)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -112,8 +112,12 @@ class Kind:
 
     def encode(self, operation: Any) -> bytes:
         """The record."""
-        list_id = self._list_of(operation) if self._list_of is not None else 0
-        return encode_record(self.type, encode(self._value(operation)), pending_list=list_id)
+        value = encode(self._value(operation))
+        return encode_record(self.type, value, pending_list=self.list_of(operation))
+
+    def list_of(self, operation: Any) -> int:
+        """The list that the record's header names; 0: none."""
+        return self._list_of(operation) if self._list_of is not None else 0
 
     def decode(self, record: Record) -> Operation:
         """The inverse. Raises: msgspec.DecodeError."""

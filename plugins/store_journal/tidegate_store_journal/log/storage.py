@@ -1,4 +1,4 @@
-"""Where the journal's bytes go: a small interface, the real directory, and plain memory.
+"""Where the journal's bytes go: a small interface, and the real directory.
 
 The engine touches files only through :class:`Storage` and :class:`File` (the LMDB metadata store is
 the one exception, see :attr:`Storage.metadata_directory`), so that a fault-injecting storage can
@@ -108,43 +108,7 @@ class MappableFile(File, Protocol):
 
 
 class Folder(Protocol):
-    """Where data files lie: the storage itself, or the directory of one destination in it."""
-
-    def open(self, name: str, *, create: bool = False) -> File:
-        """See :class:`Storage`, as the others."""
-        ...
-
-    def list(self) -> Sequence[str]: ...
-
-    def rename(self, old: str, new: str) -> None: ...
-
-    def unlink(self, name: str) -> None: ...
-
-    def sync_directory(self) -> None: ...
-
-    def describe(self, name: str) -> str: ...
-
-
-class Storage(Protocol):
-    """A flat directory of files. All methods raise OSError."""
-
-    @property
-    def metadata_directory(self) -> Path | None:
-        """Where the metadata store may live; None: there is none, every start replays it all."""
-        ...
-
-    @property
-    def durable(self) -> bool:
-        """What was synced survives a power cut."""
-        ...
-
-    def lock(self, owner: str) -> None:
-        """Take exclusive ownership, creating the directory. Raises: StoreLockedError."""
-        ...
-
-    def unlock(self) -> None:
-        """Give ownership back. Idempotent."""
-        ...
+    """A flat directory of files: the storage itself, or one in it. All methods raise OSError."""
 
     def open(self, name: str, *, create: bool = False) -> File:
         """Open for reading and writing; *create* makes an empty one in place of any old one."""
@@ -170,17 +134,39 @@ class Storage(Protocol):
         """Return when all creations, renames and removals are on stable storage."""
         ...
 
-    def free_bytes(self) -> int:
-        """Room on the file system for us."""
-        ...
-
     def describe(self, name: str) -> str:
         """How to name the file to the operator: its path."""
         ...
 
 
+class Storage(Folder, Protocol):
+    """Where a journal lies."""
+
+    @property
+    def metadata_directory(self) -> Path | None:
+        """Where the metadata store may live; None: there is none, every start replays it all."""
+        ...
+
+    @property
+    def durable(self) -> bool:
+        """What was synced survives a power cut."""
+        ...
+
+    def lock(self, owner: str) -> None:
+        """Take exclusive ownership, creating the directory. Raises: StoreLockedError, OSError."""
+        ...
+
+    def unlock(self) -> None:
+        """Give ownership back. Idempotent."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Room on the file system for us. Raises: OSError."""
+        ...
+
+
 class DirectoryFile:
-    """A file of :class:`DirectoryStorage`."""
+    """A :class:`File` of :class:`DirectoryStorage`."""
 
     __slots__ = ("_fd", "_is_allocated", "_lock", "_synced_fd")
 
@@ -206,7 +192,6 @@ class DirectoryFile:
         return self._synced_fd
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        """See :class:`File`."""
         total = sum(map(len, buffers))
         if len(buffers) <= _BUFFERS_MAX:
             written = os.pwritev(self._fd, buffers, offset)
@@ -226,7 +211,6 @@ class DirectoryFile:
             offset += written
 
     def pread(self, length: int, offset: int) -> bytes:
-        """See :class:`File`."""
         if length > _COPY_BYTES:  # a length field may say anything, and memory is taken first
             length = max(0, min(length, self.length - offset))
         data = os.pread(self._fd, length, offset)
@@ -243,11 +227,9 @@ class DirectoryFile:
         return b"".join(parts)
 
     def datasync(self) -> None:
-        """See :class:`File`."""
         os.fdatasync(self._fd)
 
     def preallocate(self, length: int) -> None:
-        """See :class:`File`."""
         try:
             os.posix_fallocate(self._fd, 0, length)
         except OSError as error:
@@ -270,11 +252,9 @@ class DirectoryFile:
 
     @property
     def length(self) -> int:
-        """See :class:`File`."""
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """See :class:`File`."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -339,21 +319,23 @@ class _Descriptors:
 
 
 class DirectoryStorage:
-    """A directory of the real file system."""
+    """A :class:`Storage` in a directory of the real file system."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, wrap: Callable[[str, DirectoryFile], File] | None = None
+    ) -> None:
+        """*wrap*: makes of each file, by its name, what :meth:`open` returns."""
         self._directory = directory
+        self._wrap = wrap
         self._lock_fd = -1
         self._reserve = _Descriptors()
 
     @property
     def metadata_directory(self) -> Path | None:
-        """See :class:`Storage`."""
         return self._directory / "metadata"
 
     @property
     def durable(self) -> bool:
-        """See :class:`Storage`."""
         return True
 
     def lock(self, owner: str) -> None:
@@ -385,19 +367,18 @@ class DirectoryStorage:
         self._reserve.fill()
 
     def unlock(self) -> None:
-        """See :class:`Storage`."""
         self._reserve.close()
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def open(self, name: str, *, create: bool = False) -> File:
-        """See :class:`Storage`."""
-        return DirectoryFile(self.open_fd(name, create=create))
+        file = DirectoryFile(self.open_fd(name, create=create))
+        return file if self._wrap is None else self._wrap(name, file)
 
     def open_fd(self, name: str, *, create: bool = False) -> int:
         """As :meth:`open`, but only the descriptor. Raises: OSError."""
-        path = self._directory / name
+        path = self.path_of(name)
         if not create:
             return self._reserve.use(lambda: open_regular(path, os.O_RDWR))
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -410,33 +391,30 @@ class DirectoryStorage:
             return open_regular(path, flags | os.O_EXCL)
 
     def list(self) -> Sequence[str]:
-        """See :class:`Storage`."""
         return self._reserve.use(lambda: os.listdir(self._directory))
 
     def rename(self, old: str, new: str) -> None:
-        """See :class:`Storage`."""
-        target = self._directory / new
-        if target.parent != self._directory:
-            _move_out(self._directory / old, target)
+        if "/" in new:
+            _move_out(self.path_of(old), self._directory / new)
         else:
-            os.replace(self._directory / old, target)
+            os.replace(self.path_of(old), self.path_of(new))
 
     def unlink(self, name: str) -> None:
-        """See :class:`Storage`."""
-        (self._directory / name).unlink(missing_ok=True)
+        self.path_of(name).unlink(missing_ok=True)
 
     def sync_directory(self) -> None:
-        """See :class:`Storage`."""
-        self._reserve.use(lambda: _sync_path(self._directory, os.O_RDONLY | os.O_DIRECTORY))
+        self._reserve.use(lambda: sync_path(self._directory))
 
     def free_bytes(self) -> int:
-        """See :class:`Storage`."""
         status = os.statvfs(self._directory)
         return status.f_bavail * status.f_frsize
 
     def describe(self, name: str) -> str:
-        """See :class:`Storage`."""
-        return str(self._directory / name)
+        return str(self.path_of(name))
+
+    def path_of(self, name: str) -> Path:
+        """Where the file is that is called *name* here; "": the directory."""
+        return self._directory / name
 
 
 def make_directory(path: Path) -> None:
@@ -448,7 +426,7 @@ def make_directory(path: Path) -> None:
     if not path.parent.is_dir():
         make_directory(path.parent)
     path.mkdir(exist_ok=True)
-    _sync_path(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_path(path.parent)
 
 
 def _move_out(source: Path, target: Path) -> None:
@@ -466,115 +444,21 @@ def _move_out(source: Path, target: Path) -> None:
         temporary.unlink(missing_ok=True)
         with source.open("rb") as old, temporary.open("xb") as new:
             shutil.copyfileobj(old, new)
-        _sync_path(temporary, os.O_RDONLY)
+        sync_path(temporary, os.O_RDONLY)
         os.replace(temporary, target)
-        _sync_path(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        sync_path(target.parent)
         source.unlink()
     else:
-        _sync_path(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        sync_path(target.parent)
 
 
-def _sync_path(path: Path, flags: int) -> None:
+def sync_path(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> None:
+    """``fsync`` of a directory, or of what *flags* open. Raises: OSError."""
     fd = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-class MemoryFile:
-    """A file of :class:`MemoryStorage`; bytes never written take no memory."""
-
-    __slots__ = ("_data", "_length")
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self._length = 0
-
-    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        """See :class:`File`."""
-        data = self._data
-        if offset > len(data):
-            data.extend(bytes(offset - len(data)))
-        joined = b"".join(buffers)
-        data[offset : offset + len(joined)] = joined
-        self._length = max(self._length, offset + len(joined))
-
-    def pread(self, length: int, offset: int) -> bytes:
-        """See :class:`File`."""
-        wanted = max(0, min(length, self._length - offset))
-        data = bytes(self._data[offset : offset + wanted])
-        return data + bytes(wanted - len(data))
-
-    def datasync(self) -> None:
-        """See :class:`File`."""
-
-    def preallocate(self, length: int) -> None:
-        """See :class:`File`."""
-        self._length = max(self._length, length)
-
-    @property
-    def length(self) -> int:
-        """See :class:`File`."""
-        return self._length
-
-    def close(self) -> None:
-        """See :class:`File`."""
-
-
-class MemoryStorage:
-    """Files that live as long as this object: the journal of ``persistent = false``."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, MemoryFile] = {}
-
-    @property
-    def metadata_directory(self) -> Path | None:
-        """See :class:`Storage`."""
-        return None
-
-    @property
-    def durable(self) -> bool:
-        """See :class:`Storage`."""
-        return False
-
-    def lock(self, owner: str) -> None:
-        """See :class:`Storage`. Nobody else can see these files."""
-
-    def unlock(self) -> None:
-        """See :class:`Storage`."""
-
-    def open(self, name: str, *, create: bool = False) -> MemoryFile:
-        """See :class:`Storage`."""
-        if create:
-            self._files[name] = MemoryFile()
-        file = self._files.get(name)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file in memory", name)
-        return file
-
-    def list(self) -> Sequence[str]:
-        """See :class:`Storage`."""
-        return list(self._files)
-
-    def rename(self, old: str, new: str) -> None:
-        """See :class:`Storage`."""
-        self._files[new] = self._files.pop(old)
-
-    def unlink(self, name: str) -> None:
-        """See :class:`Storage`."""
-        self._files.pop(name, None)
-
-    def sync_directory(self) -> None:
-        """See :class:`Storage`."""
-
-    def free_bytes(self) -> int:
-        """See :class:`Storage`. Memory has its limits elsewhere (flow control)."""
-        return 1 << 62
-
-    def describe(self, name: str) -> str:
-        """See :class:`Storage`."""
-        return f"memory:{name}"
 
 
 def fresh_name(storage: Storage, name: str) -> str:

@@ -15,7 +15,7 @@ from tidegate.spi import Progress
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles
+from tidegate_store_journal.log.files import DataFiles, Reclaimer
 from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.write.append import Appender
 
@@ -67,7 +67,7 @@ def emptiest_first(files: DataFiles, index: Index, tail: DataFile | None) -> lis
     return sorted(living, key=share)
 
 
-class Reclaim:
+class Reclaim(Reclaimer):
     """See the module, and ``files.Reclaimer``. All methods are for the event loop."""
 
     def __init__(

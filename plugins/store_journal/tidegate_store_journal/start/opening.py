@@ -42,9 +42,7 @@ def usable_spares(storage: Storage, spares: Sequence[DataFile], length: int) -> 
         if file.length == length:
             usable.append(file)
         else:
-            if file.handle is not None:
-                file.handle.close()
-                file.handle = None
+            file.close()
             storage.unlink(file.name)
     return usable
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
-from tidegate_store_journal.bodies.folders import Found, find_files, folders_of
+from tidegate_store_journal.bodies.folders import Folders, Found, find_files
 from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError
@@ -112,7 +112,7 @@ def recover(
     progress = _Seldom(progress)
     report = LossReport(storage)
     quarantine = Quarantine(storage, report)
-    elsewhere = find_files(folders_of(storage), removes=True)
+    elsewhere = find_files(Folders(storage), removes=True)
     _remove_leftovers(storage)
     storage.sync_directory()  # names that the last process made may only be in memory so far
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreIOError
-from tidegate_store_journal.bodies.folders import find_files, folders_of
+from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.metadata import (
     LmdbMetadata,
     MetadataCounters,
@@ -61,7 +61,7 @@ class ReadOnlyStorage(NamedStorage):
         """See :class:`Storage`."""
         if create:
             raise PermissionError("the journal is only looked at")
-        return _ReadOnlyFile(open_regular(self._directory / self.path_of(name), os.O_RDONLY))
+        return _ReadOnlyFile(open_regular(self.path_of(name), os.O_RDONLY))
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`Storage`."""
@@ -123,7 +123,7 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
 
 def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
     names = storage.list()
-    replay.elsewhere = find_files(folders_of(storage), removes=False)
+    replay.elsewhere = find_files(Folders(storage), removes=False)
     store_id = open_files(replay, names)
     if not store_id:
         raise StoreIOError(f"there is no journal in {storage.describe('')}")

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
@@ -81,45 +82,23 @@ class SmallStateRoom(Protocol):
         ...
 
 
-class _NoSmallStateRoomError(Exception):
-    """There is no room prepared to carry the small state in the batch."""
+class _NotYetError(Exception):
+    """The batch has to wait. *until*: waits; other batches pass meanwhile."""
 
-    def __init__(self, more: int) -> None:
+    def __init__(self, until: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
-        self.more = more
+        self.until = until
 
 
-class _NoFileReadyError(Exception):
-    """A data file must be made ready before the batch can begin it."""
-
-    def __init__(self, *, grows: bool) -> None:
-        super().__init__()
-        self.grows = grows
-
-
-class _HeldError(Exception):
-    """The rest of the current file is for what compaction still has to copy."""
-
-
+@dataclass(slots=True)
 class _Flight:
     """The batch that is being written."""
 
-    __slots__ = ("encoded", "end", "file", "future", "is_new_file")
-
-    def __init__(
-        self,
-        encoded: EncodedBatch,
-        file: DataFile,
-        end: int,
-        future: asyncio.Future[None],
-        *,
-        is_new_file: bool,
-    ) -> None:
-        self.encoded = encoded
-        self.file = file
-        self.end = end
-        self.future = future
-        self.is_new_file = is_new_file
+    encoded: EncodedBatch
+    file: DataFile
+    end: int
+    future: asyncio.Future[None]
+    is_new_file: bool
 
 
 class Appender:
@@ -171,16 +150,12 @@ class Appender:
             try:
                 future = await self._begin(encode, synced=synced, waits=waits)
                 break
-            except _HeldError:
-                await self._files.reclaimer.until_reclaimed()
-            except _NoSmallStateRoomError as error:
-                await self._make_small_state_room(error.more)
-            except _NoFileReadyError as error:
-                await self._files.make_ready(grows=error.grows, waits=waits)
+            except _NotYetError as error:
+                await error.until()
         await future
 
     async def _begin(self, encode: Encode, *, synced: bool, waits: bool) -> asyncio.Future[None]:
-        """Submit the batch. Raises: _NoFileReadyError; StoreFullError, StoreIOError."""
+        """Submit the batch. Raises: _NotYetError; StoreFullError, StoreIOError."""
         self._is_busy = True
         try:
             tail = self.tail
@@ -192,7 +167,7 @@ class Appender:
             if encoded.effects.small_bytes and self._small is not None:
                 more = self._index.changed_bytes + encoded.effects.small_bytes
                 if not self._small.fits(more):
-                    raise _NoSmallStateRoomError(more)
+                    raise _NotYetError(partial(self._make_small_state_room, more))
             size = BATCH_HEADER_BYTES + len(encoded.payload)
             is_new_file = file is None or offset + size > file.length
             if (
@@ -201,7 +176,8 @@ class Appender:
                 and not is_new_file
                 and self._files.holds(file.length - offset - size)
             ):
-                raise _HeldError
+                # The rest of the file is for what compaction still has to copy.
+                raise _NotYetError(self._files.reclaimer.until_reclaimed)
             if is_new_file:
                 if size > BATCH_BYTES_MAX:
                     raise StoreFullError(
@@ -209,7 +185,9 @@ class Appender:
                     )
                 file = await self._files.take(size + DATA_OFFSET, grows=encoded.grows, waits=waits)
                 if file is None:
-                    raise _NoFileReadyError(grows=encoded.grows)
+                    raise _NotYetError(
+                        partial(self._files.make_ready, grows=encoded.grows, waits=waits)
+                    )
                 offset = DATA_OFFSET
                 try:
                     encoded.move_to(file.file_id, offset + BATCH_HEADER_BYTES)
@@ -259,7 +237,7 @@ class Appender:
         buffers = (header, payload)
         if file.reused:
             buffers = (header, payload, END_MARK[: file.length - end])
-        self._flight = _Flight(encoded, file, end, future, is_new_file=is_new_file)
+        self._flight = _Flight(encoded, file, end, future, is_new_file)
         self._writer.submit(
             Request(
                 self._written,

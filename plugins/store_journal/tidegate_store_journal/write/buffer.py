@@ -12,6 +12,7 @@ import asyncio
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import AddMessage, Operation, SetRetained, StoreClosedError
@@ -23,15 +24,11 @@ Write = Callable[[list[Operation], bool], Awaitable[None]]
 _OPERATION_BYTES: Final = 64
 
 
+@dataclass(slots=True)
 class _Entry:
-    __slots__ = ("future", "operations", "synced")
-
-    def __init__(
-        self, operations: list[Operation], synced: bool, future: asyncio.Future[None]
-    ) -> None:
-        self.operations = operations
-        self.synced = synced
-        self.future = future
+    operations: list[Operation]
+    synced: bool
+    future: asyncio.Future[None]
 
 
 class TimedBuffer:
@@ -96,32 +93,25 @@ class TimedBuffer:
             self._task = None
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
-        if len(group) > 1:
-            together = [operation for entry in group for operation in entry.operations]
-            try:
-                await self._write(together, any(entry.synced for entry in group))
-            except Exception:
-                pass  # nothing took effect: each meets its own fate below
-            else:
-                for entry in group:
-                    _settle(entry, None)
-                return
+        error: Exception | None = None
+        try:
+            await self._write(
+                [operation for entry in group for operation in entry.operations],
+                any(entry.synced for entry in group),
+            )
+        except Exception as problem:
+            error = problem
+        if error is not None and len(group) > 1:  # nothing took effect: each meets its own fate
+            for entry in group:
+                await self._write_group([entry])
+            return
         for entry in group:
-            try:
-                await self._write(entry.operations, entry.synced)
-            except Exception as error:
-                _settle(entry, error)
+            if entry.future.done():
+                continue  # the caller was cancelled
+            if error is None:
+                entry.future.set_result(None)
             else:
-                _settle(entry, None)
-
-
-def _settle(entry: _Entry, error: Exception | None) -> None:
-    if entry.future.done():
-        return  # the caller was cancelled
-    if error is None:
-        entry.future.set_result(None)
-    else:
-        entry.future.set_exception(error)
+                entry.future.set_exception(error)
 
 
 def estimate(operations: Sequence[Operation]) -> int:

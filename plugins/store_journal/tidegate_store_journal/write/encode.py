@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import (
     Acknowledge,
-    AddDestination,
     AddDuplicateId,
     AddMessage,
     Discard,
     Move,
     Operation,
     PluginContractError,
-    PutBranch,
     PutInflight,
-    PutSubscription,
     RecordDelivery,
     RemoveDestination,
     RemoveSubscription,
@@ -64,6 +62,7 @@ _NO_OPERATION: Final = frozenset(
 )
 
 
+@dataclass(slots=True, eq=False)
 class EncodedBatch:
     """The records of a batch, and what they do once they are written.
 
@@ -74,14 +73,11 @@ class EncodedBatch:
         grows: it holds operations that are refused while room is short.
     """
 
-    __slots__ = ("base", "effects", "grows", "payload", "record_count")
-
-    def __init__(self, payload: bytes, record_count: int, effects: Effects, base: int) -> None:
-        self.payload = payload
-        self.record_count = record_count
-        self.effects = effects
-        self.base = base
-        self.grows = False
+    payload: bytes
+    record_count: int
+    effects: Effects
+    base: int
+    grows: bool = False
 
     def move_to(self, file_id: int, offset: int) -> None:
         """The batch's first record will be at *offset* of another file after all."""
@@ -132,13 +128,15 @@ def encode_batch(
             payload = to_bytes(message)
             list_id = lists[0]
             body = len(message.body)
+            kind = ADD
+            prefix_bytes = 0
             if len(lists) > 1 or (not body and message.large is not None):
-                kind = ADD
                 if message.large is not None:
                     kind = ADD | LARGE_BIT
                     body = body_bytes(message)
                     effects.large.append((sequence, message.large))
                 prefix = pack_integers(lists[1:])
+                prefix_bytes = len(prefix)
                 payload = prefix + payload
                 size = len(payload)
                 place = base + (at << 64 | size + RECORD_HEADER_BYTES << 32 | body) | SHARED_BIT
@@ -146,17 +144,6 @@ def encode_batch(
                     adds.setdefault(other, {})[sequence] = place
                 effects.shared.append((sequence, len(lists)))
                 references += len(lists)
-                append(
-                    pack(
-                        size,
-                        extend(sequence & MASK_32, payload),
-                        sequence,
-                        list_id,
-                        len(prefix),
-                        body,
-                        kind,
-                    )
-                )
             else:
                 size = len(payload)
                 if list_id != current_list:
@@ -164,9 +151,8 @@ def encode_batch(
                     current_list = list_id
                 entries[sequence] = base + (at << 64 | size + RECORD_HEADER_BYTES << 32 | body)
                 references += 1
-                append(
-                    pack(size, extend(sequence & MASK_32, payload), sequence, list_id, 0, body, ADD)
-                )
+            crc = extend(sequence & MASK_32, payload)
+            append(pack(size, crc, sequence, list_id, prefix_bytes, body, kind))
             append(payload)
             at += RECORD_HEADER_BYTES + size
             messages += 1
@@ -253,6 +239,8 @@ class _Others:
             )
         effects.others.append(operation)
         self._note(operation)
+        if kind.puts:
+            self.last_list = max(self.last_list, kind.list_of(operation))
         record = kind.encode(operation)
         if type(operation) not in _ABOUT_MESSAGES:
             effects.small_sizes.append(len(record))
@@ -263,14 +251,8 @@ class _Others:
     def _note(self, operation: Operation) -> None:
         """Keep what a later operation of the same batch must know."""
         match operation:
-            case AddDestination():
-                self.last_list = max(self.last_list, operation.pending_list)
-            case PutSubscription():
-                self.last_list = max(self.last_list, operation.subscription.pending_list)
             case RemoveDestination() | RemoveSubscription():
                 self._dropped.add(operation.pending_list)
-            case PutBranch():
-                self.last_list = max(self.last_list, operation.branch.pending_list)
             case AddDuplicateId():
                 self.last_sequence = max(self.last_sequence, operation.sequence)
             case Discard():

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tidegate_store_journal.log.mapped import MappedStorage, map_directory
+from tidegate_store_journal.log.mapped import can_map, with_mapping
+from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage
-from tidegate_store_journal.log.storage import DirectoryStorage, MemoryStorage, Storage
+from tidegate_store_journal.log.storage import DirectoryStorage, Storage
 from tidegate_store_journal.options import (
     ALWAYS,
     ASYNCIO,
@@ -40,16 +41,11 @@ class RingStorage(Protocol):
         ...
 
 
-class NamedMappedStorage(NamedStorage, MappedStorage):
-    """Data files under a preset's names, written through mappings."""
-
-
 def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
     """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
+    maps = options.journal_type == MAPPED and can_map(directory)
     naming = NAMINGS.get(options.preset)
-    if options.journal_type == MAPPED and isinstance(map_directory(directory), MappedStorage):
-        return NamedMappedStorage(directory, naming)
-    return NamedStorage(directory, naming)
+    return NamedStorage(directory, naming, wrap=with_mapping if maps else None)
 
 
 def make_writer(

@@ -24,6 +24,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, TypedDict, Unpack
 
 from tidegate_store_journal.log.storage import FULL_ERRNOS, File
@@ -49,53 +50,31 @@ _QUICK_SYNC_BYTES_MAX: Final = 64 << 10
 HAND_OVER_SECONDS_MAX: Final = 0.001
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One batch to write, or (without a file) a wish to sync everything before it.
 
     Attributes:
+        done: called on the loop with this request, at the earliest within ``submit``.
         file, offset, buffers: what goes where.
         batch: its number, or 0.
         sync: sync after writing.
         sync_first: files that must be synced before anything is written to *file*.
-        done: called on the loop with this request, at the earliest within ``submit``.
         error: what went wrong; sync_failed: in a sync, or in a way that nobody thought of, so that it
             is unknown what is on disk.
     """
 
-    __slots__ = (
-        "batch",
-        "buffers",
-        "done",
-        "error",
-        "file",
-        "offset",
-        "started",
-        "sync",
-        "sync_failed",
-        "sync_first",
-    )
-
-    def __init__(
-        self,
-        done: Callable[[Request], None],
-        file: File | None = None,
-        offset: int = 0,
-        buffers: Sequence[bytes] = (),
-        batch: int = 0,
-        *,
-        sync: bool = True,
-        sync_first: bool = False,
-    ) -> None:
-        self.done = done
-        self.file = file
-        self.offset = offset
-        self.buffers = buffers
-        self.batch = batch
-        self.sync = sync
-        self.sync_first = sync_first
-        self.error: Exception | None = None
-        self.sync_failed = False
-        self.started: threading.Lock | None = None
+    done: Callable[[Request], None]
+    file: File | None = None
+    offset: int = 0
+    buffers: Sequence[bytes] = ()
+    batch: int = 0
+    _: KW_ONLY
+    sync: bool = True
+    sync_first: bool = False
+    error: Exception | None = None
+    sync_failed: bool = False
+    started: threading.Lock | None = None
 
 
 #: One call to the system: write the buffers to the file at the offset, and, if the last says so, have

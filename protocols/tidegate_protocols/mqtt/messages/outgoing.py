@@ -153,9 +153,19 @@ class Outgoing:
                     del held[0]
 
     def unanswered(self) -> dict[str, list[int]]:
-        """What the broker is to know at the end: see :meth:`Window.unanswered`."""
+        """By key, sequences of QoS 2 messages of shared subscriptions that the client has, or may
+        have, and did not answer."""
         unsent = {packet_id for _, packet_ids in self._held for packet_id in packet_ids}
-        return self._window.unanswered(unsent)
+        found = self._window.unanswered(unsent)
+        for subscription, messages, start in self._waiting or ():
+            if subscription.is_own:
+                continue
+            # Sent on an earlier connection; here the window had no room for it so far.
+            before = subscription.originals
+            again = [m.sequence for m in islice(messages, start, None) if m.sequence in before]
+            if again:
+                found.setdefault(subscription.key, []).extend(again)
+        return found
 
     def remove(self, subscription: OutgoingSubscription) -> None:
         """The subscription ended: what waits is the broker's again, what was sent is completed."""

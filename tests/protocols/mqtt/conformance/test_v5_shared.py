@@ -98,6 +98,30 @@ def test_an_interrupted_qos_2_delivery_is_completed_with_the_same_client(dial, n
     assert one.is_passed_over(publisher)
 
 
+@proves("5.0", "4.8.2-4")
+def test_what_a_small_window_kept_from_being_sent_again_stays_with_the_client(dial, name):
+    """It has it from before: another member would get it a second time."""
+    one = dial(V5, connect=f"{name}1", receive_maximum=20, **KEPT)
+    one.subscribe(f"$share/g/{name}", 2)
+    publisher = dial(connect=f"{name}p")
+    for number in range(5):
+        publisher.publishes(name, b"%d" % number, 2)
+    ids = [one.message().packet_id for _ in range(5)]
+    other = dial(V5, connect=f"{name}2", **KEPT)
+    other.subscribe(f"$share/g/{name}", 2)
+    one.drop()
+    assert other.is_passed_over(publisher)
+    one = dial(V5, connect=f"{name}1", receive_maximum=1, **KEPT)
+    assert one.message().packet_id == ids[0]
+    one.drop()
+    assert other.is_passed_over(publisher)
+    one = dial(V5, connect=f"{name}1", receive_maximum=20, **KEPT)
+    again = [one.message() for _ in range(5)]
+    assert [(packet.body, packet.packet_id) for packet in again] == [
+        (b"%d" % number, packet_id) for number, packet_id in enumerate(ids)
+    ]
+
+
 @proves("5.0", "4.8.2-5")
 def test_an_interrupted_qos_2_delivery_whose_session_ends_goes_to_nobody_else(dial, name):
     one = dial(V5, connect=f"{name}1", **KEPT)
