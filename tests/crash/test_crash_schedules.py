@@ -34,6 +34,7 @@ from metadata_fates import Fate, fate_of
 
 from tidegate.testing.crash_schedules import CrashReport
 from tidegate.testing.faulty_storage import Call, Faults
+from tidegate_store_journal.log.walk import Unproven
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1200)]
 
@@ -82,7 +83,7 @@ STREAMED = SPARSE._replace(
 )
 BULK = Profile(
     "bulk: much small state, files of the bindings used again",
-    batches=90,
+    batches=120,
     sizes=(5, 300),
     small=0.9,
     retained_bytes=9000,
@@ -90,7 +91,13 @@ BULK = Profile(
 )
 PROFILES = (
     Profile("steady: consumed in order", small=0.1),
-    Profile("state: sessions, packet ids, retained", sizes=(5, 300), small=0.8, checkpoints=0.15),
+    Profile(
+        "state: sessions, packet ids, retained, duplicate ids",
+        batches=120,
+        sizes=(5, 300),
+        small=0.8,
+        checkpoints=0.15,
+    ),
     BULK,
     Profile("unordered: dropped, moved, expired", unordered=0.8, staying=0.1),
     Profile("long: batches with data files of their own", sizes=(5, 90_000), batches=40),
@@ -111,7 +118,7 @@ PROFILES = (
 )
 BY_KEY = {profile.name.split(":")[0]: profile for profile in PROFILES}
 SEEDS = range(amount(3, 6))
-POINTS_MIN = 25_000
+POINTS_MIN = 30_000
 #: Every how many points of a recording a control is checked: it fails soon or never.
 CONTROL_STEP = 7
 
@@ -371,6 +378,28 @@ def test_after_a_failed_sync_and_a_restart_the_power_loses_nothing_confirmed(
         report.merge(part)
 
 
+RESTART_CONTROL = "a restart that relies on what it read back"
+
+
+def credulous_restarts(key: str) -> CrashReport:
+    """The same without writing again what was read back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Unproven, "rewrite", lambda _self: None)
+        report = restarts(key)
+    report.controls[RESTART_CONTROL] = report.tallies.pop(RESTART_NAME)
+    return report
+
+
+@pytest.mark.crew(jobs=lambda: [job(credulous_restarts, key) for key in ("steady", "sparse")])
+def test_a_restart_that_relies_on_what_it_read_back_loses_messages(
+    results: list[CrashReport], report: CrashReport
+) -> None:
+    """The negative control of the test above."""
+    for part in results:
+        report.merge(part)
+    assert len(report.tally(RESTART_CONTROL, is_control=True).failures) > 5
+
+
 HANDLES_NAME = "for some batches no file can be opened (EMFILE, ENFILE)"
 
 
@@ -449,4 +478,4 @@ def test_there_were_enough_crash_points(report: CrashReport) -> None:
     """Runs last. Fails when somebody makes the loads smaller (or selects single tests)."""
     assert report.points >= POINTS_MIN
     assert report.failures == []
-    assert len(report.controls) == len(CONTROLS)
+    assert len(report.controls) == len(CONTROLS) + 1  # and that of the restarts

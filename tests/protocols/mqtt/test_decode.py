@@ -6,7 +6,8 @@ from mqtt_cases import assert_refused
 
 from tidegate.spi import PeerProtocolError
 from tidegate_protocols.mqtt import Codec, MalformedPacketError, UnsupportedVersionError
-from tidegate_protocols.mqtt.codec.decode import decode, level_of_connect
+from tidegate_protocols.mqtt.codec.connect import level_of_connect
+from tidegate_protocols.mqtt.codec.decode import decode
 from tidegate_protocols.mqtt.codec.fields import FILTERS_PER_PACKET_MAX
 
 

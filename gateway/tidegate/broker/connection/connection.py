@@ -6,20 +6,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from tidegate.broker.connection.publishing import Publishing
 from tidegate.broker.connection.serving import Serving
-from tidegate.broker.connection.settling import Settling, forget_inflight
+from tidegate.broker.connection.settling import Settling
 from tidegate.broker.lists.browser import Browser
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.parts import Parts
-from tidegate.broker.publish.publisher import at_least_once
-from tidegate.broker.route.router import Route
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
-from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
     Action,
-    AddMessage,
     Branch,
     BranchId,
     ClientPeer,
@@ -28,7 +25,6 @@ from tidegate.spi import (
     GatewayError,
     InflightDirection,
     InflightRecord,
-    Message,
     PutInflight,
     RemoveInflight,
     RequestError,
@@ -36,7 +32,6 @@ from tidegate.spi import (
     SubscribeRequest,
     Subscription,
     Token,
-    names,
 )
 
 _log = logging.getLogger("tidegate.broker.connection")
@@ -80,7 +75,6 @@ class Connection:
         self._is_ending = False
         self._parts = parts
         self._writer = parts.writer
-        self._publisher = parts.publisher
         self._flow = parts.flow
         self._peer = peer
         self._principal = principal
@@ -91,7 +85,11 @@ class Connection:
         self._throttled: set[object] = set()
         self._serving = Serving(parts, self)
         self._settling = Settling(parts, self, self._serving)
-        self.acknowledge = self._settling.acknowledge  # nearly every message comes this way
+        publishing = Publishing(parts, self, self._settling)
+        # Nearly every message comes these ways.
+        self.publish = publishing.publish
+        self.acknowledge = self._settling.acknowledge
+        self.check_publish = publishing.check
 
     def __repr__(self) -> str:
         return f"<{self.protocol} {self.address} client_id={self.client_id!r}>"
@@ -168,133 +166,6 @@ class Connection:
         self._set_writable()
         self.throttle(STOPPING)
 
-    # --- BrokerConnection: producing -------------------------------------------------------
-
-    def publish(
-        self,
-        message: Message,
-        token: Token = None,
-        transaction: str | None = None,
-        inflight: InflightRecord | None = None,
-        duplicate_id: str = "",
-    ) -> bool:
-        if (
-            transaction is not None
-            or inflight is not None
-            or message.retain
-            or self._flow.checks_publish
-            or duplicate_id
-            or self.is_closed
-        ):
-            return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
-        writer = self._writer
-        if writer.error is not None or writer.full_until:
-            writer.check_writable()
-        route = self._publisher.route(message, self.client_id)
-        sequence = writer.next_sequence
-        writer.next_sequence = sequence + 1
-        turn = writer.turn
-        ids = route.ids
-        if ids:
-            if message.qos == 0:
-                message = at_least_once(message)
-            operations = turn.operations
-            turn.units.append(Unit(len(operations), 1, self, token))
-            operations.append(AddMessage(sequence, message, ids))
-            turn.synced = True
-            turn.body_bytes += len(message.body)
-            if turn.body_bytes > self._flow.turn_bytes_max:
-                self._flow.throttle_unwritten(self)
-        elif token is not None:
-            turn.units.append(Unit(0, 0, self, token))
-        added = turn.added
-        if route in added:
-            added[route].append(StoredMessage(sequence, message))
-        else:
-            added[route] = [StoredMessage(sequence, message)]
-        if not writer.scheduled:
-            writer.schedule()
-        if self._flow.full_lists:
-            self._throttle_full(route)
-        return bool(ids or route.direct)
-
-    def _throttle_full(self, route: Route) -> None:
-        # A producer that also has messages in flight is not stopped: with its socket paused its
-        # acknowledgements would never be read, and nothing would ever make room.
-        if not self._settling.has_in_flight():
-            self._flow.throttle_full(self, route)
-
-    def _publish_with_care(
-        self,
-        message: Message,
-        token: Token,
-        transaction: str | None,
-        inflight: InflightRecord | None,
-        duplicate_id: str,
-    ) -> bool:
-        """Everything about a publish that most publishes do not need."""
-        self._check_open()
-        parts, writer, publisher = self._parts, self._writer, self._publisher
-        message = parts.access.check_publish(self, message)
-        duplicates = parts.duplicates
-        if duplicate_id and (not duplicates.is_on or names.is_temporary(message.destination)):
-            duplicate_id = ""
-        if transaction is not None:
-            self._settling.hold_publish(transaction, message, token, inflight, duplicate_id)
-            return True
-        writer.check_writable()
-        publisher.resolve(message.destination)  # a new queue is not part of this unit
-        if duplicate_id and duplicates.is_known(message.destination, duplicate_id):
-            self._discard_duplicate(message.destination, duplicate_id, token, inflight)
-            return True
-        if message.retain:
-            publisher.retained.check_room(message)
-        turn = writer.turn
-        first = len(turn.operations)
-        undo: list[Callable[[], None]] = []
-        route = publisher.publish(message, self.client_id, undo)
-        if duplicate_id:
-            duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
-        if inflight is not None and self.session is not None:
-            self.put_inflight(inflight)
-            undo.append(forget_inflight(self.session, inflight))
-        turn.unit(first, self, token, undo)
-        turn.synced = True
-        if turn.body_bytes > self._flow.turn_bytes_max:
-            self._flow.throttle_unwritten(self)
-        writer.schedule()
-        if self._flow.full_lists:
-            self._throttle_full(route)
-        return bool(route.ids or route.direct)
-
-    def _discard_duplicate(
-        self, destination: str, duplicate_id: str, token: Token, inflight: InflightRecord | None
-    ) -> None:
-        """The message came before: confirm it, and take note of its packet id."""
-        writer, session = self._writer, self.session
-        undo: Callable[[], None] | None = None
-        if inflight is not None and session is not None:
-            # Not part of the unit: that may be taken out of its turn.
-            self.put_inflight(inflight)
-            forget = forget_inflight(session, inflight)
-
-            def undo_inflight() -> None:
-                forget()
-                key = (inflight.direction, inflight.packet_id)
-                writer.add_operation(RemoveInflight(session.client_id, *key))
-
-            undo = undo_inflight
-        turn = writer.turn
-        unit = turn.unit(len(turn.operations), self, token)
-        turn.synced = True
-        self._parts.duplicates.repeated(destination, duplicate_id, unit, undo)
-        writer.schedule()
-
-    def check_publish(self, destination: str) -> None:
-        self._check_open()
-        self._writer.check_writable()
-        self._parts.access.check_destination(self, destination)
-
     # --- BrokerConnection: consuming -------------------------------------------------------
 
     def resume(self) -> None:
@@ -313,15 +184,15 @@ class Connection:
             self._serving.wake()
 
     def make_temporary(self, destination: str) -> str:
-        self._check_open()
+        self.check_open()
         return self._parts.temporary.make(self, destination)
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
-        self._check_open()
+        self.check_open()
         return self._serving.subscribe(request, token)
 
     def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
-        self._check_open()
+        self.check_open()
         return self._serving.unsubscribe(key, token, forget=forget)
 
     def is_served(self, consumer: Consumer) -> bool:
@@ -342,7 +213,7 @@ class Connection:
     # --- BrokerConnection: transactions ----------------------------------------------------
 
     def begin(self, transaction: str) -> None:
-        self._check_open()
+        self.check_open()
         self._settling.begin(transaction)
 
     def commit(self, transaction: str, token: Token = None) -> None:
@@ -355,19 +226,19 @@ class Connection:
         self._settling.prepare(transaction, branch_id, token)
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
-        self._check_open()
+        self.check_open()
         self._parts.branches.complete(
             branch_id, self, token, commit=True, principal=self._principal
         )
 
     def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
-        self._check_open()
+        self.check_open()
         self._parts.branches.complete(
             branch_id, self, token, commit=False, principal=self._principal
         )
 
     def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
-        self._check_open()
+        self.check_open()
         self._parts.branches.forget(branch_id, self, token, principal=self._principal)
 
     def branches(self) -> Sequence[Branch]:
@@ -381,7 +252,7 @@ class Connection:
         remove: Sequence[tuple[InflightDirection, int]] = (),
         token: Token = None,
     ) -> None:
-        self._check_open()
+        self.check_open()
         session = self.session
         if session is not None:
             # A token waits for the sync; without one nobody needs it.
@@ -450,6 +321,7 @@ class Connection:
         """Take up the durable subscriptions of a session; they are served after ``resume()``."""
         return self._serving.restore(session)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises: RequestError."""
         if self.is_closed:
             raise RequestError("the connection is closed")

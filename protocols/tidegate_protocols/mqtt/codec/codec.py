@@ -18,7 +18,8 @@ from tidegate_protocols.mqtt.codec.codes import (
     PacketType,
     ReasonCode,
 )
-from tidegate_protocols.mqtt.codec.decode import decode, decode_publish, level_of_connect
+from tidegate_protocols.mqtt.codec.connect import level_of_connect
+from tidegate_protocols.mqtt.codec.decode import decode, decode_publish
 from tidegate_protocols.mqtt.codec.decode_v5 import decode_publish_v5
 from tidegate_protocols.mqtt.codec.large_head import body_start
 from tidegate_protocols.mqtt.codec.packets import Connect, Event, LargePublish, Puback

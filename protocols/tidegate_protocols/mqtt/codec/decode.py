@@ -11,24 +11,22 @@ from typing import Final
 from tidegate_protocols.mqtt.codec.codes import (
     LEVEL_3_1,
     LEVEL_5_0,
-    VERSIONS,
     MalformedPacketError,
     PacketType,
-    UnsupportedVersionError,
 )
-from tidegate_protocols.mqtt.codec.decode_v5 import decode_connect_v5, decode_publish_v5, decode_v5
+from tidegate_protocols.mqtt.codec.connect import decode_connect
+from tidegate_protocols.mqtt.codec.decode_v5 import decode_publish_v5, decode_v5
 from tidegate_protocols.mqtt.codec.fields import (
     PUBLISH_FLAGS,
     check_end,
     check_filter_count,
-    read_bytes,
+    read_filters,
     read_packet_id,
     read_string,
     text_of,
 )
 from tidegate_protocols.mqtt.codec.packets import (
     Connack,
-    Connect,
     Disconnect,
     Packet,
     Pingreq,
@@ -43,7 +41,6 @@ from tidegate_protocols.mqtt.codec.packets import (
     TopicRequest,
     Unsuback,
     Unsubscribe,
-    Will,
 )
 
 
@@ -105,75 +102,7 @@ def decode(first: int, body: bytes, level: int) -> Packet:
     return decoder(body)
 
 
-def level_of_connect(body: bytes, at: int) -> int:
-    """The protocol level of a CONNECT that perhaps cannot be read, so that the answer can be in
-    its version; 0 when it is none of :data:`VERSIONS`. Args: at: where the protocol name is."""
-    for (name, level), _ in VERSIONS.items():
-        head = len(name).to_bytes(2, "big") + name + bytes((level,))
-        if body.startswith(head, at):
-            return level
-    return 0
-
-
 _FLAGS_2: Final = frozenset({PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE})
-
-
-def _decode_connect(body: bytes) -> Connect:
-    name, at = read_bytes(body, 0, "protocol name")
-    if name not in (b"MQTT", b"MQIsdp"):
-        raise MalformedPacketError(f"protocol name {name[:16]!r}", "MQTT-3.1.2-1")
-    if at + 4 > len(body):
-        raise MalformedPacketError("CONNECT ends inside its header", "MQTT-3.1.4-1")
-    level = body[at]
-    if (name, level) not in VERSIONS:
-        raise UnsupportedVersionError(level)  # [MQTT-3.1.2-2]
-    flags = body[at + 1]
-    keep_alive = body[at + 2] << 8 | body[at + 3]
-    at += 4
-    if level == LEVEL_5_0:
-        return decode_connect_v5(body, at, flags, keep_alive)
-    _check_connect_flags(flags, level)
-    client_id, at = read_string(body, at, "client id")  # [MQTT-3.1.3-3], [MQTT-3.1.3-4]
-    will = None
-    if flags & 0x04:
-        topic, at = read_string(body, at, "will topic")  # [MQTT-3.1.3-10]
-        will_body, at = read_bytes(body, at, "will message")  # [MQTT-3.1.2-9]
-        will = Will(topic, will_body, flags >> 3 & 3, flags & 0x20 == 0x20)
-    username = password = None
-    # MQTT 3.1 section 3.1: the remaining length goes before the user name and password flags.
-    lenient = level == LEVEL_3_1
-    if flags & 0x80 and not (lenient and at == len(body)):
-        username, at = read_string(body, at, "user name")  # [MQTT-3.1.2-19], [MQTT-3.1.3-11]
-    if flags & 0x40 and not (lenient and at == len(body)):
-        password, at = read_bytes(body, at, "password")  # [MQTT-3.1.2-21]
-    check_end(body, at, "CONNECT")
-    return Connect(
-        client_id=client_id,
-        clean_session=flags & 0x02 == 0x02,
-        keep_alive=keep_alive,
-        username=username,
-        password=password,
-        will=will,
-        level=level,
-    )
-
-
-def _check_connect_flags(flags: int, level: int) -> None:
-    if level == LEVEL_3_1:
-        if flags & 0x18 == 0x18 and flags & 0x04:
-            raise MalformedPacketError("will QoS 3", "MQTT 3.1 3.1")
-        return
-    if flags & 0x01:
-        raise MalformedPacketError("the reserved connect flag is set", "MQTT-3.1.2-3")
-    if flags & 0x04:
-        if flags & 0x18 == 0x18:
-            raise MalformedPacketError("will QoS 3", "MQTT-3.1.2-14")
-    elif flags & 0x18:
-        raise MalformedPacketError("will QoS without a will", "MQTT-3.1.2-13")
-    elif flags & 0x20:
-        raise MalformedPacketError("will retain without a will", "MQTT-3.1.2-15")
-    if flags & 0xC0 == 0x40:
-        raise MalformedPacketError("a password without a user name", "MQTT-3.1.2-22")
 
 
 def _decode_connack(body: bytes) -> Connack:
@@ -208,14 +137,7 @@ def _decode_suback(body: bytes) -> Suback:
 
 
 def _decode_unsubscribe(body: bytes) -> Unsubscribe:
-    packet_id = read_packet_id(body)
-    filters: list[str] = []
-    at = 2
-    while at < len(body):
-        check_filter_count(len(filters))
-        topic_filter, at = read_string(body, at, "topic filter")  # [MQTT-3.10.3-1]
-        filters.append(topic_filter)
-    return Unsubscribe(packet_id, tuple(filters))
+    return Unsubscribe(read_packet_id(body), read_filters(body, 2))
 
 
 def _only_packet_id(body: bytes) -> int:
@@ -232,7 +154,7 @@ def _empty(packet: Packet) -> Callable[[bytes], Packet]:
 
 
 _DECODERS: Final[Mapping[int, Callable[[bytes], Packet]]] = {
-    PacketType.CONNECT: _decode_connect,
+    PacketType.CONNECT: decode_connect,
     PacketType.CONNACK: _decode_connack,
     PacketType.PUBACK: lambda body: Puback(_only_packet_id(body)),
     PacketType.PUBREC: lambda body: Pubrec(_only_packet_id(body)),

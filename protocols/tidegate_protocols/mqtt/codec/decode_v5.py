@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final
 
 from tidegate_protocols.mqtt.codec.codes import (
-    LEVEL_5_0,
     PACKET_REASONS,
     MalformedPacketError,
     PacketType,
@@ -21,7 +20,7 @@ from tidegate_protocols.mqtt.codec.fields import (
     PUBLISH_FLAGS,
     check_end,
     check_filter_count,
-    read_bytes,
+    read_filters,
     read_packet_id,
     read_string,
     read_variable,
@@ -30,7 +29,6 @@ from tidegate_protocols.mqtt.codec.fields import (
 from tidegate_protocols.mqtt.codec.packets import (
     Auth,
     Connack,
-    Connect,
     Disconnect,
     Packet,
     Pingreq,
@@ -45,9 +43,8 @@ from tidegate_protocols.mqtt.codec.packets import (
     TopicRequest,
     Unsuback,
     Unsubscribe,
-    Will,
 )
-from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 from tidegate_protocols.mqtt.codec.property_blocks import PUBLISH_BLOCKS, read_properties
 
 
@@ -91,48 +88,6 @@ def decode_publish_v5(first: int, buffer: bytes, start: int, stop: int) -> Publi
         dup,
         properties,
     )
-
-
-def decode_connect_v5(body: bytes, at: int, flags: int, keep_alive: int) -> Connect:
-    """Read the rest of a CONNECT (section 3.1) whose properties begin at *at*."""
-    _check_connect_flags(flags)
-    properties, at = read_properties(body, at, PacketType.CONNECT)
-    # The order of the fields: [MQTT-3.1.3-1].
-    client_id, at = read_string(body, at, "client id", CLAUSES_5_0)  # [MQTT-3.1.3-4]
-    will = None
-    if flags & 0x04:  # [MQTT-3.1.2-9]
-        will_properties, at = read_properties(body, at, WILL)
-        topic, at = read_string(body, at, "will topic", CLAUSES_5_0)  # [MQTT-3.1.3-11]
-        will_body, at = read_bytes(body, at, "will payload", CLAUSES_5_0)
-        will = Will(topic, will_body, flags >> 3 & 3, flags & 0x20 == 0x20, will_properties)
-    username = password = None
-    if flags & 0x80:  # [MQTT-3.1.2-17]
-        username, at = read_string(body, at, "user name", CLAUSES_5_0)  # [MQTT-3.1.3-12]
-    if flags & 0x40:  # [MQTT-3.1.2-19]; also without a user name, unlike MQTT 3.1.1
-        password, at = read_bytes(body, at, "password", CLAUSES_5_0)
-    check_end(body, at, "CONNECT", CLAUSES_5_0)
-    return Connect(
-        client_id=client_id,
-        clean_session=flags & 0x02 == 0x02,
-        keep_alive=keep_alive,
-        username=username,
-        password=password,
-        will=will,
-        level=LEVEL_5_0,
-        properties=properties,
-    )
-
-
-def _check_connect_flags(flags: int) -> None:
-    if flags & 0x01:
-        raise MalformedPacketError("the reserved connect flag is set", "5.0:MQTT-3.1.2-3")
-    if flags & 0x04:
-        if flags & 0x18 == 0x18:
-            raise MalformedPacketError("will QoS 3", "5.0:MQTT-3.1.2-12")
-    elif flags & 0x18:
-        raise MalformedPacketError("will QoS without a will", "5.0:MQTT-3.1.2-11")
-    elif flags & 0x20:
-        raise MalformedPacketError("will retain without a will", "5.0:MQTT-3.1.2-13")
 
 
 def decode_v5(first: int, body: bytes) -> Packet:
@@ -241,12 +196,7 @@ def _decode_subscribe(body: bytes) -> Subscribe:
 def _decode_unsubscribe(body: bytes) -> Unsubscribe:
     packet_id = read_packet_id(body, CLAUSES_5_0)
     properties, at = read_properties(body, 2, PacketType.UNSUBSCRIBE)
-    filters: list[str] = []
-    while at < len(body):
-        check_filter_count(len(filters))
-        topic_filter, at = read_string(body, at, "topic filter", CLAUSES_5_0)  # [MQTT-3.10.3-1]
-        filters.append(topic_filter)
-    return Unsubscribe(packet_id, tuple(filters), properties)
+    return Unsubscribe(packet_id, read_filters(body, at, CLAUSES_5_0), properties)
 
 
 def _read_reasons(body: bytes, kind: PacketType) -> tuple[int, tuple[ReasonCode, ...], Properties]:

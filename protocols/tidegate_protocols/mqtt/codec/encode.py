@@ -19,11 +19,12 @@ from tidegate_protocols.mqtt.codec.codes import (
     PacketViolationError,
     ReasonCode,
 )
+from tidegate_protocols.mqtt.codec.connect import connect_parts
 from tidegate_protocols.mqtt.codec.encode_v5 import encode_v5
 from tidegate_protocols.mqtt.codec.fields import REMAINING_LENGTH_MAX as REMAINING_LENGTH_MAX
 from tidegate_protocols.mqtt.codec.fields import field as field
 from tidegate_protocols.mqtt.codec.fields import fixed_header as fixed_header
-from tidegate_protocols.mqtt.codec.fields import string_field
+from tidegate_protocols.mqtt.codec.fields import packet_of, string_field
 from tidegate_protocols.mqtt.codec.packets import (
     Auth,
     Connack,
@@ -94,7 +95,7 @@ def encode(packet: Packet, level: int = LEVEL_3_1_1) -> bytes:
                 raise LocalProtocolError("PUBLISH with properties before MQTT 5.0")
             first = 0x30 | packet.dup << 3 | packet.qos << 1 | packet.retain
             packet_id = packet.packet_id.to_bytes(2, "big") if packet.qos else b""
-            return _packet(first, field(packet.topic.encode()), packet_id, packet.body)
+            return packet_of(first, field(packet.topic.encode()), packet_id, packet.body)
         case _:
             _refuse_what_is_new(packet)
             return _encode_other(packet)
@@ -112,7 +113,7 @@ def _encode_other(packet: Packet) -> bytes:
             return acknowledgement(PUBCOMP, packet.packet_id)
         case Suback():
             packet_id = packet.packet_id.to_bytes(2, "big")
-            return _packet(PacketType.SUBACK << 4, packet_id, bytes(packet.reason_codes))
+            return packet_of(PacketType.SUBACK << 4, packet_id, bytes(packet.reason_codes))
         case Unsuback():
             return acknowledgement(UNSUBACK, packet.packet_id)
         case Connack():
@@ -129,10 +130,10 @@ def _encode_other(packet: Packet) -> bytes:
             parts = [packet.packet_id.to_bytes(2, "big")]
             for request in packet.requests:
                 parts += (string_field(request.topic_filter), bytes((request.qos,)))
-            return _packet(0x82, *parts)
+            return packet_of(0x82, *parts)
         case Unsubscribe():
             filters = [string_field(topic_filter) for topic_filter in packet.topic_filters]
-            return _packet(0xA2, packet.packet_id.to_bytes(2, "big"), *filters)
+            return packet_of(0xA2, packet.packet_id.to_bytes(2, "big"), *filters)
         case Publish() | Auth():
             raise LocalProtocolError(f"{type(packet).__name__} cannot be written here")
 
@@ -161,25 +162,4 @@ def _encode_connect(packet: Connect) -> bytes:
         raise LocalProtocolError("a will with properties before MQTT 5.0")
     if packet.password is not None and packet.username is None:
         raise LocalProtocolError("a password without a user name [MQTT-3.1.2-22]")
-    flags = packet.clean_session << 1
-    if will is not None:
-        flags |= 0x04 | will.qos << 3 | will.retain << 5
-    flags |= (packet.username is not None) << 7 | (packet.password is not None) << 6
-    parts = [
-        field(b"MQIsdp" if packet.level == LEVEL_3_1 else b"MQTT"),
-        bytes((packet.level, flags)),
-        packet.keep_alive.to_bytes(2, "big"),
-        string_field(packet.client_id),  # [MQTT-3.1.3-1]: the order of the fields
-    ]
-    if will is not None:
-        parts += (string_field(will.topic), field(will.body))
-    if packet.username is not None:
-        parts.append(string_field(packet.username))
-    if packet.password is not None:
-        parts.append(field(packet.password))
-    return _packet(0x10, *parts)
-
-
-def _packet(first: int, *parts: bytes) -> bytes:
-    body = b"".join(parts)
-    return fixed_header(first, len(body)) + body
+    return packet_of(0x10, *connect_parts(packet))

@@ -19,7 +19,8 @@ from tidegate_protocols.mqtt.codec.codes import (
     PacketViolationError,
     ReasonCode,
 )
-from tidegate_protocols.mqtt.codec.fields import field, fixed_header, string_field
+from tidegate_protocols.mqtt.codec.connect import connect_parts
+from tidegate_protocols.mqtt.codec.fields import packet_of, string_field
 from tidegate_protocols.mqtt.codec.packets import (
     Auth,
     Connack,
@@ -38,7 +39,7 @@ from tidegate_protocols.mqtt.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties
+from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 from tidegate_protocols.mqtt.codec.property_blocks import encode_properties
 from tidegate_protocols.mqtt.codec.validate_v5 import validate_v5
 
@@ -74,7 +75,7 @@ def acknowledgement_v5(
             return bytes((kind >> 8, 2, packet_id >> 8, packet_id & 255))
         return bytes((kind >> 8, 3, packet_id >> 8, packet_id & 255, reason))
     block = encode_properties(properties, kind >> 12)
-    return _packet(kind >> 8, packet_id.to_bytes(2, "big"), bytes((reason,)), block)
+    return packet_of(kind >> 8, packet_id.to_bytes(2, "big"), bytes((reason,)), block)
 
 
 def encode_within(packet: Packet, packet_bytes_max: int, *, with_problems: bool = True) -> bytes:
@@ -122,43 +123,17 @@ def encode_v5(packet: Packet) -> bytes:
     if isinstance(packet, Publish):
         return _encode_publish(packet)
     kind = type(packet)
-    return _packet(_FIRST[kind], *_ENCODERS[kind](packet))
+    return packet_of(_FIRST[kind], *_ENCODERS[kind](packet))
 
 
 def _encode_publish(packet: Publish) -> bytes:
-    return _packet(
+    return packet_of(
         0x30 | packet.dup << 3 | packet.qos << 1 | packet.retain,
         string_field(packet.topic),
         packet.packet_id.to_bytes(2, "big") if packet.qos else b"",
         encode_properties(packet.properties, PacketType.PUBLISH),
         packet.body,
     )
-
-
-def _connect_parts(packet: Connect) -> list[bytes]:
-    will = packet.will
-    flags = packet.clean_session << 1
-    if will is not None:
-        flags |= 0x04 | will.qos << 3 | will.retain << 5
-    flags |= (packet.username is not None) << 7 | (packet.password is not None) << 6
-    parts = [
-        b"\x00\x04MQTT\x05",
-        bytes((flags,)),
-        packet.keep_alive.to_bytes(2, "big"),
-        encode_properties(packet.properties, PacketType.CONNECT),
-        string_field(packet.client_id),  # [MQTT-3.1.3-1]: the order of the fields
-    ]
-    if will is not None:
-        parts += (
-            encode_properties(will.properties, WILL),
-            string_field(will.topic),
-            field(will.body),
-        )
-    if packet.username is not None:
-        parts.append(string_field(packet.username))
-    if packet.password is not None:
-        parts.append(field(packet.password))
-    return parts
 
 
 def _connack_parts(packet: Connack) -> list[bytes]:
@@ -236,7 +211,7 @@ def _nothing(_packet: Pingreq | Pingresp) -> list[bytes]:
 
 
 _ENCODERS: Final[Mapping[type, Callable[[Any], list[bytes]]]] = {
-    Connect: _connect_parts,
+    Connect: connect_parts,
     Connack: _connack_parts,
     Puback: _acknowledgement_parts,
     Pubrec: _acknowledgement_parts,
@@ -251,8 +226,3 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], list[bytes]]]] = {
     Disconnect: _disconnect_parts,
     Auth: _auth_parts,
 }
-
-
-def _packet(first: int, *parts: bytes) -> bytes:
-    body = b"".join(parts)
-    return fixed_header(first, len(body)) + body

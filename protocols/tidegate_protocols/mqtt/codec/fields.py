@@ -170,3 +170,19 @@ def string_field(text: str) -> bytes:
         return field(text.encode())
     except UnicodeEncodeError as error:
         raise LocalProtocolError("text with a surrogate cannot be written") from error
+
+
+def packet_of(first: int, *parts: bytes) -> bytes:
+    """A whole packet. Args: first: its type and flags; parts: what is behind the remaining length."""
+    body = b"".join(parts)
+    return fixed_header(first, len(body)) + body
+
+
+def read_filters(body: bytes, at: int, clauses: FieldClauses = CLAUSES_3_1_1) -> tuple[str, ...]:
+    """Topic filters from *at* to the end."""
+    filters: list[str] = []
+    while at < len(body):
+        check_filter_count(len(filters))
+        topic_filter, at = read_string(body, at, "topic filter", clauses)  # [MQTT-3.10.3-1]
+        filters.append(topic_filter)
+    return tuple(filters)
