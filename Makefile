@@ -7,6 +7,9 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 # Most tests wait, for disks and for processes: twice as many workers as the two cores they are for.
 WORKERS ?= 4
+# Python keeps what it compiled, whatever the machine's environment says: pytest rewrites the asserts
+# of 350 files, ten seconds in each worker.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup run test long lint format demo bench crash soak fuzz clean
 
@@ -20,7 +23,7 @@ run: setup  ## start the gateway; without --config on its embedded default
 	@exec $(BIN)/tidegate run $(ARGS)
 
 test: setup  ## run the tests but the long ones, in WORKERS processes
-	@exec $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@exec $(BIN)/pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=quick $(ARGS)
 
 long: setup  ## those that take their time: gateways killed under load, models on PostgreSQL
 	@exec $(BIN)/pytest -m long -n $(WORKERS) --dist worksteal --timeout 300 $(ARGS)
@@ -48,7 +51,7 @@ soak: setup  ## minutes of sustained load
 	@exec $(BIN)/pytest -m soak --timeout 1800 $(ARGS)
 
 fuzz: setup  ## long property runs
-	@exec $(BIN)/pytest -m fuzz --timeout 900 $(ARGS)
+	@exec $(BIN)/pytest -m "fuzz or hypothesis" --hypothesis-profile=thorough --timeout 900 $(ARGS)
 
 clean:  ## remove what set-up and tools made; never data
 	rm -rf .venv .uv-env .ruff_cache .pytest_cache .hypothesis build dist

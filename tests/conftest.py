@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 
+import examples  # noqa: F401 - profiles of hypothesis
 import pytest
 from async_tests import (  # noqa: F401 - hooks; tests/_support is on the path
     pytest_asyncio_loop_factories,

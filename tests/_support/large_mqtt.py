@@ -41,9 +41,13 @@ class LargeMqtt:
         client = cls(*streams, level)
         values.setdefault("client_id", "large")
         client.write(Connect(level=level, **values))
-        answer = await client.receive()
-        assert isinstance(answer, Connack), answer
-        assert answer.reason_code == 0, answer
+        try:
+            answer = await client.receive()
+            assert isinstance(answer, Connack), answer
+            assert answer.reason_code == 0, answer
+        except BaseException:
+            client.drop()
+            raise
         return client
 
     def wire(self, packet: Packet) -> bytes:
@@ -104,6 +108,9 @@ async def mqtt_client(port: int, level: int = 5, **values: Any) -> AsyncIterator
     client = await LargeMqtt.connect(port, level, **values)
     try:
         yield client
-    finally:
         client.writer.close()
+    except BaseException:
+        client.drop()  # who failed does not say goodbye: under TLS that waits for the other side
+        raise
+    finally:
         await asyncio.gather(client.writer.wait_closed(), return_exceptions=True)

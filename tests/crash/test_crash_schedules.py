@@ -279,11 +279,11 @@ def test_without_syncs_the_same_check_finds_losses(
 
 
 CALLS = {
-    Call.WRITE: (errno.ENOSPC, errno.EIO),
+    Call.WRITE: (errno.ENOSPC, errno.EDQUOT, errno.EIO),
     Call.SYNC: (errno.EIO, errno.ENOSPC),
     Call.PREALLOCATE: (errno.ENOSPC, errno.EDQUOT, errno.EIO),
     Call.CREATE: (errno.ENOSPC, errno.EDQUOT, errno.EMFILE),
-    Call.RENAME: (errno.ENOSPC, errno.EIO),
+    Call.RENAME: (errno.ENOSPC, errno.EDQUOT, errno.EIO),
     Call.SYNC_DIRECTORY: (errno.EIO,),
 }
 

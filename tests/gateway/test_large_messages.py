@@ -555,7 +555,8 @@ async def test_a_body_without_room_on_the_disk_is_an_error_and_small_ones_still_
 
 @pytest.mark.usefixtures("from_memory")
 async def test_bodies_are_delivered_from_memory_while_they_are_new(tmp_path: Path) -> None:
-    async with gateway(directory=tmp_path) as running:
+    never = 'checkpoint_interval = "1h"\ncleanup_interval = "1h"'  # when it is idle, they go
+    async with gateway(never, directory=tmp_path) as running:
         await publish(running, 1)
         await publish(running, 2)
         for number, path in enumerate(body_files(tmp_path)):

@@ -360,11 +360,10 @@ async def test_who_leaves_right_behind_a_large_message_has_published_it(
     async with gateway(certificate) as running:
         port = int(running.addresses[1 if tls is None else 3].rpartition(":")[2])
         for seed in (1, 2, 3):
-            client = await LargeMqtt.connect(port, tls=tls, client_id=f"c{seed}")
-            head = Publish("$queue/a", b"", qos, seed if qos else 0)
-            await client.pour(head, pieces(seed, SIZE), SIZE)
-            client.leave()
-            await asyncio.gather(client.writer.wait_closed(), return_exceptions=True)
+            async with mqtt_client(port, tls=tls, client_id=f"c{seed}") as client:
+                head = Publish("$queue/a", b"", qos, seed if qos else 0)
+                await client.pour(head, pieces(seed, SIZE), SIZE)
+                client.leave()
         async with connected(running.stomp_port) as consumer:
             consumer.frame("SUBSCRIBE", id="1", destination="/queue/a", ack="auto")
             found = {(await consumer.receive()).digest for _ in (1, 2, 3)}

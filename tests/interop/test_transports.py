@@ -92,10 +92,13 @@ def test_stomp_py_over_tls_with_a_client_certificate(gateway) -> None:
     exchange(connection, "/queue/tls")
 
 
+@pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLSv1_2 is deprecated")
 def test_stomp_py_over_tls_without_a_certificate_is_refused(gateway) -> None:
     port = gateway.ports["stomp", "tls"]
     connection = stomp.Connection12([("127.0.0.1", port)], reconnect_attempts_max=1)
-    connection.set_ssl([("127.0.0.1", port)], ca_certs=gateway.ca)
+    # With TLS 1.3 the client learns of it only behind the handshake, where stomp.py passes over the end
+    # of an encrypted connection and reads on for ever.
+    connection.set_ssl([("127.0.0.1", port)], ca_certs=gateway.ca, ssl_version=ssl.PROTOCOL_TLSv1_2)
     with pytest.raises(StompException):
         connection.connect(wait=True)
 

@@ -21,7 +21,7 @@ from tidegate.spi import (
 )
 
 CURSOR_MACHINE_SETTINGS: Final = settings(
-    max_examples=60,
+    max_examples=settings().max_examples * 6 // 10,  # 60, unless a profile says so
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -49,17 +49,22 @@ def scenario(
                 for one in closing:
                     await cast("_Closable", one).close()
             except BaseException:
-                # A thread that hangs is not waited for when the loop ends.
-                asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
                 for one in closing:
+                    _leave_threads()
                     with contextlib.suppress(Exception):
                         async with asyncio.timeout(LEFT_TIMEOUT):
                             await cast("_Closable", one).close()
+                _leave_threads()
                 raise
 
         run_scenario(guarded())
 
     return run
+
+
+def _leave_threads() -> None:
+    """A thread of the loop that hangs is not waited for: not by who needs one, not when the loop ends."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
 class _Closable(Protocol):

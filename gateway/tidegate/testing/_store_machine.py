@@ -58,7 +58,7 @@ from tidegate.testing.memory_store import MemoryContents, MemoryStore
 
 #: Few and short enough for a disk that syncs slowly; each example opens a store of its own.
 STORE_MACHINE_SETTINGS: Final = settings(
-    max_examples=25,
+    max_examples=settings().max_examples // 4,  # 25, unless a profile has more or fewer
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -436,8 +436,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert found.last == self.released + len(found.rows)
 
     def teardown(self) -> None:
-        self._close()
-        self.runner.close()
+        try:
+            self._close()
+        finally:
+            self.runner.close()
 
     def _close(self) -> None:
         for store in (self.store, self.reference):

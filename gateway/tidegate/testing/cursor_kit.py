@@ -342,6 +342,7 @@ class CursorConformance:
         assert box.store.pages == []
         await cursor.close()
 
+    @pytest.mark.hypothesis
     def test_any_sequence_of_calls_gives_what_a_plain_list_gives(
         self,
         cursor_factory: CursorFactory,

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from broker_harness import Broker, Client, VirtualLoop
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -354,7 +355,7 @@ def _virtual_loop(problems: list[object]) -> asyncio.AbstractEventLoop:
 
 TestQueueModel = QueueModel.TestCase
 TestQueueModel.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

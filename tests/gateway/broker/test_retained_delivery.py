@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from broker_harness import START_US, Broker, Client, message
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -184,7 +185,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     steps=STEPS,
     qos=st.sampled_from([0, 1]),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client, run
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -346,7 +347,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     steps=STEPS,
     overflow=st.sampled_from(["refuse", "drop_oldest", "drop_newest"]),

@@ -7,6 +7,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from examples import examples
 from hypothesis.stateful import run_state_machine_as_test
 
 from tidegate.spi import CursorFactory, StoreIOError
@@ -34,7 +35,7 @@ class TestFileCursor(CursorConformance):
         self, cursor_factory: CursorFactory, tmp_path: Path
     ) -> None:
         run: Callable[..., Any] = run_state_machine_as_test
-        settings = hypothesis.settings(CURSOR_MACHINE_SETTINGS, max_examples=100)
+        settings = hypothesis.settings(CURSOR_MACHINE_SETTINGS, max_examples=examples(100))
         run(lambda: SpoolingMachine(cursor_factory, tmp_path), settings=settings)
 
     @scenario

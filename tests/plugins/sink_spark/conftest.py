@@ -192,6 +192,11 @@ class Spark:
         )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Java first: it takes longest, and nobody is to wait for it in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
     """Java and Delta's jars, found and fetched as the sink does it."""

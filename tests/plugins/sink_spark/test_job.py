@@ -80,10 +80,11 @@ async def until_mark(job: JobProcess, mark: int) -> list[Report]:
 
 COLD_READ = """
 import json, sys
-from tidegate_sink_spark.job.session import start_session
+from tidegate_sink_spark import create_session
+from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.job.table import DeltaTable
 conf, path, app_id = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
-spark = start_session(conf)
+spark = create_session("reader-test", SparkSinkOptions(table=path, spark_conf=conf))
 def facts():
     table = spark.read.format("delta").load(path)
     row = table.selectExpr("count(*)", "count(DISTINCT ack_seq)", "max(ack_seq)",
@@ -97,7 +98,9 @@ history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("userMetadata IS N
 row = table.where("ack_seq = 7").selectExpr(
     "*", "date_format(acked_at, \\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\\") AS acked_text").first().asDict()
 spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+spark.range(5).write.format("delta").save(path + " of its own")
 print(json.dumps({
+    "own": [spark.read.format("delta").load(path + " of its own").count(), spark.sparkContext.appName],
     "cold": cold, "optimized": facts(),
     "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},
     "clustering": list(detail["clusteringColumns"]),
@@ -112,8 +115,10 @@ class Facts:
     """What was seen while one scenario ran; each test below looks at one part of it.
 
     One scenario and not one per test, because each start of Java costs some ten seconds.
+    Attributes: rounds: how many commits of a hundred rows it begins with.
     """
 
+    rounds: int = 24
     steady: list[Report] = field(default_factory=list)
     after_redelivery: Any = None
     gap: Report | None = None
@@ -132,27 +137,29 @@ async def commit(job: JobProcess, mark: int) -> list[Report]:
 
 async def steady(jobs: Jobs, job: JobProcess, facts: Facts) -> None:
     facts.steady += await until_mark(job, 100)
-    for n in range(1, 24):
+    for n in range(1, facts.rounds):
         jobs.stage(n * 100 + 1, n * 100 + 100)
         facts.steady += await commit(job, n * 100 + 100)
 
 
 async def redeliver(jobs: Jobs, job: JobProcess, facts: Facts) -> None:
-    jobs.stage(2_301, 2_400)  # the same name again
-    jobs.stage(2_250, 2_350)  # the same rows under another name
-    jobs.stage(2_351, 2_500)  # an overlap with what is new
-    jobs.stage(2_450, 2_600)  # an overlap with that
-    await commit(job, 2_600)
+    mark = facts.rounds * 100
+    jobs.stage(mark - 99, mark)  # the same name again
+    jobs.stage(mark - 150, mark - 50)  # the same rows under another name
+    jobs.stage(mark - 49, mark + 100)  # an overlap with what is new
+    jobs.stage(mark + 50, mark + 200)  # an overlap with that
+    await commit(job, mark + 200)
     facts.after_redelivery = jobs.contents()
 
 
 async def withhold_and_fill(jobs: Jobs, job: JobProcess, facts: Facts) -> None:
-    jobs.stage(2_701, 3_000)
+    mark = facts.rounds * 100 + 200
+    jobs.stage(mark + 101, mark + 400)
     job.send(Command.COMMIT)
     facts.gap = await job.next_report()
     facts.mark_at_gap = jobs.contents().mark
-    jobs.stage(2_601, 2_700)
-    await commit(job, 3_000)
+    jobs.stage(mark + 1, mark + 100)
+    await commit(job, mark + 400)
     facts.after_gap = jobs.contents()
 
 
@@ -173,13 +180,12 @@ async def race(jobs: Jobs, both: list[JobProcess]) -> None:
 
 
 def read_cold(jobs: Jobs) -> dict[str, Any]:
-    """What a new process sees that never had the table open."""
+    """What a program of one's own sees, in a new process that never had the table open."""
     done = subprocess.run(
         [
             *(sys.executable, "-c", COLD_READ),
-            *(json.dumps(jobs.spark.conf(jobs.directory)), str(jobs.table), APP_ID),
+            *(json.dumps(dict(jobs.spark.SHORT_JOB)), str(jobs.table), APP_ID),
         ],
-        env=jobs.spark.environment,
         cwd=jobs.directory,
         capture_output=True,
         text=True,
@@ -188,6 +194,31 @@ def read_cold(jobs: Jobs) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module", params=["one job", pytest.param("all", marks=pytest.mark.long)])
+def begun(request: pytest.FixtureRequest, spark: Any, kit: Any) -> Facts:
+    """One job alone: commits, re-delivery and a gap; or the whole scenario, which begins so."""
+    if request.param == "all":
+        return request.getfixturevalue("facts")
+    facts = Facts(rounds=3)
+    jobs = Jobs(request.getfixturevalue("tmp_path_factory").mktemp("job"), spark, kit)
+
+    async def main() -> None:
+        jobs.stage(1, 100)
+        job = await jobs.start("one")
+        try:
+            await steady(jobs, job, facts)
+            await redeliver(jobs, job, facts)
+            await withhold_and_fill(jobs, job, facts)
+            job.send(Command.STOP)
+            facts.exit_codes.append(await job.wait())
+        finally:
+            await job.end()
+
+    asyncio.run(main())
+    assert facts.exit_codes == [0]
+    return facts
 
 
 @pytest.fixture(scope="module")
@@ -228,42 +259,52 @@ async def until_mark_or_is(job: JobProcess, first: Report | None, mark: int) -> 
         await until_mark(job, mark)
 
 
-def test_each_round_is_one_commit_and_the_mark_is_read_back(facts: Facts) -> None:
-    marks = [report for report in facts.steady if isinstance(report, Mark)]
-    assert len(marks) == len(facts.steady) == 25
-    assert [mark.mark for mark in marks] == list(range(0, 2_401, 100))
-    assert [mark.version for mark in marks] == list(range(25))
+def test_each_round_is_one_commit_and_the_mark_is_read_back(begun: Facts) -> None:
+    marks = [report for report in begun.steady if isinstance(report, Mark)]
+    assert len(marks) == len(begun.steady) == begun.rounds + 1
+    assert [mark.mark for mark in marks] == list(range(0, begun.rounds * 100 + 1, 100))
+    assert [mark.version for mark in marks] == list(range(begun.rounds + 1))
     assert {(mark.rows, mark.files) for mark in marks[1:]} == {(100, 1)}
 
 
-def test_redelivery_under_the_same_and_other_names_adds_nothing(facts: Facts) -> None:
-    assert facts.after_redelivery.mark == 2_600
-    assert facts.after_redelivery.is_exact
+def test_redelivery_under_the_same_and_other_names_adds_nothing(begun: Facts) -> None:
+    assert begun.after_redelivery.mark == begun.rounds * 100 + 200
+    assert begun.after_redelivery.is_exact
 
 
-def test_nothing_is_written_past_a_gap_until_it_is_filled(facts: Facts) -> None:
-    assert facts.gap == Gap(2_601, 2_701)
-    assert facts.mark_at_gap == 2_600
-    assert facts.after_gap.mark == 3_000
-    assert facts.after_gap.is_exact
+def test_nothing_is_written_past_a_gap_until_it_is_filled(begun: Facts) -> None:
+    mark = begun.rounds * 100 + 200
+    assert begun.gap == Gap(mark + 1, mark + 101)
+    assert begun.mark_at_gap == mark
+    assert begun.after_gap.mark == mark + 400
+    assert begun.after_gap.is_exact
 
 
+@pytest.mark.long
 def test_two_jobs_at_once_write_every_row_once(facts: Facts) -> None:
     assert facts.exit_codes == [0, 0]
     assert facts.end.mark == 3_000 + 5 * 700
     assert facts.end.is_exact
 
 
+@pytest.mark.long
 def test_after_more_than_25_commits_a_cold_reader_sees_every_row_once(facts: Facts) -> None:
     """Delta 4.1 and 4.2 break here: at the first checkpoint, which only a cold reader needs."""
     assert len(facts.end.commits) > 25
     assert facts.cold["cold"] == {"counts": [6_500] * 4, "mark": 6_500}
 
 
+@pytest.mark.long
 def test_the_mark_survives_optimize(facts: Facts) -> None:
     assert facts.cold["optimized"] == facts.cold["cold"]
 
 
+@pytest.mark.long
+def test_a_session_of_ones_own_writes_and_reads_delta_tables(facts: Facts) -> None:
+    assert facts.cold["own"] == [5, "reader-test"]
+
+
+@pytest.mark.long
 def test_spark_reads_the_values_that_were_acknowledged(facts: Facts) -> None:
     row = facts.cold["row"]
     assert row["acked_text"] == "2026-01-02T03:04:05.000015"
@@ -273,6 +314,7 @@ def test_spark_reads_the_values_that_were_acknowledged(facts: Facts) -> None:
     assert row["body"] == '{"n": 7}'
 
 
+@pytest.mark.long
 def test_the_table_is_clustered_and_a_commit_says_what_it_holds(facts: Facts) -> None:
     assert facts.cold["clustering"] == ["destination", "acked_at"]
     last = facts.cold["last_commit"]
@@ -302,6 +344,7 @@ class Killer:
         os.killpg(self._sink.job_pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
     tmp_path: Path, spark: Any, kit: Any
 ) -> None:

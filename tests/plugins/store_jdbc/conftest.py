@@ -1,31 +1,6 @@
-"""A real PostgreSQL for the tests of this folder, started once and thrown away."""
+"""Makes ``jdbc_kit`` importable for the tests beside it."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
-
-from postgres_server import PostgresServer, binaries
-
-
-@pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A server that no test stops for longer than its own run.
-
-    Without PostgreSQL the tests that need one say that they were skipped; `.ci/run` installs it and
-    takes no skips.
-    """
-    if binaries() is None:
-        pytest.skip("no PostgreSQL server here; install the package postgresql-15")
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> PostgresServer:
-    """That server, up (a test before may have killed it)."""
-    postgres_server.start()
-    return postgres_server

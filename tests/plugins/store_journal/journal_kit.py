@@ -91,6 +91,11 @@ async def write_only(store: JournalStore, *operations: Operation) -> None:
     await store.write(WriteBatch(list(operations), Durability.WRITTEN))
 
 
+async def checkpoint(store: JournalStore, *, cleanup: bool = False, force: bool = False) -> int:
+    """What the store does by the clock. Returns: files that it has put away."""
+    return await store._checkpointer.run(force=force, cleanup=cleanup)  # pyright: ignore[reportPrivateUsage]
+
+
 async def pending(store: JournalStore, pending_list: int = 1) -> list[int]:
     """Sequences in a list, read page by page and compared with the bodies."""
     found: list[int] = []

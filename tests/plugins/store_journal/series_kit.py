@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import journal_kit
 from journal_kit import opened
 
 from tidegate.spi import AddMessage, Message
@@ -37,7 +38,7 @@ def tidy_of(store: JournalStore) -> Tidy:
 
 async def checkpoint(store: JournalStore) -> None:
     """Everything released is released on disk, too, and dead files are put away."""
-    await store._checkpointer.run(force=True, cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await journal_kit.checkpoint(store, force=True, cleanup=True)
 
 
 def directory_of(where: Path, queue: str = "q") -> Path:

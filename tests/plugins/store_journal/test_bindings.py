@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, killed, opened, pending, write
+from journal_kit import ack, add, checkpoint, killed, opened, pending, write
 
 from tidegate.spi import (
     AddDestination,
@@ -43,11 +43,6 @@ def packet_id(number: int) -> PutInflight:
 
 def retained(number: int, size: int) -> SetRetained:
     return SetRetained(Message(f"topic://t{number}", b"r" * size))
-
-
-async def checkpoint(store: JournalStore, *, cleanup: bool = False) -> int:
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-    return await checkpointer.run(cleanup=cleanup)
 
 
 def used(disk: FaultyDisk) -> int:

@@ -12,6 +12,7 @@ import pytest
 from journal_kit import (
     ack,
     add,
+    checkpoint,
     data_files,
     killed,
     opened,
@@ -61,7 +62,7 @@ def without_metadata(directory: Path) -> Path:
 
 
 async def cleanup(store: JournalStore) -> None:
-    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await checkpoint(store, cleanup=True)
 
 
 async def compact(store: JournalStore) -> int:
@@ -72,21 +73,21 @@ async def compact(store: JournalStore) -> int:
 # ---------------------------------------------------------------------------- prepared branches
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("metadata", [False, True])
 async def test_a_branch_survives_a_kill_with_and_without_checkpoint_and_metadata(
-    tmp_path: Path, checkpoint: bool, metadata: bool
+    tmp_path: Path, saved: bool, metadata: bool
 ) -> None:
     store, _ = await opened(tmp_path / "a")
     await write(store, QUEUE, add(1), PutBranch(ONE), add(2, 7), add(3, 7))
-    if checkpoint:
-        await store._checkpointer.run()  # pyright: ignore[reportPrivateUsage]
+    if saved:
+        await checkpoint(store)
     two = Branch(BranchId(2, b"two"), 8)
     await write(store, PutBranch(two), add(4, 8))
     await write(store, RemoveBranch(BranchId(2, b"two"), 8))
     copy = killed(tmp_path / "a", tmp_path / "b")
     await store.close()
-    if not metadata and checkpoint:
+    if not metadata and saved:
         without_metadata(copy)
     store, state = await opened(copy)
     assert await store.recovered_branches() == [ONE]

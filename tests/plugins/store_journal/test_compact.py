@@ -15,6 +15,7 @@ from journal_kit import (
     CrashStorage,
     ack,
     add,
+    checkpoint,
     killed,
     new_store,
     opened,
@@ -119,10 +120,9 @@ async def sparse_store(
 async def compact_all(store: JournalStore) -> int:
     """Compact every file but the current one, then clean up. Returns: files that are left."""
     files = store._files  # pyright: ignore[reportPrivateUsage]
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
     for file in files.used()[:-1]:
         assert await store._compactor.compact(file)  # pyright: ignore[reportPrivateUsage]
-    await checkpointer.run(cleanup=True)
+    await checkpoint(store, cleanup=True)
     return len(files.used())
 
 
@@ -215,7 +215,7 @@ async def test_messages_acknowledged_while_their_file_is_compacted_stay_acknowle
         assert use is None or (use.references, use.live_bytes) == (0, 0)
     left = [item for item in staying if item not in gone]
     assert await pending(store) == left
-    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await checkpoint(store, cleanup=True)
     after = storage.crash()
     await store.close()
     store, _ = await opened(tmp_path, after, keep=True)
@@ -401,7 +401,6 @@ async def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_it
     """Compaction stopped half-way: the original is still there, the acknowledgement is not."""
     storage = CrashStorage()  # without a metadata store: every start is a rebuild
     store, _ = await opened(tmp_path, storage, journal_compact_min_files=0)
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
     compactor = store._compactor  # pyright: ignore[reportPrivateUsage]
     files = store._files  # pyright: ignore[reportPrivateUsage]
 
@@ -425,7 +424,7 @@ async def test_a_copied_message_that_was_acknowledged_does_not_come_back_with_it
     else:
         await write(store, ack(1, 2))
     await next_file()
-    await checkpointer.run(cleanup=True)
+    await checkpoint(store, cleanup=True)
     names = storage.list()
     assert first.name in names
     bindings = store._bindings  # pyright: ignore[reportPrivateUsage]

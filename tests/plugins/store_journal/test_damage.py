@@ -93,7 +93,8 @@ async def test_a_survey_says_what_was_in_the_damaged_part(tmp_path: Path) -> Non
 async def test_a_wrong_bit_anywhere_is_noticed_or_harmless(
     tmp_path: Path, policy: str, rebuilds: bool
 ) -> None:
-    async def scenario(directory: Path) -> None:
+    with fast_directory(tmp_path) as name:
+        directory = Path(name)
         original = directory / "original"
         model: Model = await make_journal(original, TINY)
         if rebuilds:
@@ -103,6 +104,3 @@ async def test_a_wrong_bit_anywhere_is_noticed_or_harmless(
                 original, directory / "work", name, offset, model, damaged_journal_policy=policy
             )
             assert result in ("harmless", "refused", "reported"), (name, offset, result)
-
-    with fast_directory(tmp_path) as directory:
-        await scenario(Path(directory))

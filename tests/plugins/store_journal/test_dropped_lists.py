@@ -6,18 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, data_files, killed, opened, pending, write
+from journal_kit import KB, ack, add, checkpoint, data_files, killed, opened, pending, write
 
 from tidegate.spi import AddDestination, RemoveDestination
 from tidegate_store_journal import JournalStore
 
 _COUNT = 20_000
 _PART = 2000
-
-
-async def checkpoint(store: JournalStore) -> None:
-    """What the store does by the clock."""
-    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
 
 
 async def filled(directory: Path) -> JournalStore:
@@ -41,19 +36,19 @@ async def until_given_up(store: JournalStore) -> None:
 async def test_what_a_long_list_held_is_given_up_in_parts(tmp_path: Path, saved: bool) -> None:
     store = await filled(tmp_path)
     if saved:
-        await checkpoint(store)
+        await checkpoint(store, cleanup=True)
     files = len(data_files(tmp_path))
     await write(store, RemoveDestination("queue://q", 1))
     assert await pending(store) == []  # at once
     assert store.statistics().pending_messages > _COUNT // 2
-    await checkpoint(store)  # in between
+    await checkpoint(store, cleanup=True)  # in between
     await until_given_up(store)
     kept = list(range(100, _COUNT + 1, 100))
     assert await pending(store, 2) == kept
     await write(store, ack(*kept, pending_list=2))
     assert store.statistics().pending_messages == store.live_bytes == 0
-    await checkpoint(store)
-    await checkpoint(store)
+    await checkpoint(store, cleanup=True)
+    await checkpoint(store, cleanup=True)
     assert len(data_files(tmp_path)) < files / 2
     await store.close()
 
@@ -64,7 +59,7 @@ async def test_a_kill_or_a_close_on_the_way_brings_nothing_back(
 ) -> None:
     store = await filled(tmp_path / "0")
     await write(store, RemoveDestination("queue://q", 1))
-    await checkpoint(store)
+    await checkpoint(store, cleanup=True)
     killed(tmp_path / "0", tmp_path / "1")
     await store.close()
     for name in ("0", "1"):

@@ -28,7 +28,8 @@ async def test_what_is_confirmed_after_a_failed_sync_and_a_restart_is_on_the_dis
     them succeeds and does nothing; a later power cut loses what was confirmed, or the start fails.
     """
 
-    async def scenario(directory: Path) -> None:
+    with fast_directory(tmp_path) as name:
+        directory = Path(name)
         failed = 0
         for seed in range(1, 76):
             profile, nth = PROFILES[seed % 3], 2 + seed * 2 // 3
@@ -38,6 +39,3 @@ async def test_what_is_confirmed_after_a_failed_sync_and_a_restart_is_on_the_dis
             failed += storage.count_of(Call.SYNC) >= nth
             assert not problem, f"{profile.name} seed {seed}: {problem}"
         assert failed > 50, "too few syncs failed to prove anything"
-
-    with fast_directory(tmp_path) as directory:
-        await scenario(Path(directory))

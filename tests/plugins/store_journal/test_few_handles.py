@@ -86,16 +86,14 @@ async def test_a_store_that_could_open_no_file_works_on_when_it_can(
 ) -> None:
     """Fault 17: clients can use up the descriptors; it is as retryable as a full disk."""
 
-    async def scenario(directory: Path) -> None:
+    with fast_directory(tmp_path) as name:
+        directory = Path(name)
         for seed in range(6):
             problem, count = await live_with_few_handles(
                 directory / str(seed), seed, PROFILES[seed % 2], error
             )
             assert not problem, f"seed {seed}: {problem}"
             assert count > 20, "too few batches to prove anything"
-
-    with fast_directory(tmp_path) as directory:
-        await scenario(Path(directory))
 
 
 async def test_a_store_keeps_descriptors_that_clients_cannot_take(tmp_path: Path) -> None:

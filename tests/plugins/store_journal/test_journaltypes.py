@@ -17,6 +17,7 @@ from journal_kit import (
     ShuffledRing,
     ack,
     add,
+    checkpoint,
     data_files,
     opened,
     options,
@@ -241,7 +242,7 @@ async def test_without_datasync_a_checkpoint_is_still_not_ahead_of_the_data(tmp_
     store, storage = await counted(journal_datasync=False)
     await write(store, *[add(number) for number in range(1, 10)])
     before = storage.syncs
-    await store._checkpointer.run(force=True)  # pyright: ignore[reportPrivateUsage]
+    await checkpoint(store, force=True)
     assert storage.syncs > before
     await store.close()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import ANY_SIZE, KB, ack, new_store, opened, options, write, write_only
+from journal_kit import ANY_SIZE, KB, ack, checkpoint, new_store, opened, options, write, write_only
 
 from tidegate.spi import (
     Acknowledge,
@@ -116,10 +116,6 @@ def files(directory: Path) -> list[str]:
 
 def body_files(directory: Path) -> list[str]:
     return [name for name in files(directory) if name.endswith(".body")]
-
-
-async def checkpoint(store: JournalStore) -> None:
-    await store._checkpointer.run()  # pyright: ignore[reportPrivateUsage]
 
 
 async def add_large(store: JournalStore, sequence: int, *lists: int, number: int = 1) -> None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, killed, opened, pending, write
+from journal_kit import ack, add, checkpoint, killed, opened, pending, write
 
 from tidegate_store_journal.checkpoint.marker import (
     MARKER_NAME,
@@ -108,13 +108,12 @@ async def test_a_checkpoint_older_than_the_last_clean_up_is_told_and_rebuilt(
 ) -> None:
     """Somebody puts a copy of ``metadata/`` back, or LMDB falls back to its older meta page."""
     store, _ = await opened(tmp_path / "a")
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
     await write(store, *[add(sequence, size=20_000) for sequence in range(1, 8)])
-    await checkpointer.run()
+    await checkpoint(store)
     shutil.copytree(tmp_path / "a" / "journal" / "metadata", tmp_path / "old")
     await write(store, *[add(sequence, size=20_000) for sequence in range(8, 15)])
     await write(store, ack(*range(1, 14)))
-    assert await checkpointer.run(cleanup=True) > 0
+    assert await checkpoint(store, cleanup=True) > 0
     copy = killed(tmp_path / "a", tmp_path / "b")
     await store.close()
     shutil.rmtree(copy / "journal" / "metadata")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, new_store, opened, options, pending, write
+from journal_kit import KB, ack, add, checkpoint, new_store, opened, options, pending, write
 
 from tidegate.spi import (
     ConfigError,
@@ -95,7 +95,7 @@ async def test_at_the_limit_messages_are_refused_and_consuming_makes_room_again(
         assert len(stored) * 10_000 > LIMIT // 2
         assert store.statistics().disk_bytes <= LIMIT
         await write(store, ack(*stored))  # has its place at the limit, too
-        await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+        await checkpoint(store, cleanup=True)
     await store.close()
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, opened, pending, write
+from journal_kit import ack, add, checkpoint, opened, pending, write
 
 from tidegate.spi import StoreIOError
 from tidegate_store_journal import inspect, why
@@ -122,7 +122,7 @@ async def test_a_journal_goes_on_under_another_preset(
     await write(store, *(add(sequence, size=9000) for sequence in range(16, 21)))
     assert await pending(store) == list(range(3, 21))
     await write(store, ack(*range(3, 11)))
-    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await checkpoint(store, cleanup=True)
     await store.close()
     store, state = await opened(tmp_path, preset=first, directory="here")
     assert state.report.clean
@@ -176,7 +176,7 @@ async def test_archived_files_have_the_names_of_the_preset(tmp_path: Path) -> No
     for sequence in range(1, 21):
         await write(store, add(sequence, size=9000))
     await write(store, ack(*range(1, 21)))
-    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await checkpoint(store, cleanup=True)
     await store.close()
     assert (tmp_path / "kahadb" / "archive" / "db-1.log").is_file()
 

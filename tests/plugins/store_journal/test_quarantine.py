@@ -19,7 +19,7 @@ from journal_kit import (
     write,
 )
 
-from tidegate.spi import AddDestination, CorruptRecordError, RecoveredState
+from tidegate.spi import AddDestination, CorruptRecordError
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.start.damage import survey
@@ -107,15 +107,12 @@ async def test_a_damaged_batch_is_taken_out_and_the_rest_is_served(
 
 
 async def test_verify_and_inspect_know_what_a_quarantine_leaves(tmp_path: Path) -> None:
-    async def scenario() -> Path:
-        copy, begin, _, _ = await three_batches(tmp_path)
-        damage(copy, NAME, begin + 80)
-        store, _ = await opened(copy, **QUARANTINE)
-        await write(store, add(6))
-        await store.close()
-        return copy / "journal"
-
-    journal = await scenario()
+    copy, begin, _, _ = await three_batches(tmp_path)
+    damage(copy, NAME, begin + 80)
+    store, _ = await opened(copy, **QUARANTINE)
+    await write(store, add(6))
+    await store.close()
+    journal = copy / "journal"
     found = verify(journal, lambda *_: None)
     assert not found.damages
     assert found.references == 3
@@ -314,15 +311,12 @@ async def test_a_survey_of_a_whole_journal_finds_nothing(tmp_path: Path) -> None
 
 
 async def test_the_state_that_a_quarantine_leaves_is_reported_as_not_clean(tmp_path: Path) -> None:
-    async def scenario() -> RecoveredState:
-        copy, begin, _, _ = await three_batches(tmp_path)
-        damage(copy, NAME, begin + 70)
-        shutil.rmtree(copy / "journal" / "metadata")
-        store, state = await opened(copy, **QUARANTINE)
-        await store.close()
-        return state
-
-    assert not (await scenario()).report.clean
+    copy, begin, _, _ = await three_batches(tmp_path)
+    damage(copy, NAME, begin + 70)
+    shutil.rmtree(copy / "journal" / "metadata")
+    store, state = await opened(copy, **QUARANTINE)
+    await store.close()
+    assert not state.report.clean
 
 
 async def test_every_data_file_is_as_long_afterwards_as_before(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from journal_kit import (
     CrashStorage,
     ack,
     add,
+    checkpoint,
     data_files,
     killed,
     message,
@@ -153,7 +154,6 @@ async def test_deleting_the_metadata_store_changes_nothing(tmp_path: Path, seed:
     chance = random.Random(seed)
     directory = tmp_path / "a"
     store, _ = await opened(directory, keep=True)
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
     subscription = Subscription(3, "c", "n", "topic://t", True)
     await write(
         store,
@@ -179,7 +179,7 @@ async def test_deleting_the_metadata_store_changes_nothing(tmp_path: Path, seed:
         first = store.log_statistics().first
         last = store.log_statistics().last
         await store.release_acknowledged(chance.randrange((first + last) // 2, last + 1))
-        await checkpointer.run(cleanup=chance.random() < 0.8)
+        await checkpoint(store, cleanup=chance.random() < 0.8)
     sequence = await random_load(store, chance, sequence, model, branches)
     await store._appender.sync()  # pyright: ignore[reportPrivateUsage]
     assert len(data_files(directory)) < last_file_id(store) - 5  # several were deleted

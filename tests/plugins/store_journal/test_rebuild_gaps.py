@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, data_files, killed, opened, pending, write
+from journal_kit import ack, add, checkpoint, data_files, killed, opened, pending, write
 
 from tidegate.spi import CorruptRecordError, PutSession, Session
 from tidegate_store_journal import JournalStore
@@ -27,8 +27,7 @@ async def test_what_a_lost_bindings_journal_said_is_not_dropped_without_a_word(
     """The middle file was put away behind a carry; both homes of what was in it are gone then."""
     store, _ = await opened(tmp_path / "original")
     await three_files(store)
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-    assert await checkpointer.run(cleanup=True) == 1
+    assert await checkpoint(store, cleanup=True) == 1
     await store.close()
     shutil.rmtree(tmp_path / "original" / "journal" / "metadata")
     sound = shutil.copytree(tmp_path / "original", tmp_path / "sound")

@@ -12,6 +12,7 @@ from journal_kit import (
     CrashStorage,
     ack,
     add,
+    checkpoint,
     data_files,
     killed,
     opened,
@@ -229,14 +230,13 @@ async def test_a_journal_of_version_1_is_read_and_continued(
 async def test_rows_that_were_released_are_so_with_an_older_checkpoint_too(tmp_path: Path) -> None:
     """What they need may be gone: large bodies, records of directories."""
     store, _ = await opened(tmp_path / "a", keep=True)
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
     await write(store, *[add(sequence) for sequence in range(1, 9)])
     await write(store, ack(1, 2, 3, 4))
-    await checkpointer.run()
+    await checkpoint(store)
     shutil.copytree(tmp_path / "a" / "journal" / "metadata", tmp_path / "old")
     await write(store, ack(5))
     await store.release_acknowledged(3)
-    await checkpointer.run()
+    await checkpoint(store)
     copy = killed(tmp_path / "a", tmp_path / "b")
     await store.close()
     shutil.rmtree(copy / "journal" / "metadata")

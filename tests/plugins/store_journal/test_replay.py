@@ -7,6 +7,7 @@ from pathlib import Path
 from journal_kit import (
     ack,
     add,
+    checkpoint,
     killed,
     opened,
     options,
@@ -23,7 +24,7 @@ from tidegate_store_journal import JournalStore
 async def test_a_kill_replays_only_what_is_newer_than_the_checkpoint(tmp_path: Path) -> None:
     store, _ = await opened(tmp_path / "a")
     await write(store, *[add(sequence) for sequence in range(1, 101)])
-    await store._checkpointer.run()  # pyright: ignore[reportPrivateUsage]
+    await checkpoint(store)
     await write(store, add(101), ack(5))
     await write(store, add(102))
     copy = killed(tmp_path / "a", tmp_path / "b")

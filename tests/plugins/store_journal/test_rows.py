@@ -9,7 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from journal_kit import ANY_SIZE, KB, ack, add, killed, opened, pending, write
+from journal_kit import ANY_SIZE, KB, ack, add, checkpoint, killed, opened, pending, write
 
 from tidegate.spi import MessageStore
 from tidegate_store_journal import JournalStore
@@ -23,11 +23,6 @@ _ADD_SIZE = 4096
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acklog, "RESIDENT_ROWS", 12)
     monkeypatch.setattr(acklog, "PAGE_ROWS", 5)
-
-
-async def checkpoint(store: JournalStore) -> None:
-    """What the store does by the clock."""
-    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
 
 
 async def consume(store: MessageStore, first: int, count: int) -> None:
@@ -71,7 +66,7 @@ async def test_a_log_that_nobody_reads_does_not_fill_the_memory(
         for batch in range(10):
             await consume(store, part * 5000 + batch * 500 + 1, 500)
             await asyncio.sleep(0)
-        await checkpoint(store)
+        await checkpoint(store, cleanup=True)
         gc.collect()
         sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
@@ -97,7 +92,7 @@ async def test_rows_are_read_released_copied_and_found_again_wherever_they_are(
             await consume(store, last + 1, count)
             last += count
         elif act == 2:
-            await checkpoint(store)
+            await checkpoint(store, cleanup=True)
         elif act == 3:
             released = chance.randint(released, last)
             await store.release_acknowledged(released)
@@ -110,7 +105,7 @@ async def test_rows_are_read_released_copied_and_found_again_wherever_they_are(
             restarts += 1
             target = tmp_path / str(restarts)
             if chance.random() < 0.5:
-                await checkpoint(store)
+                await checkpoint(store, cleanup=True)
                 killed(directory, target)
                 await store.close()
                 if chance.random() < 0.5:

@@ -22,6 +22,7 @@ from journal_kit import (
     ack,
     add,
     check_bodies,
+    checkpoint,
     data_files,
     full,
     message,
@@ -447,8 +448,7 @@ async def test_zero_persistence_is_the_same_engine_without_files(tmp_path: Path)
     assert [row.sequence for row in page.rows] == list(range(1, 21))
     before = store.statistics().disk_bytes
     await store.release_acknowledged(20)
-    checkpointer = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-    assert await checkpointer.run(cleanup=True) > 3
+    assert await checkpoint(store, cleanup=True) > 3
     assert store.statistics().disk_bytes < before
     assert await pending(store) == list(range(21, 30))
     await store.close()
@@ -607,7 +607,7 @@ async def test_what_a_backlog_took_shrinks_to_the_pool_when_it_is_consumed(tmp_p
         await write(store, add(sequence, size=20_000))
     assert store.statistics().disk_bytes > 20 * 64 * KB
     await write(store, ack(*range(1, 61)))
-    await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+    await checkpoint(store, cleanup=True)
     files = [*data_files(tmp_path), *(tmp_path / "journal").glob("journal-*.free")]
     assert len(files) == 6
     await store.close()

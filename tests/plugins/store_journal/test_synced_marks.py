@@ -6,14 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import add, damage_byte, data_files, killed, opened, pending, write
+from journal_kit import add, checkpoint, damage_byte, data_files, killed, opened, pending, write
 
 from tidegate.spi import AddDestination, CorruptRecordError
-from tidegate_store_journal import JournalStore
-
-
-async def checkpoint(store: JournalStore) -> None:
-    await store._checkpointer.run()  # pyright: ignore[reportPrivateUsage]
 
 
 def damage_the_last_batch(directory: Path) -> None:

@@ -12,6 +12,7 @@ from journal_kit import (
     CrashStorage,
     ack,
     add,
+    checkpoint,
     data_files,
     killed,
     opened,
@@ -121,7 +122,7 @@ async def test_a_power_cut_leaves_a_beginning_with_everything_that_was_synced(
             durability = chance.choice([Durability.SYNCED, Durability.WRITTEN])
             await store.write(WriteBatch(operations, durability))
             if chance.random() < 0.2:
-                await store._checkpointer.run(cleanup=True)  # pyright: ignore[reportPrivateUsage]
+                await checkpoint(store, cleanup=True)
                 synced = number
             states.append(list(alive))
             if durability is Durability.SYNCED:

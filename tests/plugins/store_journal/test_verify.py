@@ -254,18 +254,14 @@ async def test_a_damaged_live_list_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_file_whose_end_moves_is_being_written_and_not_damaged(tmp_path: Path) -> None:
-    async def scenario() -> bytes:
-        store = await filled(tmp_path, count=2)
-        path = data_files(tmp_path)[0]
-        half = path.read_bytes()
-        for sequence in range(3, 6):
-            await write(store, add(sequence, size=1000))
-        await store.close()
-        whole = path.read_bytes()
-        path.write_bytes(half)
-        return whole
-
-    whole = await scenario()
+    store = await filled(tmp_path, count=2)
+    path = data_files(tmp_path)[0]
+    half = path.read_bytes()
+    for sequence in range(3, 6):
+        await write(store, add(sequence, size=1000))
+    await store.close()
+    whole = path.read_bytes()
+    path.write_bytes(half)
     path = data_files(tmp_path)[0]
     half = path.read_bytes()
     begin = next(n for n in range(DATA_OFFSET, len(whole)) if whole[n] != half[n])

@@ -138,14 +138,10 @@ async def test_a_torn_tail_on_a_full_disk_does_not_keep_the_store_from_opening(
 
 
 async def test_a_length_of_four_gigabytes_takes_no_memory(tmp_path: Path) -> None:
-    async def scenario() -> int:
-        store, _ = await opened(tmp_path)
-        await write(store, add(1))
-        end = store._appender.tail.offset  # pyright: ignore[reportPrivateUsage]
-        await store.close()
-        return end
-
-    end = await scenario()
+    store, _ = await opened(tmp_path)
+    await write(store, add(1))
+    end = store._appender.tail.offset  # pyright: ignore[reportPrivateUsage]
+    await store.close()
     path = data_files(tmp_path)[0]
     data = bytearray(path.read_bytes())
     seed = _format.decode_file_header(bytes(data[:64])).seed

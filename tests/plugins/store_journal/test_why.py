@@ -100,12 +100,9 @@ async def test_a_file_that_is_not_there_is_answered_with_those_that_are(tmp_path
 
 
 async def test_only_the_first_sequences_are_named(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store, _ = await opened(tmp_path)
-        await write(store, *[add(item) for item in range(1, 101)])
-        await store.close()
-
-    await scenario()
+    store, _ = await opened(tmp_path)
+    await write(store, *[add(item) for item in range(1, 101)])
+    await store.close()
     (report,) = [item for item in inspect(tmp_path / "journal") if item.references]
     (holder,) = why(tmp_path / "journal", f"some/where/{report.name}").holders
     assert holder.messages == 100
@@ -164,36 +161,32 @@ async def test_it_works_beside_a_gateway_that_writes_compacts_and_uses_files_aga
 ) -> None:
     """In a process of its own, as the command is."""
 
-    async def scenario() -> list[str]:
-        store, _ = await opened(tmp_path, checkpoint_interval=0.05, cleanup_interval=0.05)
-        await write(store, AddDestination("queue://orders", 1), add(1, size=1000))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            SCRIPT,
-            str(tmp_path / "journal"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        lines: list[str] = []
-        sequence = 1
-        async with asyncio.timeout(60):
-            for _ in range(10):
-                process.stdin.write(b"look\n")
-                answer = asyncio.create_task(process.stdout.readline())
-                while not answer.done():
-                    sequence += 1
-                    await write(store, add(sequence, size=9000))
-                    await write(store, ack(sequence))
-                lines.append(answer.result().decode())
-            process.stdin.close()
-            assert await process.wait() == 0
-        await store.close()
-        return lines
-
-    lines = await scenario()
+    store, _ = await opened(tmp_path, checkpoint_interval=0.05, cleanup_interval=0.05)
+    await write(store, AddDestination("queue://orders", 1), add(1, size=1000))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SCRIPT,
+        str(tmp_path / "journal"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    lines: list[str] = []
+    sequence = 1
+    async with asyncio.timeout(60):
+        for _ in range(10):
+            process.stdin.write(b"look\n")
+            answer = asyncio.create_task(process.stdout.readline())
+            while not answer.done():
+                sequence += 1
+                await write(store, add(sequence, size=9000))
+                await write(store, ack(sequence))
+            lines.append(answer.result().decode())
+        process.stdin.close()
+        assert await process.wait() == 0
+    await store.close()
     assert len(lines) == 10
     for line in lines:
         assert "queue queue://orders (list 1): messages 1" in line

@@ -8,6 +8,7 @@ import asyncio
 
 import mqtt_raw
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from large_fakes import FakeBodies, settled
@@ -660,7 +661,7 @@ async def outcome(it, wire, steps):
 @by_level
 @settings(
     deadline=None,
-    max_examples=150,
+    max_examples=examples(150),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -343,7 +344,7 @@ pieces = st.one_of(
     version=st.sampled_from([None, V10, V11, V12]),
     cuts=st.lists(st.integers(1, 9), max_size=20),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_any_bytes_parse_or_raise_the_protocol_error(data, version, cuts):
     whole = decoder(version, SMALL)
     cut_up = decoder(version, SMALL)

@@ -139,6 +139,7 @@ class StoreOrder(StoreFixtures):
         await box.restart()
         assert await box.sequences() == expected
 
+    @pytest.mark.hypothesis
     def test_any_sequence_of_operations_gives_what_the_reference_gives(
         self,
         store_factory: MessageStoreFactory,

@@ -19,6 +19,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -474,17 +475,13 @@ def fresh_name(storage: Storage, name: str) -> str:
 
 def copy_range(storage: Storage, name: str, begin: int, end: int, target: str) -> None:
     """Copy a part of file *name* to *target*, and sync that. Raises: OSError."""
-    source = storage.open(name)
-    try:
-        copy = storage.open(target, create=True)
-        try:
-            for at in range(begin, end, _COPY_BYTES):
-                copy.pwritev([source.pread(min(_COPY_BYTES, end - at), at)], at - begin)
-            copy.datasync()
-        finally:
-            copy.close()
-    finally:
-        source.close()
+    with (
+        closing(storage.open(name)) as source,
+        closing(storage.open(target, create=True)) as copy,
+    ):
+        for at in range(begin, end, _COPY_BYTES):
+            copy.pwritev([source.pread(min(_COPY_BYTES, end - at), at)], at - begin)
+        copy.datasync()
 
 
 def write_atomically(storage: Storage, name: str, data: bytes) -> None:
@@ -494,11 +491,8 @@ def write_atomically(storage: Storage, name: str, data: bytes) -> None:
     because its bytes were synced first. The leftover ``.tmp`` is removed at the next start.
     """
     temporary = name + ".tmp"
-    file = storage.open(temporary, create=True)
-    try:
+    with closing(storage.open(temporary, create=True)) as file:
         file.pwritev([data], 0)
         file.datasync()
-    finally:
-        file.close()
     storage.rename(temporary, name)
     storage.sync_directory()

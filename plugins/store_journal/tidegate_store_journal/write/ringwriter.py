@@ -70,6 +70,7 @@ class RingWriter(BatchWriter):
         super().__init__(loop, **settings)
         self._ring = ring
         self._max_io = max_io
+        self._synced_bytes_max = request_bytes_max + _REST_BYTES
         self._request_bytes_max = request_bytes_max
         self._queue: deque[Request] = deque()
         self._is_lost = False  # nobody knows what is under way: see _advance
@@ -123,9 +124,6 @@ class RingWriter(BatchWriter):
             self._note_error(request, problem)
         self._current = None
         self._finish(request)
-
-    def _writes_synced(self, buffers: Sequence[bytes]) -> bool:
-        return sum(map(len, buffers)) <= self._request_bytes_max + _REST_BYTES
 
     def _begin(self, file: File, buffers: Sequence[bytes], offset: int, synced: bool) -> None:
         self._error = None

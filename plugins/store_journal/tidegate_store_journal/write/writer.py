@@ -107,8 +107,11 @@ class BatchWriter:
         self._background = settings["background_sync_seconds"]
         self._slow = settings["slow_sync_seconds"]
         self._on_failure = settings["on_failure"]
+        self._synced_bytes_max = 0  # so much can be written and be on stable storage in one call
         self._dirty: list[File] = []
+        self._dirty_bytes = 0
         self._dirty_since = 0.0
+        self._sync_seconds = _SYNC_SECONDS_AT_FIRST  # on average
         self._timer: TimerHandle | None = None
         self._written_batch = 0
         self._sync_is_broken = False
@@ -141,8 +144,13 @@ class BatchWriter:
         if request.sync_first:
             yield from self._sync(request)
         # Only its own range would be on stable storage.
-        is_synced = request.sync and not self._dirty and self._writes_synced(request.buffers)
-        begin = time.monotonic()
+        is_synced = (
+            self._synced_bytes_max > 0
+            and request.sync
+            and not self._dirty
+            and sum(map(len, request.buffers)) <= self._synced_bytes_max
+        )
+        begin = time.monotonic() if is_synced else 0.0
         try:
             yield file, request.buffers, request.offset, is_synced
         except OSError as error:
@@ -156,13 +164,13 @@ class BatchWriter:
             self._count_sync(time.monotonic() - begin)
             self.synced_batch = request.batch
             return
-        self._note_written(file, request)
+        if file not in self._dirty:
+            if not self._dirty:
+                self._dirty_since = self._loop.time()
+            self._dirty.append(file)
+        self._dirty_bytes += len(request.buffers[1])
         if request.sync:
             yield from self._sync(request)
-
-    def _writes_synced(self, buffers: Sequence[bytes]) -> bool:
-        """The system can write them and have them on stable storage in one call."""
-        return False
 
     def _wipe(self, file: File, request: Request) -> Steps:
         """Take a half-written batch back, so that the next start does not find a torn tail."""
@@ -172,12 +180,6 @@ class BatchWriter:
             # The same full disk. The next batch goes to the same place; and a torn batch that was
             # never confirmed is what recovery repairs anyway.
             logger.info("a batch that failed half-way could not be wiped offset=%d", request.offset)
-
-    def _note_written(self, file: File, request: Request) -> None:
-        if file not in self._dirty:
-            if not self._dirty:
-                self._dirty_since = self._loop.time()
-            self._dirty.append(file)
 
     def _sync(self, request: Request) -> Steps:
         """Sync what was written but not synced, one file after the other."""
@@ -192,10 +194,12 @@ class BatchWriter:
                 raise
             self._count_sync(time.monotonic() - begin)
             del self._dirty[0]
+        self._dirty_bytes = 0
         self.synced_batch = self._written_batch
 
     def _count_sync(self, taken: float) -> None:
         self.syncs += 1
+        self._sync_seconds += (taken - self._sync_seconds) * _SYNC_WEIGHT
         if self._slow and taken > self._slow:
             logger.warning(
                 "slow sync seconds=%.3f threshold=%.3f batch=%d",
@@ -242,8 +246,6 @@ class Writer(BatchWriter):
         super().__init__(loop, **settings)
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._waiting = 0  # requests that the thread has; with none its state is the loop's
-        self._dirty_bytes = 0
-        self._sync_seconds = _SYNC_SECONDS_AT_FIRST  # on average
         self._thread = threading.Thread(
             target=self._run, name="tidegate-journal-writer", daemon=True
         )
@@ -327,12 +329,3 @@ class Writer(BatchWriter):
                     step = next(steps, None)
         except Exception as error:
             self._note_error(request, error)
-
-    def _note_written(self, file: File, request: Request) -> None:
-        super()._note_written(file, request)
-        self._dirty_bytes += len(request.buffers[1])
-
-    def _count_sync(self, taken: float) -> None:
-        super()._count_sync(taken)
-        self._sync_seconds += (taken - self._sync_seconds) * _SYNC_WEIGHT
-        self._dirty_bytes = 0
