@@ -7,7 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,7 @@ SIZE = 700 * KB
 CONFIG = """
 [store]
 plugin = "journal"
-checkpoint_interval = "20ms"
-cleanup_interval = "1s"
+{intervals}
 {store}
 
 [[listeners]]
@@ -73,9 +72,14 @@ def from_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @contextlib.asynccontextmanager
-async def gateway(store: str = "", directory: Path | None = None) -> AsyncIterator[EmbeddedGateway]:
+async def gateway(
+    store: str = "",
+    directory: Path | None = None,
+    intervals: str = 'checkpoint_interval = "20ms"\ncleanup_interval = "1s"',
+) -> AsyncIterator[EmbeddedGateway]:
+    config = CONFIG.format(store=store, intervals=intervals)
     async with asyncio.timeout(60):
-        async with EmbeddedGateway(CONFIG.format(store=store), data_directory=directory) as running:
+        async with EmbeddedGateway(config, data_directory=directory) as running:
             yield running
 
 
@@ -489,13 +493,13 @@ def frame_of(number: int) -> bytes:
 def hold_syncs(running: EmbeddedGateway) -> threading.Event:
     """Large bodies wait for the event before they are synced."""
     large, event = running.gateway.broker.large_bodies, threading.Event()
-    sync = large.sync_file
+    sync = large.sync
 
-    def wait(file: object) -> None:
+    def wait(call: Callable[[], None]) -> None:
         assert event.wait(30)
-        sync(file)
+        sync(call)
 
-    large.sync_file = wait
+    large.sync = wait
     return event
 
 
@@ -556,7 +560,7 @@ async def test_a_body_without_room_on_the_disk_is_an_error_and_small_ones_still_
 @pytest.mark.usefixtures("from_memory")
 async def test_bodies_are_delivered_from_memory_while_they_are_new(tmp_path: Path) -> None:
     never = 'checkpoint_interval = "1h"\ncleanup_interval = "1h"'  # when it is idle, they go
-    async with gateway(never, directory=tmp_path) as running:
+    async with gateway(directory=tmp_path, intervals=never) as running:
         await publish(running, 1)
         await publish(running, 2)
         for number, path in enumerate(body_files(tmp_path)):
