@@ -154,7 +154,7 @@ class Engine:
                 self._is_clean = True
             except (OSError, StoreError) as error:
                 logger.warning("the last checkpoint failed; the next start replays error=%s", error)
-        logger.info("closed; in the metadata store so far: %s", self._metadata.counters)
+        logger.info("closed checkpoints=%d", self._metadata.counters.checkpoints)
         await self._resources.aclose()
 
     async def _open(self) -> RecoveredState:
