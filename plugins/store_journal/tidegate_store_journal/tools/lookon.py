@@ -35,8 +35,10 @@ from tidegate_store_journal.start.recovery import (
 )
 from tidegate_store_journal.start.replay import Replay
 
-#: How often a journal that changes under our eyes is read again.
-_ATTEMPTS: Final = 5
+#: How often a journal that changes under our eyes is read, and how often one that looks damaged: the
+#: latter may be for good, and as large as the disk.
+_ATTEMPTS: Final = 20
+_DAMAGED_ATTEMPTS: Final = 5
 
 
 class _ReadOnlyFile(DirectoryFile):
@@ -103,21 +105,23 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
     Raises: StoreIOError when there is none or it changes too fast; CorruptRecordError.
     """
     storage = ReadOnlyStorage(directory)
-    problem: Exception | None = None
+    reason: object = "it changes faster than it can be read; try again"
+    damaged = 0
     for _ in range(_ATTEMPTS):
         replay = Replay(storage, lambda _what, _done, _total: None, keep_acknowledged=True)
         try:
             seen = _read(replay, storage, rebuilt=rebuilt)
             if {file.name for file in (*replay.files, *replay.spares)} <= set(storage.list()):
                 return seen
-        except (FileNotFoundError, CorruptRecordError) as error:
+        except CorruptRecordError:
             # A gateway that begins files and puts them away meanwhile looks like this, too.
-            problem = error
+            damaged += 1
+            if damaged == _DAMAGED_ATTEMPTS:
+                raise
+        except FileNotFoundError as error:
+            reason = error
         except OSError as error:
             raise StoreIOError(f"cannot read the journal in {directory}: {error}") from error
-    if isinstance(problem, CorruptRecordError):
-        raise problem
-    reason = problem or "it changes faster than it can be read; try again"
     raise StoreIOError(f"cannot read the journal in {directory}: {reason}")
 
 
