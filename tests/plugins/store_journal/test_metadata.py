@@ -30,6 +30,8 @@ from tidegate_store_journal.checkpoint.metadata import (
     MetadataState,
     read_counters,
 )
+from tidegate_store_journal.index import pieces as _pieces
+from tidegate_store_journal.index.changes import ACKNOWLEDGED, DELIVERIES, FILES, PENDING
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.storage import FULL_ERRNOS
 from tidegate_store_journal.space.copies import Found, encode_copies
@@ -45,18 +47,15 @@ def load(metadata: LmdbMetadata) -> Loaded:
 
 
 def pending_in(loaded: Loaded) -> dict[int, list[int]]:
-    return {
-        list_id: [sequence for piece in pieces for sequence in piece.sequences]
-        for list_id, pieces in loaded.lists.items()
-    }
+    found: dict[int, list[int]] = {}
+    for (list_id, _), piece in loaded.rows[PENDING].items():
+        found.setdefault(list_id, []).extend(piece.arrays[0])
+    return found
 
 
 def places_in(loaded: Loaded, list_id: int) -> list[int]:
-    return [
-        low | high << 64
-        for piece in loaded.lists[list_id]
-        for low, high in zip(piece.locations[::2], piece.locations[1::2], strict=True)
-    ]
+    pieces = [piece for key, piece in loaded.rows[PENDING].items() if key[0] == list_id]
+    return [place for piece in pieces for place in _pieces.places_in(piece.arrays[1])]
 
 
 def test_there_is_nothing_before_the_first_checkpoint(tmp_path: Path) -> None:
@@ -89,9 +88,9 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
         2: list(range(1, 1500, 2)),
     }
     assert places_in(loaded, 1) == list(places.values())
-    assert loaded.deliveries == {(1, 4): 1, (1, 6): 7}
-    assert [list(block.sequences) for block in loaded.acknowledged] == [[2, 10]]
-    assert loaded.speaks_of == {2: [1]}
+    assert loaded.rows[DELIVERIES] == {(1, 4): 1, (1, 6): 7}
+    assert [list(block.sequences) for block in loaded.rows[ACKNOWLEDGED].values()] == [[2, 10]]
+    assert loaded.rows[FILES] == {(2,): [1]}
     metadata.close()
 
 
@@ -121,10 +120,10 @@ def test_later_changes_take_away_what_earlier_ones_put(tmp_path: Path) -> None:
     metadata.save(index.take_changes(), state(3))
     loaded = load(metadata)
     assert pending_in(loaded) == {1: [*range(2, 9), 9], 3: [2, 4, 5, 6, 7, 8], 4: [10]}
-    assert loaded.deliveries == {(1, 2): 1}
-    assert loaded.acknowledged == []
+    assert loaded.rows[DELIVERIES] == {(1, 2): 1}
+    assert loaded.rows[ACKNOWLEDGED] == {}
     assert loaded.state.batch == 3
-    assert metadata.counters.pending_deleted == 3
+    assert metadata.counters.pending_deleted == 3 + 8  # those of the list that was dropped, too
     metadata.close()
 
 
@@ -286,7 +285,7 @@ def test_another_version_is_not_read(tmp_path: Path) -> None:
     metadata = LmdbMetadata(tmp_path / "metadata")
     metadata.save(
         Index(keep_acknowledged=False).take_changes(),
-        MetadataState(99, STORE_ID, False, 1, 1, 1, 1, 1, 1, 1),
+        MetadataState(version=99, store_id=STORE_ID),
     )
     with pytest.raises(MetadataError, match="version 99"):
         metadata.load(no_progress)
@@ -350,7 +349,7 @@ def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     write(index, add(1), add(2), add(3), add(4, 2))
     write(index, ack(3), file_id=2)
     metadata.save(index.take_changes(), state())
-    assert load(metadata).speaks_of == {2: [1]}
+    assert load(metadata).rows[FILES] == {(2,): [1]}
     found = [(Found(sequence, index.lists[1].get(sequence) or 0, [1]), b"") for sequence in (1, 2)]
     row = (Found(3, index.log.location_of(1) or 0, [], [1]), b"")
     batch = encode_copies([*found, row], 7, 4160, index)
@@ -364,12 +363,14 @@ def test_moved_references_are_put_again_and_files_that_are_gone_are_forgotten(
     metadata.close()
     assert pending_in(loaded) == {1: [1], 2: [4]}
     assert places_in(loaded, 1) == [index.lists[1].get(1)]
-    assert [list(block.locations) for block in loaded.acknowledged] == [
+    assert [list(block.locations) for block in loaded.rows[ACKNOWLEDGED].values()] == [
         [index.log.location_of(1)],
         [index.log.location_of(2)],
     ]
-    assert {place >> 100 for block in loaded.acknowledged for place in block.locations} == {7}
-    assert loaded.speaks_of == {7: [1]}
+    assert {
+        place >> 100 for block in loaded.rows[ACKNOWLEDGED].values() for place in block.locations
+    } == {7}
+    assert loaded.rows[FILES] == {(7,): [1]}
 
 
 def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
@@ -447,7 +448,7 @@ def test_a_write_for_which_there_is_room_in_part_is_a_full_disk(tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.errno in FULL_ERRNOS
     metadata.save(changes, state(2))
-    assert len(load(metadata).lists) > 2900
+    assert len(pending_in(load(metadata))) > 2900
     metadata.close()
 
 
@@ -484,5 +485,5 @@ def test_a_used_up_quota_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monk
             metadata.save(changes, state())
     assert caught.value.errno in FULL_ERRNOS
     metadata.save(changes, state())  # opened anew
-    assert load(metadata).lists
+    assert pending_in(load(metadata))
     metadata.close()

@@ -20,11 +20,7 @@ import msgspec
 from tidegate_store_journal.bodies.large import LargeFiles
 from tidegate_store_journal.checkpoint.bindings import Bindings, Mark
 from tidegate_store_journal.checkpoint.live import LiveList, rows_in
-from tidegate_store_journal.checkpoint.metadata import (
-    METADATA_VERSION,
-    Metadata,
-    MetadataState,
-)
+from tidegate_store_journal.checkpoint.metadata import Metadata, MetadataState
 from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.index import Index
@@ -170,31 +166,19 @@ class Checkpointer:
         bindings = self._bindings
         if bindings is not None:
             bindings.pending_bytes = changes.small_bytes
-            mark = Mark(
-                changes.batch,
-                changes.last_sequence,
-                changes.last_list,
-                changes.ack_last,
-                changes.ack_released,
-                bindings.mark.floor_batch,
-                bindings.mark.floor_released,
-            )
+            floor = bindings.mark.floor_batch, bindings.mark.floor_released
+            mark = Mark(*msgspec.structs.astuple(changes.numbers), *floor)
             # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
             is_new = msgspec.structs.replace(mark, oldest=bindings.mark.oldest) != bindings.mark
             if not (is_new or dead or lives or changes.small or bindings.must_carry):
                 mark = None
         tail_file = self._tail.file
         state = MetadataState(
-            METADATA_VERSION,
-            self._store_id,
-            clean,
-            changes.batch,
-            tail_file.file_id if tail_file else 0,
-            self._tail.offset,
-            changes.last_sequence,
-            changes.last_list,
-            changes.ack_last,
-            changes.ack_released,
+            *msgspec.structs.astuple(changes.numbers),
+            store_id=self._store_id,
+            clean=clean,
+            file_id=tail_file.file_id if tail_file else 0,
+            offset=self._tail.offset,
         )
         return _Work(changes, state, mark, lives, dead)
 

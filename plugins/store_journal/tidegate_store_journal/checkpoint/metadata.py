@@ -11,7 +11,6 @@ import os
 import shutil
 import struct
 import threading
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,23 +20,19 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
-from tidegate.spi import LargeBody
-from tidegate_store_journal.checkpoint.tables import (
+from tidegate_store_journal.index.acklog import AckBlock, AckPage
+from tidegate_store_journal.index.changes import (
     ACKNOWLEDGED,
-    DELIVERIES,
-    FILES,
-    LARGE,
     META,
     PENDING,
     TABLES,
-    Key,
+    TABLES_OF_LISTS,
+    Changes,
+    Numbers,
+    Rows,
     Table,
     crc_in,
-    rows_of,
 )
-from tidegate_store_journal.index.acklog import AckBlock, AckPage
-from tidegate_store_journal.index.changes import Changes
-from tidegate_store_journal.index.pieces import Piece
 from tidegate_store_journal.log.format import FormatError
 from tidegate_store_journal.log.names import NamedStorage
 
@@ -63,32 +58,27 @@ class MetadataError(Exception):
     """The metadata store is missing something or damaged; the journal can rebuild it."""
 
 
-class MetadataState(msgspec.Struct, frozen=True, array_like=True):
-    """Value of ``meta/state``."""
+class MetadataState(Numbers, frozen=True, array_like=True):
+    """Value of ``meta/state``: behind the numbers of the checkpoint what else it is.
 
-    version: int
-    store_id: str
-    clean: bool
-    batch: int
-    file_id: int
-    offset: int
-    last_sequence: int
-    last_list: int
-    ack_last: int
-    ack_released: int
-    bindings: int = 0  # batch of the bindings journal that was the last one
+    Attributes: file_id, offset: where replay begins. bindings: the last batch of the bindings journal
+    then. clean: the store was closed.
+    """
+
+    version: int = METADATA_VERSION
+    store_id: str = ""
+    clean: bool = False
+    file_id: int = 0
+    offset: int = 0
+    bindings: int = 0
 
 
 @dataclass(slots=True)
 class Loaded:
-    """A whole checkpoint, read back."""
+    """A whole checkpoint, read back. Attributes: rows: by table, in the order of their keys."""
 
     state: MetadataState
-    lists: dict[int, list[Piece]]
-    deliveries: dict[tuple[int, int], int]
-    large: dict[int, LargeBody]
-    acknowledged: list[AckBlock]
-    speaks_of: dict[int, list[int]]
+    rows: Rows
 
 
 @dataclass(slots=True)
@@ -279,13 +269,13 @@ class LmdbMetadata(Metadata):
         meta = self._open[META.name]
         digest = crc_in(transaction.get(_STATE_KEY, b"", db=meta))
         digest ^= crc_in(transaction.get(_COUNTERS_KEY, b"", db=meta))
-        rows: dict[Table, list[tuple[Key, Any]]] = {table: [] for table in TABLES}
+        rows: Rows = {table: {} for table in TABLES}
         for table, found in rows.items():
             database = self._open[table.name]
             total = transaction.stat(database)["entries"]
             for done, (key_seen, value_seen) in enumerate(transaction.cursor(db=database)):
                 key, value = bytes(key_seen), bytes(value_seen)  # they are: for the types
-                found.append((table.key.unpack(key), table.decode(key, value)))
+                found[table.key.unpack(key)] = table.decode(key, value)
                 digest ^= crc_in(value)
                 if done % 1000 == 0:
                     progress("loading the checkpoint", done, total)
@@ -296,17 +286,9 @@ class LmdbMetadata(Metadata):
                 f"{self._directory} is not of one checkpoint, or not all of it is there"
             )
         self._saved_digest = digest
-        lists: dict[int, list[Piece]] = {}
-        for (list_id, _), piece in rows[PENDING]:
-            lists.setdefault(list_id, []).append(piece)
-        return Loaded(
-            state,
-            lists,
-            deliveries={(list_id, sequence): n for (list_id, sequence), n in rows[DELIVERIES]},
-            large={sequence: body for (sequence,), body in rows[LARGE]},
-            acknowledged=[block for _, block in rows[ACKNOWLEDGED]],
-            speaks_of={file_id: found for (file_id,), found in rows[FILES]},
-        )
+        for (_, key), piece in rows[PENDING].items():
+            piece.key = key
+        return Loaded(state, rows)
 
     def _stored_digest(self, transaction: lmdb.Transaction) -> int:
         """Of the last checkpoint. Raises: FormatError."""
@@ -374,26 +356,21 @@ class LmdbMetadata(Metadata):
     def _save_tables(
         self, transaction: lmdb.Transaction, change: Changes, counters: MetadataCounters
     ) -> None:
+        put, gone = dict.fromkeys(TABLES, 0), dict.fromkeys(TABLES, 0)
+        for table, rows in change.rows.items():
+            for parts, value in rows.items():
+                key = table.key.pack(*parts)
+                if value is None:
+                    gone[table] += self._delete(transaction, table, key)
+                else:
+                    self._put(transaction, table, key, value)
+                    put[table] += 1
         for list_id in change.dropped_lists:
             self._drop_list(transaction, list_id)
-        counts = dict.fromkeys(TABLES, 0)
-        gone = dict.fromkeys(TABLES, 0)
-        for table, values, value in rows_of(change):
-            key = table.key.pack(*values)
-            if value is None:
-                gone[table] += self._delete(transaction, table, key)
-            else:
-                self._put(transaction, table, key, value)
-                counts[table] += 1
-        counters.pieces_put, counters.pieces_deleted = counts[PENDING], gone[PENDING]
-        counters.acknowledged_put = counts[ACKNOWLEDGED]
+        counters.pending_put, counters.pending_deleted = change.added, change.removed
+        counters.pieces_put, counters.pieces_deleted = put[PENDING], gone[PENDING]
+        counters.acknowledged_put = put[ACKNOWLEDGED]
         counters.acknowledged_deleted = gone[ACKNOWLEDGED]
-        counters.pending_deleted = change.removed
-        counters.pending_put = sum(
-            piece.count - bisect_right(piece.sequences, change.added_after)
-            for pieces in change.pieces.values()
-            for piece in pieces.values()
-        )
 
     def _put(self, transaction: lmdb.Transaction, table: Table, key: bytes, value: Any) -> None:
         data = table.encode(key, value)
@@ -406,7 +383,7 @@ class LmdbMetadata(Metadata):
         return before is not None
 
     def _drop_list(self, transaction: lmdb.Transaction, list_id: int) -> None:
-        for table in (PENDING, DELIVERIES):
+        for table in TABLES_OF_LISTS:
             cursor = transaction.cursor(db=self._open[table.name])
             prefix = ACKNOWLEDGED.key.pack(list_id)
             found = cursor.set_range(prefix)

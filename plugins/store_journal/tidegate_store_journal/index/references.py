@@ -74,7 +74,6 @@ class References:
     def __init__(self) -> None:
         self.lists: dict[int, PendingList] = {}
         self.files: dict[int, FileUse] = {}
-        self.files_gone: list[int] = []  # since the last checkpoint
         self.log = AckLog()
         self.large = LargeReferences()
         self.pending_messages: int = 0
@@ -98,11 +97,6 @@ class References:
         """List entries and rows of the acknowledged log whose message is in a data file."""
         use = self.files.get(file_id)
         return use.references if use is not None else 0
-
-    def forget_file(self, file_id: int) -> None:
-        """The data file is gone."""
-        self.files.pop(file_id, None)
-        self.files_gone.append(file_id)
 
     def list_of(self, list_id: int) -> PendingList:
         """The list, made when missing."""
