@@ -96,7 +96,7 @@ def test_only_pending_messages_get_a_row() -> None:
     index = Index(keep_acknowledged=True)
     apply(index, add(1), add(2), add(3))
     encoded = apply(index, ack(1, 9, 2, 1))
-    assert encoded.effects.others == [ack(1, 2)]
+    assert encoded.effects.others == [(ack(1, 2), 1)]
     assert index.log.last == 2
     # Nothing that another operation of the same batch took away, in either order.
     encoded = apply(
@@ -108,7 +108,7 @@ def test_only_pending_messages_get_a_row() -> None:
         ack(3, 4, 5),
         ack(5),
     )
-    acknowledged = [item for item in encoded.effects.others if isinstance(item, Acknowledge)]
+    acknowledged = [item for item, _ in encoded.effects.others if isinstance(item, Acknowledge)]
     assert [item.sequences for item in acknowledged] == [(5,), ()]
     assert index.log.last == 3
     assert [list(block.sequences) for block in index.log.blocks()] == [[1, 2], [5]]
@@ -122,7 +122,7 @@ def test_without_a_log_an_acknowledgement_is_small_and_has_no_row() -> None:
     encoded = apply(index, ack(1))
     assert index.log.last == 0
     assert len(encoded.payload) < 50
-    assert encoded.effects.ack_firsts == [0]
+    assert [first for _, first in encoded.effects.others] == [0]
 
 
 def test_a_batch_says_whether_it_makes_the_store_grow() -> None:

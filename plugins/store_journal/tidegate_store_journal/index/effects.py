@@ -28,13 +28,12 @@ class Effects:
         file_id: the data file the batch is in.
         adds: per list, sequence → location, in sequence order.
         shared: (sequence, number of lists) of messages with more than one list.
-        others: everything but added messages, in order.
+        others: everything but added messages, in order; with an Acknowledge its first row of the
+            acknowledged log (0: there is none), with all else the bytes of its record.
         copies: (sequence, new location, lists) of messages that compaction copied.
         copied_rows: rows of the acknowledged log whose messages are among them, without locations.
         large: (sequence, body) of messages whose body is in a file of its own.
-        small_sizes: bytes of the record of each operation in *others* that is about the small state.
-        small_bytes: of those that put something.
-        ack_firsts: first ack sequence of each Acknowledge in *others*; 0 without a log.
+        small_bytes: of records that put small state.
         messages: messages added (moves included); references: their references.
         message_bytes: bytes of their records.
         placed: per data file of a destination's directory, references to messages added there, and
@@ -44,7 +43,6 @@ class Effects:
     """
 
     __slots__ = (
-        "ack_firsts",
         "adds",
         "batch",
         "copied_rows",
@@ -61,7 +59,6 @@ class Effects:
         "references",
         "shared",
         "small_bytes",
-        "small_sizes",
         "unsynced",
     )
 
@@ -69,10 +66,8 @@ class Effects:
         self.file_id = file_id
         self.adds: dict[int, dict[int, int]] = {}
         self.shared: list[tuple[int, int]] = []
-        self.others: list[Operation] = []
-        self.small_sizes: list[int] = []
+        self.others: list[tuple[Operation, int]] = []
         self.small_bytes = 0
-        self.ack_firsts: list[int] = []
         self.copies: list[tuple[int, int, tuple[int, ...]]] = []
         self.copied_rows: list[AckBlock] = []
         self.large: list[tuple[int, LargeBody]] = []

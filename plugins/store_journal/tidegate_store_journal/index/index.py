@@ -63,7 +63,9 @@ class Index(References, SmallState):
         self._rows: Rows = {table: {} for table in TABLES}  # changed since the last checkpoint
         self._dropped_lists: list[int] = []  # the same
         self._removed = 0  # references in those that the metadata store has
-        self._apply_one: dict[type, Callable[[Any], None]] = {
+        self._apply_one: dict[type, Callable[[Any, int], None]] = {
+            **self.apply_small,
+            Acknowledge: self._acknowledge,
             Discard: self._discard,
             Move: self._move,
             RecordDelivery: self._record_delivery,
@@ -97,18 +99,9 @@ class Index(References, SmallState):
             self.pending_messages += effects.messages
         for sequence, body in effects.large:
             self.large.add(sequence, body)
-        if effects.others:
-            number = 0
-            sizes = iter(effects.small_sizes)
-            apply_small = self._apply_small
-            for operation in effects.others:
-                if type(operation) is Acknowledge:
-                    self._acknowledge(operation, effects.ack_firsts[number])
-                    number += 1
-                elif type(operation) in apply_small:
-                    apply_small[type(operation)](operation, next(sizes, 0))
-                else:
-                    self._apply_one[type(operation)](operation)
+        apply_one = self._apply_one
+        for operation, number in effects.others:
+            apply_one[type(operation)](operation, number)
         if effects.copies:
             self._copy(effects)
         self.batch = effects.batch
@@ -299,13 +292,13 @@ class Index(References, SmallState):
             self.acknowledged_bytes -= sum(map(held_bytes, locations))
             self._free(locations)
 
-    def _discard(self, operation: Discard) -> None:
+    def _discard(self, operation: Discard, _: int) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))
 
-    def _move(self, operation: Move) -> None:
+    def _move(self, operation: Move, _: int) -> None:
         self._leave_lists(*self._take(operation.pending_list, (operation.sequence,)))
 
-    def _record_delivery(self, operation: RecordDelivery) -> None:
+    def _record_delivery(self, operation: RecordDelivery, _: int) -> None:
         pending = self.lists.get(operation.pending_list)
         if pending is None:
             return
@@ -369,9 +362,8 @@ class Index(References, SmallState):
             added += new
             removed += gone
         rows[LARGE] = {(sequence,): body for sequence, body in self.large.take_changes().items()}
-        put, gone_blocks = self.log.take_unstored()
-        rows[ACKNOWLEDGED] = {(block.first,): block for block in put}
-        rows[ACKNOWLEDGED].update(((first,), None) for first in gone_blocks)
+        blocks = self.log.take_unstored()
+        rows[ACKNOWLEDGED] = {(first,): block for first, block in blocks.items()}
         for file_id, use in self.files.items():
             if len(use.speaks_of) != use.speaks_of_stored:
                 use.speaks_of_stored = len(use.speaks_of)
@@ -431,6 +423,7 @@ class Index(References, SmallState):
         self._dropped_lists.clear()
         self._removed = 0
         self.large.mark_everything_changed()
+        self.log.mark_everything_changed()
         for list_id, pending in self.lists.items():
             pending.mark_everything_changed()
             for sequence, count in pending.deliveries.items():

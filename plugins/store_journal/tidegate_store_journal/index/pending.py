@@ -212,6 +212,10 @@ class PendingList:
         for piece in self._pieces:
             yield piece.usage
 
+    def body_bytes(self) -> int:
+        """Bytes of all bodies."""
+        return sum(usage.body_bytes for usage in self.usages())
+
     def take_part(self) -> tuple[list[int], list[int]]:
         """Remove some entries, one piece's: for a list that nobody sees any more. Empty: it is empty.
 

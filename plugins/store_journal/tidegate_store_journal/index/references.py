@@ -7,6 +7,7 @@ A message with several references is *shared*: its bytes count once, and go with
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from tidegate_store_journal.index.acklog import AckBlock, AckLog
@@ -111,8 +112,8 @@ class References:
             for piece in pending.pieces_in(file_id):
                 for sequence, place in piece:
                     yield Held(place, sequence, list_id)
-        for rows in self.log.rows_in(file_id):
-            for row, sequence, place in rows:
+        for part in chain.from_iterable(self.log.parts_in(file_id)):
+            for row, sequence, place in part.rows():
                 yield Held(place, sequence, 0, row)
 
     def recount(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:

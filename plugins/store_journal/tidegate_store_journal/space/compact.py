@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreError
-from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.datafile import DataFile
@@ -57,7 +57,6 @@ class Compactor:
         files: DataFiles,
         reader: Reader,
         appender: Appender,
-        rows: Rows,
         place: Callable[[DataFile, Sequence[tuple[int, bytes, int]]], Awaitable[dict[int, int]]],
     ) -> None:
         """*place*: puts (sequence, value, bytes of the body) into the directory that the file is of;
@@ -66,7 +65,6 @@ class Compactor:
         self._files = files
         self._reader = reader
         self._appender = appender
-        self._rows = rows
         self._place = place
         self.copied_messages = 0
         self.copied_bytes = 0
@@ -97,7 +95,7 @@ class Compactor:
         Cancellation: safe; what was copied is copied.
         """
         fruitless = 0
-        with self._rows.pinned():
+        with self._index.log.pinned():
             while True:
                 found = await self._find(file.file_id)
                 copied = 0
@@ -133,9 +131,9 @@ class Compactor:
                 if looked % _FIND_PIECES == 0:
                     await asyncio.sleep(0)
         if references < index.references_to(file_id):
-            await self._rows.of_files(lambda: (file_id,))
-            for block in index.log.rows_in(file_id):
-                for row, sequence, place in block:
+            await index.log.of_files(lambda: (file_id,))
+            for parts in index.log.parts_in(file_id):
+                for row, sequence, place in chain.from_iterable(part.rows() for part in parts):
                     found.setdefault(sequence, Found(sequence, place)).rows.append(row)
                 looked += 1
                 if looked % _FIND_PIECES == 0:

@@ -118,6 +118,7 @@ def _blocks_of(rows: Sequence[int], index: Index) -> list[AckBlock]:
     begin = 0
     while begin < len(rows):
         owner = index.log.block_of(rows[begin])
+        assert isinstance(owner, AckBlock)
         end = begin + 1
         while end < len(rows) and rows[end] == rows[end - 1] + 1 and rows[end] <= owner.last:
             end += 1

@@ -88,14 +88,13 @@ def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
 
 def _leave_out_small_state(effects: Effects) -> None:
     """The bindings journal is newer than this batch: only lists that were dropped are dropped."""
-    others: list[Operation] = []
-    for item in effects.others:
+    others: list[tuple[Operation, int]] = []
+    for item, number in effects.others:
         if isinstance(item, _MESSAGE_OPERATIONS):
-            others.append(item)
+            others.append((item, number))
         elif isinstance(item, RemoveDestination | RemoveSubscription | RemoveBranch):
-            others.append(RemoveDestination("", item.pending_list))
+            others.append((RemoveDestination("", item.pending_list), 0))
     effects.others = others
-    effects.small_sizes = []
 
 
 class _Living:

@@ -19,7 +19,6 @@ from tidegate_store_journal.bodies.folders import Folders, Found, find_files
 from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError
-from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.changes import ACKNOWLEDGED, DELIVERIES, FILES, LARGE, PENDING
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
@@ -424,10 +423,7 @@ def restore(replay: Replay, loaded: Loaded) -> None:
         use.speaks_of_stored = len(use.speaks_of)
         # Which of them are origins of copies is not stored; all of them is on the safe side.
         use.copied_from.update(spoken)
-    blocks: list[AckBlock] = list(rows[ACKNOWLEDGED].values())
-    for block in blocks:
-        block.stored = True
-    replay.count(blocks, state.ack_last, state.ack_released)
+    replay.count(list(rows[ACKNOWLEDGED].values()), state.ack_last, state.ack_released)
     index.batch = state.batch
     index.last_sequence = index.watermark = state.last_sequence
     index.last_list = state.last_list

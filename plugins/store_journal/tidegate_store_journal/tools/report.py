@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -262,7 +262,8 @@ def _holders(index: Index, file_id: int) -> Iterator[Holder]:
             if here:
                 who = ("prepared branch", owner[1], branch.client_id, str(branch.branch_id))
                 yield _holder(who, list_id, here)
-    rows = {row: place for block in index.log.rows_in(file_id) for row, _, place in block}
+    parts = chain.from_iterable(index.log.parts_in(file_id))
+    rows = {row: place for part in parts for row, _, place in part.rows()}
     if rows:
         yield _holder(("acknowledged", "", "", ""), 0, rows)
 

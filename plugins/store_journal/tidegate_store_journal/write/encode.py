@@ -21,7 +21,6 @@ from tidegate.spi import (
     Operation,
     PluginContractError,
     PutInflight,
-    RecordDelivery,
     RemoveDestination,
     RemoveSubscription,
 )
@@ -47,7 +46,6 @@ from tidegate_store_journal.log.records import BY_OPERATION, PUTTING, body_bytes
 
 #: Operations that make the store grow; they are refused while room is short.
 _GROWING: Final = (PUTTING | {AddMessage, Move}) - {PutInflight}
-_ABOUT_MESSAGES: Final = frozenset({Discard, Move, RecordDelivery})
 #: Records that are not among ``records.KINDS``.
 _NO_OPERATION: Final = frozenset(
     {
@@ -229,23 +227,20 @@ class _Others:
                 if operation.sequences:
                     first = self.last_ack + 1
                     self.last_ack += len(operation.sequences)
-            effects.others.append(operation)
-            effects.ack_firsts.append(first)
+            effects.others.append((operation, first))
             return _records.encode_acknowledge(operation, first)
         kind = BY_OPERATION.get(type(operation))
         if kind is None:
             raise PluginContractError(
                 "store-journal", f"it does not know the operation {type(operation).__name__}"
             )
-        effects.others.append(operation)
         self._note(operation)
         if kind.puts:
             self.last_list = max(self.last_list, kind.list_of(operation))
         record = kind.encode(operation)
-        if type(operation) not in _ABOUT_MESSAGES:
-            effects.small_sizes.append(len(record))
-            if kind.puts:
-                effects.small_bytes += len(record)
+        effects.others.append((operation, len(record)))
+        if kind.puts:
+            effects.small_bytes += len(record)
         return record
 
     def _note(self, operation: Operation) -> None:
@@ -356,13 +351,10 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             effects.copied_rows.append(decode_block(record.payload))
         elif kind == _format.ACKNOWLEDGE:
             operation, first = _records.decode_acknowledge(record)
-            effects.others.append(operation)
-            effects.ack_firsts.append(first)
+            effects.others.append((operation, first))
         if kind not in _NO_OPERATION:
             operation = _records.decode_operation(record, kind)
-            effects.others.append(operation)
-            if type(operation) not in _ABOUT_MESSAGES:
-                effects.small_sizes.append(size)
+            effects.others.append((operation, size))
     if effects.copies:
         mark_shared(effects)
     effects.batch = header.batch
