@@ -141,7 +141,9 @@ async def test_a_file_that_a_branch_keeps_names_the_branch_and_is_compacted(tmp_
         assert sum(report.references for report in reports) == 0
 
 
-async def test_a_list_that_was_dropped_does_not_come_back_after_two_rebuilds(tmp_path: Path) -> None:
+async def test_a_list_that_was_dropped_does_not_come_back_after_two_rebuilds(
+    tmp_path: Path,
+) -> None:
     """What it held had been copied; the first rebuild forgot that the drop spoke of the copies."""
 
     async def fill(store: JournalStore, first: int) -> None:
