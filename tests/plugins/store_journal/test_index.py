@@ -78,22 +78,6 @@ def test_copies_of_what_is_gone_are_put_into_their_list_at_the_end() -> None:
     assert index.lists[1].deliveries == {15: 4}
 
 
-def test_a_file_that_drops_a_list_speaks_of_copies_whose_original_is_gone() -> None:
-    """They came back after two power cuts without metadata: nothing said that they were gone."""
-    loaded = Loaded(keep=False)
-    index = loaded.index
-    index.loose_blocks = []
-    effects = Effects(5)
-    effects.batch, effects.last_sequence = 1, 3
-    effects.copies = [(3, location(5, 4396, 100, 9), (1,))]
-    index.apply(effects)
-    loaded.write(RemoveDestination("queue://q", 1), file_id=6)
-    index.loose_blocks = None
-    index.settle()
-    assert 1 not in index.lists
-    assert index.files[6].speaks_of == {5}
-
-
 def test_a_copy_of_what_is_not_there_is_our_own_bug_once_everything_was_replayed() -> None:
     index = Index(keep_acknowledged=False)
     index.settle()

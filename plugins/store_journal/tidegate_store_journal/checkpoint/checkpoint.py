@@ -168,8 +168,11 @@ class Checkpointer:
         bindings = self._bindings
         if bindings is not None:
             bindings.pending_bytes = changes.small_bytes
-            floor = bindings.mark.floor_batch, bindings.mark.floor_released
-            mark = Mark(*msgspec.structs.astuple(changes.numbers), *floor)
+            mark = Mark(
+                *msgspec.structs.astuple(changes.numbers),
+                floor_batch=bindings.mark.floor_batch,
+                floor_released=bindings.mark.floor_released,
+            )
             # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
             is_new = msgspec.structs.replace(mark, oldest=bindings.mark.oldest) != bindings.mark
             if not (is_new or dead or lives or changes.small or bindings.must_carry):

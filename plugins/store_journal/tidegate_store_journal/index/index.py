@@ -315,8 +315,7 @@ class Index(References, SmallState):
         pending = self.lists.pop(list_id, None)
         if pending is None:
             return
-        # They end like the others: the file that says so speaks of theirs, too.
-        pending.merge(self._loose.pop(list_id, {}))
+        self._note_speaks_of([*self._loose.pop(list_id, {}).values()])
         self._dropped_lists.append(list_id)
         self._removed += pending.stored()
         is_first = not self._dropped

@@ -74,8 +74,6 @@ class PendingList:
 
     def merge(self, entries: Mapping[int, int]) -> None:
         """Entries come that belong in between (at start)."""
-        if not entries:
-            return
         fresh = dict(sorted([*self.entries(), *entries.items()]))
         for number in reversed(range(len(self._pieces))):
             self._forget(number)

@@ -144,7 +144,7 @@ def report(directory: Path, progress: Progress, *, records: bool = True) -> Jour
     index = seen.index
     result = JournalReport(
         directory=str(directory),
-        store_id=seen.store_id,
+        store_id=seen.replay.store_id,
         batch=index.batch,
         last_sequence=index.last_sequence,
         acknowledged_first=index.log.released + 1,
@@ -222,7 +222,7 @@ def _owners(index: Index) -> Callable[[int], _Who]:
             return kind, subscription.filter, subscription.client_id, subscription.name
         if list_id in queues:
             return "queue", queues[list_id], "", ""
-        branch = index.branch_of_list(list_id)
+        branch = next((i for i in index.branches.values() if i.pending_list == list_id), None)
         if branch is not None:
             # Nobody but its transaction manager or an operator can free its messages.
             return "prepared branch", "", branch.client_id, str(branch.branch_id)
