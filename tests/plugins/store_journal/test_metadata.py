@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgspec
 import pytest
 from journal_kit import ack, add
 from metadata_kit import STORE_ID, SUBSCRIPTION, everything, state, write
@@ -82,7 +83,8 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
 
     metadata = LmdbMetadata(tmp_path / "metadata")
     loaded = load(metadata)
-    assert loaded.state == state()
+    found = msgspec.structs.replace(loaded.state, counters=MetadataCounters(), digest=0)
+    assert found == state()
     assert pending_in(loaded) == {
         1: [item for item in range(2, 1500, 2) if item not in (2, 10)],
         2: list(range(1, 1500, 2)),
@@ -262,6 +264,7 @@ def test_a_value_of_an_earlier_checkpoint_is_noticed(tmp_path: Path, table: str)
         with environment.begin() as transaction:
             before = {bytes(key): bytes(value) for key, value in transaction.cursor(db=database)}
     metadata = LmdbMetadata(tmp_path)
+    load(metadata)
     write(index, add(100, 2), ack(1, pending_list=2))
     index.release(2)  # the block goes
     metadata.save(index.take_changes(), state(2))
@@ -273,7 +276,7 @@ def test_a_value_of_an_earlier_checkpoint_is_noticed(tmp_path: Path, table: str)
             changed = [
                 key
                 for key, value in before.items()
-                if key != b"digest" and transaction.get(key, db=database) not in (None, value)
+                if transaction.get(key, db=database) not in (None, value)
             ]
             for key in changed or before:
                 transaction.put(key, before[key], db=database)
@@ -381,12 +384,8 @@ def test_a_page_that_is_damaged_while_the_store_runs_is_found_by_the_next_start(
     metadata = LmdbMetadata(tmp_path)
     metadata.save(index.take_changes(), state())
     metadata.close()
-    changed_value(tmp_path, b"meta", lambda value: b"????" + value[4:])  # the first key: counters
+    changed_value(tmp_path, b"meta", lambda value: b"????" + value[4:])
     changed_value(tmp_path, b"pending", lambda value: b"????" + value[4:])
-    with lmdb.open(str(tmp_path), max_dbs=20) as environment:
-        database = environment.open_db(b"meta")
-        with environment.begin(write=True) as transaction:
-            transaction.put(b"digest", b"nonsense", db=database)
     for batch in (2, 3):
         write(index, add(100 + batch), ack(2 * batch))
         metadata.save(index.take_changes(), state(batch))

@@ -50,35 +50,10 @@ _MAP_BYTES: Final = 4 << 30
 _MAP_BYTES_MAX: Final = 1 << 44
 
 _STATE_KEY: Final = b"state"
-_COUNTERS_KEY: Final = b"counters"
-_DIGEST_KEY: Final = b"digest"
 
 
 class MetadataError(Exception):
     """The metadata store is missing something or damaged; the journal can rebuild it."""
-
-
-class MetadataState(Numbers, frozen=True, array_like=True):
-    """Value of ``meta/state``: behind the numbers of the checkpoint what else it is.
-
-    Attributes: file_id, offset: where replay begins. bindings: the last batch of the bindings journal
-    then. clean: the store was closed.
-    """
-
-    version: int = METADATA_VERSION
-    store_id: str = ""
-    clean: bool = False
-    file_id: int = 0
-    offset: int = 0
-    bindings: int = 0
-
-
-@dataclass(slots=True)
-class Loaded:
-    """A whole checkpoint, read back. Attributes: rows: by table, in the order of their keys."""
-
-    state: MetadataState
-    rows: Rows
 
 
 @dataclass(slots=True)
@@ -103,10 +78,31 @@ class MetadataCounters:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
-    def become(self, other: MetadataCounters) -> None:
-        """Take the values of *other*."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(other, each.name))
+
+class MetadataState(Numbers, frozen=True, array_like=True):
+    """Value of ``meta/state``: behind the numbers of the checkpoint what else it is.
+
+    Attributes: file_id, offset: where replay begins. bindings: the last batch of the bindings journal
+    then. clean: the store was closed. counters: over all runs. digest: the exclusive or of the CRCs of
+    all values of the other tables.
+    """
+
+    version: int = METADATA_VERSION
+    store_id: str = ""
+    clean: bool = False
+    file_id: int = 0
+    offset: int = 0
+    bindings: int = 0
+    counters: MetadataCounters = msgspec.field(default_factory=MetadataCounters)
+    digest: int = 0
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A whole checkpoint, read back. Attributes: rows: by table, in the order of their keys."""
+
+    state: MetadataState
+    rows: Rows
 
 
 class Metadata:
@@ -132,7 +128,7 @@ class Metadata:
         return None
 
     def save(self, changes: Changes, state: MetadataState) -> None:
-        """Write *changes* and *state* in one durable transaction.
+        """Write *changes* and *state* in one durable transaction. Behind :meth:`load` or :meth:`reset`.
 
         Raises: OSError; nothing changed then.
         """
@@ -170,10 +166,9 @@ class LmdbMetadata(Metadata):
         self._map_bytes = _MAP_BYTES
         self._environment: lmdb.Environment | None = None
         self._open: dict[str, lmdb._Database] = {}
-        #: The exclusive or of the CRCs of all values in what is being written.
-        self._digest = 0
-        #: As of the checkpoint on disk; None when that was not read yet.
-        self._saved_digest: int | None = None
+        #: Of what is being written, and of the checkpoint on disk. As remembered: what became of the
+        #: bytes there meanwhile must not matter for the next one, and is found by the next start.
+        self._digest = self._saved_digest = 0
         self._lock = threading.Lock()  # LMDB must not be unmapped or grow while it is read
 
     def _env(self) -> lmdb.Environment:
@@ -204,7 +199,6 @@ class LmdbMetadata(Metadata):
         return self._environment
 
     def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
-        """See :class:`Metadata`."""
         return self._read(lambda transaction: self._load(transaction, progress))
 
     def load_counters(self) -> None:
@@ -245,20 +239,15 @@ class LmdbMetadata(Metadata):
 
     def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
         """Also takes over the counters."""
-        value = self._meta(transaction, _STATE_KEY)
+        value = transaction.get(_STATE_KEY, db=self._open[META.name])
         if value is None:
             return None
-        state = msgspec.msgpack.decode(value, type=MetadataState)
+        data = META.decode(_STATE_KEY, bytes(value))
+        state = msgspec.msgpack.decode(data, type=MetadataState)
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
-        counters = self._meta(transaction, _COUNTERS_KEY) or b""
-        self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
+        self.counters = state.counters
         return state
-
-    def _meta(self, transaction: lmdb.Transaction, key: bytes) -> bytes | None:
-        """A value of ``meta``. Raises: FormatError."""
-        value = transaction.get(key, db=self._open[META.name])
-        return None if value is None else META.decode(key, bytes(value))
 
     def _load(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
@@ -266,9 +255,7 @@ class LmdbMetadata(Metadata):
         state = self._load_state(transaction)
         if state is None:
             return None
-        meta = self._open[META.name]
-        digest = crc_in(transaction.get(_STATE_KEY, b"", db=meta))
-        digest ^= crc_in(transaction.get(_COUNTERS_KEY, b"", db=meta))
+        digest = 0
         rows: Rows = {table: {} for table in TABLES}
         for table, found in rows.items():
             database = self._open[table.name]
@@ -281,7 +268,7 @@ class LmdbMetadata(Metadata):
                     progress("loading the checkpoint", done, total)
         # A wrong bit in a tree can hide a whole branch of it, and a page that was not written can
         # hold values that were right once.
-        if self._stored_digest(transaction) != digest:
+        if state.digest != digest:
             raise MetadataError(
                 f"{self._directory} is not of one checkpoint, or not all of it is there"
             )
@@ -290,13 +277,7 @@ class LmdbMetadata(Metadata):
             piece.key = key
         return Loaded(state, rows)
 
-    def _stored_digest(self, transaction: lmdb.Transaction) -> int:
-        """Of the last checkpoint. Raises: FormatError."""
-        value = self._meta(transaction, _DIGEST_KEY)
-        return 0 if value is None else msgspec.msgpack.decode(value, type=int)
-
     def acknowledged(self, page: AckPage) -> list[AckBlock]:
-        """See :class:`Metadata`."""
         blocks: list[AckBlock] = []
         try:
             with self._lock:
@@ -316,7 +297,6 @@ class LmdbMetadata(Metadata):
         return blocks
 
     def save(self, changes: Changes, state: MetadataState) -> None:
-        """See :class:`Metadata`."""
         with self._lock:
             self._save(changes, state)
 
@@ -325,20 +305,14 @@ class LmdbMetadata(Metadata):
             counters = MetadataCounters(checkpoints=1)
             try:
                 with self._env().begin(write=True) as transaction:
-                    # As remembered: what became of the bytes on disk since then must not matter
-                    # here, and is found by the next start.
-                    saved = self._saved_digest
-                    self._digest = self._stored_digest(transaction) if saved is None else saved
+                    self._digest = self._saved_digest
                     self._save_tables(transaction, changes, counters)
                     total = replace(self.counters)
                     total.add(counters)
-                    for key, value in ((_STATE_KEY, state), (_COUNTERS_KEY, total)):
-                        self._put(transaction, META, key, value)
-                    digest = META.encode(_DIGEST_KEY, self._digest)
-                    transaction.put(_DIGEST_KEY, digest, db=self._open[META.name])
+                    whole = msgspec.structs.replace(state, counters=total, digest=self._digest)
+                    value = META.encode(_STATE_KEY, whole)
+                    transaction.put(_STATE_KEY, value, db=self._open[META.name])
                 break
-            except FormatError as error:
-                raise OSError(errno.EIO, f"metadata store: {error}") from error
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
                     raise OSError(errno.ENOSPC, "the metadata store is full") from error
@@ -396,9 +370,8 @@ class LmdbMetadata(Metadata):
             self.close()
 
     def reset(self) -> None:
-        """See :class:`Metadata`."""
         self.close()
-        self._saved_digest = None
+        self._saved_digest = 0
         if self._directory.exists():
             shutil.rmtree(self._directory)
 
@@ -411,7 +384,6 @@ class LmdbMetadata(Metadata):
             return 0
 
     def close(self) -> None:
-        """See :class:`Metadata`."""
         if self._environment is not None:
             self._environment.close()
             self._environment = None

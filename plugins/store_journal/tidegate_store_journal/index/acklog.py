@@ -13,7 +13,6 @@ behind a later checkpoint.
 from __future__ import annotations
 
 import asyncio
-import copy
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,46 +42,24 @@ _BlockValue = tuple[int, int, int, str, str, str, bytes, bytes, bytes]
 _decode_block: Final = msgspec.msgpack.Decoder(_BlockValue).decode
 
 
-class AckBlock:
+class AckBlock(msgspec.Struct, eq=False):
     """Rows *first* … *last* of the log: messages of one list, acknowledged by one consumer."""
 
-    __slots__ = (
-        "_delivered_at",
-        "_file_range",
-        "_locations",
-        "_sequences",
-        "acked_at",
-        "client_id",
-        "count",
-        "first",
-        "pending_list",
-        "protocol",
-        "subscription",
-    )
+    first: int
+    pending_list: int
+    acked_at: int
+    client_id: str
+    subscription: str
+    protocol: str
+    _sequences: Sequence[int] | bytes
+    _locations: Sequence[int] | bytes
+    _delivered_at: Sequence[int] | bytes
+    count: int = 0
+    _file_range: tuple[int, int] | None = None
 
-    def __init__(
-        self,
-        first: int,
-        pending_list: int,
-        acked_at: int,
-        client_id: str,
-        subscription: str,
-        protocol: str,
-        sequences: Sequence[int] | bytes,
-        locations: Sequence[int] | bytes,
-        delivered_at: Sequence[int] | bytes,
-    ) -> None:
-        self.first = first
-        self.pending_list = pending_list
-        self.acked_at = acked_at
-        self.client_id = client_id
-        self.subscription = subscription
-        self.protocol = protocol
-        self.count = len(sequences) // 8 if isinstance(sequences, bytes) else len(sequences)
-        self._sequences = sequences
-        self._locations = locations
-        self._delivered_at = delivered_at
-        self._file_range: tuple[int, int] | None = None
+    def __post_init__(self) -> None:
+        data = self._sequences
+        self.count = len(data) // 8 if isinstance(data, bytes) else len(data)
 
     @property
     def last(self) -> int:
@@ -121,19 +98,18 @@ class AckBlock:
 
     def located(self, locations: Sequence[int]) -> AckBlock:
         """The same rows with their messages at other places."""
-        block = copy.copy(self)
-        block._locations = locations
-        block._file_range = None
-        return block
+        return msgspec.structs.replace(self, _locations=locations, _file_range=None)
 
     def part(self, begin: int, end: int) -> AckBlock:
         """Rows begin … end - 1 (indexes) as a block of their own."""
-        block = self.located(self.locations[begin:end])
-        block.first += begin
-        block.count = end - begin
-        block._sequences = self.sequences[begin:end]
-        block._delivered_at = self.delivered_at[begin:end]
-        return block
+        return msgspec.structs.replace(
+            self,
+            first=self.first + begin,
+            _sequences=self.sequences[begin:end],
+            _locations=self.locations[begin:end],
+            _delivered_at=self.delivered_at[begin:end],
+            _file_range=None,
+        )
 
     def encode(self) -> bytes:
         """docs/journal-format.md section 5, *acknowledged block*; 32 bytes a row instead of about 150.

@@ -16,6 +16,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from tidegate_store_journal.index.pieces import Piece, Usage, places_in, words_of
 from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32
 
@@ -29,20 +31,17 @@ SEAL_ENTRIES: Final = 8192
 _FRESH_SCAN_MAX: Final = 256
 
 
-class PendingList:
+class PendingList(msgspec.Struct, eq=False):
     """See the module. Not thread-safe."""
 
-    __slots__ = ("_firsts", "_gone", "_pieces", "_sealed", "deliveries", "fresh", "last_sealed")
-
-    def __init__(self) -> None:
-        self.fresh: dict[int, int] = {}
-        self.deliveries: dict[int, int] = {}  # only counts above 0
-        self.last_sealed = 0
-        self._sealed = 0  # entries in pieces
-        self._firsts: list[int] = []  # key of each piece
-        self._pieces: list[Piece] = []
-        #: By key, entries of pieces that the metadata store has and this list has not any more.
-        self._gone: dict[int, int] = {}
+    fresh: dict[int, int] = {}
+    deliveries: dict[int, int] = {}  # only counts above 0
+    last_sealed: int = 0
+    _sealed: int = 0  # entries in pieces
+    _firsts: list[int] = []  # key of each piece
+    _pieces: list[Piece] = []
+    #: By key, entries of pieces that the metadata store has and this list has not any more.
+    _gone: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.fresh) + self._sealed
@@ -60,7 +59,7 @@ class PendingList:
         done = 0
         while done < len(sequences):
             if not self._pieces or self._pieces[-1].count >= PIECE_ENTRIES:
-                self._append(Piece(sequences[done]))
+                self._append(Piece(sequences[done], (array("Q"), array("Q"))))
             piece = self._pieces[-1]
             end = min(len(sequences), done + PIECE_ENTRIES - piece.count)
             piece.extend(sequences[done:end], words[2 * done : 2 * end])

@@ -12,8 +12,9 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final, Self
+
+import msgspec
 
 from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT, FormatError
 
@@ -32,8 +33,7 @@ _PACK_LEVEL: Final = 1
 Arrays = tuple["array[int]", "array[int]"]
 
 
-@dataclass(slots=True)
-class Usage:
+class Usage(msgspec.Struct):
     """What the entries of a piece keep.
 
     Attributes:
@@ -42,13 +42,13 @@ class Usage:
         body_bytes: bytes of all bodies, shared ones included. last: the last sequence.
     """
 
-    files: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    shared: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    files: dict[int, tuple[int, int]] = {}
+    shared: list[tuple[int, int]] = []
     body_bytes: int = 0
     last: int = 0
 
 
-class Piece:
+class Piece(msgspec.Struct, eq=False):
     """See the module.
 
     Attributes:
@@ -60,28 +60,19 @@ class Piece:
         is_changed: it has other entries than the metadata store was told.
     """
 
-    __slots__ = (
-        "_arrays",
-        "_files",
-        "_told",
-        "_usage",
-        "count",
-        "is_changed",
-        "key",
-        "packed",
-        "stored",
-    )
+    key: int
+    _arrays: Arrays | None = None
+    count: int = 0
+    packed: bytes = b""
+    stored: int = 0
+    is_changed: bool = False
+    _files: set[int] | None = None
+    _told: Piece | None = None
+    _usage: Usage | None = None
 
-    def __init__(self, key: int, arrays: Arrays | None = None) -> None:
-        self._arrays: Arrays | None = (array("Q"), array("Q")) if arrays is None else arrays
-        self._files: set[int] | None = None
-        self._told: Piece | None = None
-        self._usage: Usage | None = None
-        self.key = key
-        self.count = 0 if arrays is None else len(arrays[0])
-        self.is_changed = False
-        self.packed = b""
-        self.stored = 0
+    def __post_init__(self) -> None:
+        if self._arrays is not None:
+            self.count = len(self._arrays[0])
 
     @property
     def arrays(self) -> Arrays:
@@ -193,17 +184,12 @@ class Piece:
         """The inverse, packed and without its key. Raises: FormatError, struct.error."""
         count, files, shared, body_bytes, last = _HEAD.unpack_from(value)
         begin = _HEAD.size + files * _FILE.size
-        piece = cls(0)
-        piece.packed = value[begin:]
-        piece._arrays = unpack(piece.packed) if shared else None
-        piece.count = piece.stored = count
-        usage = piece._usage = Usage(body_bytes=body_bytes, last=last)
+        usage = Usage(body_bytes=body_bytes, last=last)
         for file_id, references, record_bytes in _FILE.iter_unpack(value[_HEAD.size : begin]):
             usage.files[file_id] = (references, record_bytes)
         if shared:
-            usage.shared = usage_of(piece.arrays).shared
-            piece._arrays = None
-        return piece
+            usage.shared = usage_of(unpack(value[begin:])).shared
+        return cls(0, count=count, stored=count, packed=value[begin:], _usage=usage)
 
 
 def places_in(words: array[int]) -> list[int]:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tidegate_store_journal.index.acklog import AckBlock, AckLog
 from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.index.pending import PendingList
@@ -25,7 +27,7 @@ def held_bytes(location: int) -> int:
     return max(location >> 32 & MASK_32, location & MASK_32)
 
 
-class FileUse:
+class FileUse(msgspec.Struct, eq=False):
     """What the index knows of one data file.
 
     Attributes:
@@ -37,20 +39,11 @@ class FileUse:
             speaks of the original too, as long as the file of that is there.
     """
 
-    __slots__ = (
-        "copied_from",
-        "live_bytes",
-        "references",
-        "speaks_of",
-        "speaks_of_stored",
-    )
-
-    def __init__(self) -> None:
-        self.references = 0
-        self.live_bytes = 0
-        self.speaks_of: set[int] = set()
-        self.copied_from: set[int] = set()
-        self.speaks_of_stored = 0  # size of speaks_of at the last checkpoint
+    references: int = 0
+    live_bytes: int = 0
+    speaks_of: set[int] = set()
+    copied_from: set[int] = set()
+    speaks_of_stored: int = 0  # size of speaks_of at the last checkpoint
 
 
 class Held(NamedTuple):
