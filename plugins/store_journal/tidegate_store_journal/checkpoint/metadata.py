@@ -292,7 +292,7 @@ class LmdbMetadata(Metadata):
                 self._unmap_if_large()
         except (lmdb.Error, FormatError) as error:
             raise MetadataError(f"{self._directory}: {error}") from error
-        if not page.is_made_of(blocks):
+        if sum(block.count for block in blocks) != page.last + 1 - page.first:
             raise MetadataError(f"{self._directory} misses rows from {page.first} to {page.last}")
         return blocks
 

@@ -136,33 +136,16 @@ def decode_block(data: bytes) -> AckBlock:
         raise FormatError(f"an acknowledged block cannot be decoded: {error}") from error
 
 
-class AckPage:
+class AckPage(msgspec.Struct, frozen=True, eq=False):
     """Rows *first* … *last*, whose blocks are only in the metadata store.
 
-    Attributes: acked_at: of the first row.
+    Attributes: acked_at: of the first row; files: first and last data file that messages are in.
     """
 
-    __slots__ = ("_file_range", "acked_at", "first", "last")
-
-    def __init__(self, blocks: Sequence[AckBlock]) -> None:
-        self.first = blocks[0].first
-        self.last = blocks[-1].last
-        self.acked_at = blocks[0].acked_at
-        firsts, lasts = zip(*[block.file_range() for block in blocks], strict=True)
-        self._file_range: tuple[int, int] = min(firsts), max(lasts)
-
-    def file_range(self) -> tuple[int, int]:
-        """First and last data file that messages are in."""
-        return self._file_range
-
-    def is_made_of(self, blocks: Sequence[AckBlock]) -> bool:
-        """*blocks* are these rows, each once."""
-        row = self.first
-        for block in blocks:
-            if block.first != row:
-                return False
-            row = block.last + 1
-        return row == self.last + 1
+    first: int
+    last: int
+    acked_at: int
+    files: tuple[int, int]
 
 
 class AckRow(msgspec.Struct, frozen=True, gc=False):
@@ -353,7 +336,7 @@ class AckLog:
     def _page_of(self, file_ids: Collection[int]) -> AckPage | None:
         for page in self._blocks[self._begin : self._unstored_from]:
             if isinstance(page, AckPage):
-                first, last = page.file_range()
+                first, last = page.files
                 if any(first <= file_id <= last for file_id in file_ids):
                     return page
         return None
@@ -389,7 +372,11 @@ class AckLog:
                 if rows < PAGE_ROWS:
                     continue
             if run:
-                self._replace(begin, begin + len(run), [AckPage(run)])
+                files = [file_id for block in run for file_id in block.file_range()]
+                page = AckPage(
+                    run[0].first, run[-1].last, run[0].acked_at, (min(files), max(files))
+                )
+                self._replace(begin, begin + len(run), [page])
                 self.rows -= rows
                 return True
         return False
