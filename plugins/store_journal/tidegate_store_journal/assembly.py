@@ -6,13 +6,11 @@ from pathlib import Path
 
 from tidegate.spi import StoreContext, SyncedFor
 from tidegate_store_journal.bodies.large import NO_NEW_BODIES, LargeFiles
-from tidegate_store_journal.bodies.series import SeriesPolicy
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
-from tidegate_store_journal.log.files import FilePolicy
 from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, QUARANTINE, JournalOptions
+from tidegate_store_journal.options import ALWAYS, NEVER, QUARANTINE, JournalOptions
 from tidegate_store_journal.presets import directory_of, refuse_other_journal, require_directory
 from tidegate_store_journal.start.recovery import Recovered, RecoveryPolicy
 from tidegate_store_journal.write.journaltypes import open_directory
@@ -83,32 +81,6 @@ def recovery_policy(options: JournalOptions) -> RecoveryPolicy:
         ignores_missing=options.ignore_missing_journalfiles,
         checks_files=options.check_for_corrupt_journal_files,
         archives_index=options.archive_corrupted_index,
-    )
-
-
-def file_policy(options: JournalOptions, free_limit_bytes: int) -> FilePolicy:
-    """How many data files there are."""
-    return FilePolicy(
-        length=options.file_length,
-        files_min=options.journal_min_files,
-        pool_files=options.journal_pool_files,
-        archive=options.directory_archive if options.archive_data_logs else "",
-        free_limit_bytes=free_limit_bytes,
-    )
-
-
-def series_policy(options: JournalOptions, storage: Storage) -> SeriesPolicy:
-    """Which destinations have directories, and how those are kept."""
-    is_periodic = options.sync_strategy == PERIODIC
-    return SeriesPolicy(
-        filters=options.per_destination if storage.durable else (),
-        file_length=options.file_length,
-        record_bytes_max=options.max_record_size,
-        pool_limit=options.filepool_limit,
-        clean_percent=options.filepool_cleanratio,
-        cleans_up=options.message_cleanup,
-        sync=options.sync_strategy == ALWAYS,
-        sync_seconds=options.journal_disk_sync_interval if is_periodic else 0.0,
     )
 
 

@@ -201,7 +201,7 @@ class Engine:
         files = self._files = DataFiles(
             self._storage,
             self._workers,
-            _assembly.file_policy(options, free_limit),
+            options,
             store_id=found.store_id,
         )
         spares = usable_spares(self._storage, found.spares, options.file_length)
@@ -225,8 +225,8 @@ class Engine:
         self._appender = Appender(
             index, files, self._start_writer(), room, tail, bindings, self._workers
         )
-        series = self._series = self._make_series(found, room)
-        files.elsewhere = series
+        self._series = self._make_series(found, room)
+        self._resources.push_async_callback(self._series.close)
         self._losses = Losses(
             index,
             self._reader,
@@ -374,7 +374,7 @@ class Engine:
             found.elsewhere,
             self._files,
             self._index,
-            _assembly.series_policy(self._options, self._storage),
+            self._options,
             store_id=found.store_id,
             require_room=require_room,
             checkpoint=lambda: self._checkpointer.run(cleanup=True),
@@ -386,7 +386,7 @@ class Engine:
 
     async def _check_directories(self) -> Lost:
         """Raises: CorruptRecordError when something is damaged and the policy is *refuse*."""
-        lost, where = await check_messages(self._index, self._reader, self._series.staying())
+        lost, where = await check_messages(self._index, self._reader, self._files.elsewhere())
         if lost and not self._policy.quarantines:
             raise CorruptRecordError(
                 f"damaged: {where}. Nothing was changed. {ADVICE}",
