@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidegate.spi import StoreContext, StoreIOError, SyncedFor
-from tidegate_store_journal.bodies.large import NO_NEW_BODIES, LargeFiles
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
+from tidegate_store_journal.log.mapped import can_map, with_mapping
 from tidegate_store_journal.log.memory import MemoryStorage
-from tidegate_store_journal.log.names import NamedStorage, holds_journal
+from tidegate_store_journal.log.names import NAMINGS, NamedStorage, holds_journal
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.options import ALWAYS, NEVER, JournalOptions
+from tidegate_store_journal.options import ALWAYS, MAPPED, JournalOptions
 from tidegate_store_journal.presets import PRESETS, directory_of, is_default, require_directory
 from tidegate_store_journal.start.replay import Replay
-from tidegate_store_journal.write.journaltypes import open_directory
 
 
 def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
@@ -21,6 +20,12 @@ def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
     if not context.persistent:
         return MemoryStorage(options.memory_limit)
     return open_directory(options, directory_of(context, options.directory))
+
+
+def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
+    """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
+    maps = options.journal_type == MAPPED and can_map(directory)
+    return NamedStorage(directory, NAMINGS.get(options.preset), wrap=with_mapping if maps else None)
 
 
 def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage | None:
@@ -31,18 +36,6 @@ def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage 
     # Switched off, those that are there still have to be delivered.
     is_used = options.large_message_min_size or directory.is_dir()
     return DirectoryStorage(directory) if is_used else None
-
-
-def make_large(options: JournalOptions, storage: Storage | None) -> LargeFiles | None:
-    """Large bodies in *storage*."""
-    if storage is None:
-        return None
-    return LargeFiles(
-        storage,
-        size_min=options.large_message_min_size or NO_NEW_BODIES,
-        free_limit_bytes=options.disk_free_limit,
-        syncs=options.sync_strategy != NEVER,
-    )
 
 
 def make_metadata(options: JournalOptions, storage: Storage) -> Metadata:

@@ -56,7 +56,7 @@ from tidegate_store_journal.start.replay import ADVICE, Replay
 from tidegate_store_journal.write.append import Appender, Tail
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
-from tidegate_store_journal.write.journaltypes import make_writer
+from tidegate_store_journal.write.ring import make_writer
 from tidegate_store_journal.write.writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -103,7 +103,7 @@ class Engine:
                 if ignored:
                     self._warning += f" options_without_effect={','.join(ignored)}"
         self._storage = storage
-        self._large = _assembly.make_large(options, large_storage)
+        self._large = LargeFiles(large_storage, options) if large_storage is not None else None
         self._metadata = _assembly.make_metadata(options, storage)
         self._synced_for = _assembly.synced_for(options)
         self._buffer: TimedBuffer | None = None
