@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.broker.lists.pending_list import PendingList
@@ -55,6 +55,8 @@ class SubscriptionLimit:
     count_max: int
     overflow: str
     dropped: int = 0
+    is_near: bool = False
+    margin: int = field(init=False)
     # How many were accepted, and the turn they are in: the last one and the one before.
     _accepted: tuple[int, int] = (0, 0)
     _before: tuple[int, int] = (0, 0)
@@ -62,10 +64,8 @@ class SubscriptionLimit:
     _is_dropping: bool = False
     _kept_count: int = -1
 
-    @property
-    def margin(self) -> int:
-        """So near to the limit its publishes are counted."""
-        return max(MARGIN, self.count_max // 10)
+    def __post_init__(self) -> None:
+        self.margin = max(MARGIN, self.count_max // 10)
 
     def room(self) -> int:
         """How many messages more it may take; negative above the limit."""
@@ -95,16 +95,19 @@ class SubscriptionLimit:
         """Messages came or went."""
         pending = self._pending()
         if pending >= self.count_max - self.margin:
-            self._limits.watch(self._list, self)
+            if not self.is_near:
+                self.is_near = True
+                self._limits.watch(self._list, self)
             if pending > self.count_max and self.overflow == DROP_OLDEST:
                 self._drop_oldest(pending - self.count_max)
-        else:
+        elif self.is_near:
             self.end()
         if self._is_reached and pending < self.count_max - max(1, self.count_max // 10):
             self._is_reached = False
 
     def end(self) -> None:
         """Publishes need not be watched any more."""
+        self.is_near = False
         self._limits.ignore(self._list)
 
     def refusal(self) -> FlowControlError:
