@@ -29,7 +29,6 @@ from tidegate.spi import (
     RecoveredState,
     Sink,
     SinkContext,
-    SinkHealth,
     StoreContext,
 )
 
@@ -207,10 +206,6 @@ class Gateway:
                 await self._broker.stop()
         if self._borrowed is not None:
             await asyncio.to_thread(shutil.rmtree, self._borrowed, ignore_errors=True)
-
-    def sink_health(self) -> dict[str, SinkHealth]:
-        """How each sink is doing, by name."""
-        return {running.name: running.sink.health() for running in self._sinks}
 
 
 def make_writable_directory(directory: Path) -> None:

@@ -8,15 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
+from free_ports import free_port
+
 START_TIMEOUT_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class GatewayProcess:
@@ -56,7 +53,7 @@ bind = "127.0.0.1:{self.mqtt_port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> GatewayProcess:
-        """Start and wait until both ports accept connections."""
+        """Start and wait until each listener of the configuration accepts connections."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -65,7 +62,8 @@ bind = "127.0.0.1:{self.mqtt_port}"
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
         deadline = time.monotonic() + START_TIMEOUT_S
-        for port in (self.stomp_port, self.mqtt_port):
+        listeners = tomllib.loads(self.config.read_text())["listeners"]
+        for port in (int(item["bind"].rpartition(":")[2]) for item in listeners):
             while not self._accepts(port):
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     raise AssertionError(f"the gateway did not start:\n{self.tail()}")

@@ -6,7 +6,8 @@ import ssl
 from pathlib import Path
 
 import trustme
-from gateway_process import GatewayProcess, free_port
+from free_ports import free_port
+from gateway_process import GatewayProcess
 
 
 class MqttGateway(GatewayProcess):

@@ -8,13 +8,14 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
+
+from free_ports import free_port
 
 #: How long a server may take to start or stop; on a busy machine recovery takes seconds.
 SERVER_SECONDS = 60.0
@@ -38,13 +39,6 @@ def _program(name: str) -> str:
     folder = binaries()
     assert folder is not None, "no PostgreSQL server here"
     return str(folder / name)
-
-
-def free_port() -> int:
-    """A loopback port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class PostgresServer:

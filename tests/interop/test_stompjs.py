@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gateway_process import GatewayProcess, free_port
+from free_ports import free_port
+from gateway_process import GatewayProcess
 
 pytestmark = [
     pytest.mark.interop,

@@ -10,7 +10,8 @@ import paho.mqtt.client as paho
 import pytest
 import stomp
 import trustme
-from gateway_process import GatewayProcess, free_port
+from free_ports import free_port
+from gateway_process import GatewayProcess
 from paho.mqtt.enums import CallbackAPIVersion
 from stomp.exception import StompException
 from stomp_recorder import Recorder

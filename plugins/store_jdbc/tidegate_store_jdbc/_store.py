@@ -257,7 +257,7 @@ class JdbcStore:
         lock = await self._lease.acquire(
             lambda owner: self._context.progress(f"waiting for the lock of {owner}", 0, 0)
         )
-        self._store_id = await self._tables.upgrade()
+        self._store_id = await self._tables.identity()
         # Everything that was written before the lock was taken is in this row now.
         self._transactions.counters = await recovery.numbers(adapter, await read_lock(adapter))
         self._transactions.is_open = True

@@ -1,4 +1,4 @@
-"""A store's tables in its database: connected to, made when they are missing, brought up to date."""
+"""A store's tables in its database: connected to, and made when they are missing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import asyncio
 import logging
 import os
 import secrets
-from typing import Final
 
-from tidegate.spi import ConfigError, StoreContext, StoreIOError
+from tidegate.spi import ConfigError, StoreContext
 from tidegate_store_jdbc._options import JdbcOptions
 from tidegate_store_jdbc.database.adapter import (
     Adapter,
@@ -19,7 +18,12 @@ from tidegate_store_jdbc.database.adapter import (
     adapter_factory,
     register_adapter,
 )
-from tidegate_store_jdbc.database.schema import SCHEMA_VERSION, create_statements, migrate, words
+from tidegate_store_jdbc.database.schema import (
+    SCHEMA_VERSION,
+    create_statements,
+    read_version,
+    words,
+)
 from tidegate_store_jdbc.database.secrets import ask, credentials
 from tidegate_store_jdbc.database.sqlite import SqliteAdapter
 from tidegate_store_jdbc.database.statements import resolve
@@ -27,17 +31,6 @@ from tidegate_store_jdbc.database.url import parse_url
 from tidegate_store_jdbc.transactions.lock import FAIL_SECONDS
 
 logger = logging.getLogger("tidegate.store.jdbc")
-
-#: Statements that must work before the schema's version is known to be right.
-_FIRST: Final = (
-    "find_lock_statement",
-    "add_lock_statement",
-    "lock_create_statement",
-    "lock_update_statement",
-    "lock_release_statement",
-    "find_version_statement",
-    "add_version_statement",
-)
 
 
 def _postgres(context: AdapterContext) -> Adapter:
@@ -77,7 +70,6 @@ class Tables:
         dialect = self.adapter.dialect
         self.words = words(options, dialect)
         self._statements = resolve(dialect.statements, options.statements, self.words)
-        self._are_there = False
 
     async def connect(self) -> None:
         """Connect and make what is missing: the lock can be taken then. Raises: as ``open``."""
@@ -85,22 +77,18 @@ class Tables:
         if self._is_persistent:
             await ask(self._credentials)
         await self._connect()
-        self._are_there = await self._can_prepare()
-        if not self._are_there:
+        if not await self._can_prepare():
             if options.create_tables_on_startup or not self._is_persistent:
                 await adapter.create(create_statements(options, adapter.dialect, self.words))
-            await adapter.prepare({name: self._statements[name] for name in _FIRST})
+            await adapter.prepare(self._statements)
         identity = secrets.token_hex(16)
         await adapter.control("add_version_statement", (SCHEMA_VERSION, identity), fetch=False)
         await adapter.control("add_lock_statement", (), fetch=False)
-        await self._version()
+        await self.identity()
 
-    async def upgrade(self) -> str:
-        """Bring them up to date; the caller has the lock. Returns: the store's identity."""
-        version, store_id = await self._version()
-        if await migrate(self.adapter, self.words, version) or not self._are_there:
-            await self.adapter.prepare(self._statements)
-        return store_id
+    async def identity(self) -> str:
+        """The store's. Raises: StoreIOError for tables of another version."""
+        return (await read_version(self.adapter))[1]
 
     async def _connect(self) -> None:
         """Connect; wait a while for a database that is being started at the same time."""
@@ -126,15 +114,6 @@ class Tables:
         except DatabaseError:
             return False
         return True
-
-    async def _version(self) -> tuple[int, str]:
-        rows = await self.adapter.control("find_version_statement", (), fetch=True)
-        if not rows:
-            raise StoreIOError("the version table has no row; was it emptied by hand?")
-        version = int(rows[0][0])
-        if version > SCHEMA_VERSION:
-            await migrate(self.adapter, self.words, version)  # refuses
-        return version, str(rows[0][1])
 
     def open_error(self, error: DatabaseError) -> Exception:
         """What whoever opens the store is told of *error*."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spi import (
+    AddDestination,
     CorruptRecordError,
     InflightDirection,
     InflightRecord,
@@ -130,7 +131,9 @@ def test_bindings_come_back_as_they_were() -> None:
     assert codec.decoded(Session, COLUMNS.session(session)[-1], "t") == session
     assert codec.decoded(InflightRecord, COLUMNS.inflight(inflight)[-1], "t") == inflight
     assert COLUMNS.inflight(inflight)[:3] == codec.inflight_key("c", InflightDirection.OUT, 65535)
-    assert codec.name(COLUMNS.destination("topic://ü\0", 0)[-1], "t") == "topic://ü\0"
+    assert (
+        codec.name(COLUMNS.destination(AddDestination("topic://ü\0", 0))[-1], "t") == "topic://ü\0"
+    )
 
 
 def test_damaged_values_are_reported_with_their_place() -> None:

@@ -71,7 +71,6 @@ def test_a_life_of_tables(call: Call, config: Path, tmp_path: Path) -> None:
     assert row.split() == ["queue://q", "5", "500"]
     report = json.loads(call("query", "-c", config, "--json")[1])
     assert report["destinations"] == [["queue://q", 5, 500]]
-    assert call("upgrade", "-c", config)[1] == "schema 2 is up to date\n"
     assert call("remove-lock", "-c", config, "--yes")[1] == "nobody held the lock\n"
 
 
@@ -152,7 +151,7 @@ def test_no_command_shows_the_password(
         )
     shown = "".join(
         "".join(map(str, call(*arguments, "-c", config)))
-        for arguments in (("create",), ("query",), ("query", "--json"), ("exists",), ("upgrade",))
+        for arguments in (("create",), ("query",), ("query", "--json"), ("exists",))
     )
     main(["check-config", "--config", str(config)])
     main(["check-config", "--config", str(config), "--json"])

@@ -47,7 +47,7 @@ async def test_tables_are_created_counted_recreated_and_deleted(store: Configure
     await gateway.close()
     report = await managed(store, lambda m: m.query())
     assert report.destinations == [("queue://q", 2, 200)]
-    assert (report.owner, report.journal, report.version) == ("", None, 2)
+    assert (report.owner, report.journal, report.version) == ("", None, SCHEMA_VERSION)
     messages = next(name for name in report.tables if "TIDEGATE_MSGS" in name)
     assert messages.endswith("_b7")
     assert report.tables[messages] == 2
@@ -55,7 +55,6 @@ async def test_tables_are_created_counted_recreated_and_deleted(store: Configure
     again = await managed(store, lambda m: m.query())
     assert again.destinations == []
     assert again.store_id != report.store_id
-    assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
     deleted = await managed(store, lambda m: m.delete(forced=False))
     assert sorted(deleted) == sorted(report.tables)
     assert not await managed(store, lambda m: m.exists())
@@ -71,7 +70,6 @@ async def test_a_store_in_use_is_not_deleted_and_its_lock_can_be_removed(
     for work in (
         lambda m: m.delete(forced=False),
         lambda m: m.recreate(forced=False),
-        lambda m: m.upgrade(),
     ):
         with pytest.raises(StoreLockedError, match="remove-lock"):
             await managed(store, work)
@@ -88,7 +86,7 @@ async def test_a_store_in_use_is_not_deleted_and_its_lock_can_be_removed(
     assert await managed(store, lambda m: m.remove_lock()) == ""
 
 
-async def test_a_table_that_is_new_without_a_new_version_is_made_by_upgrade(
+async def test_a_store_that_lacks_a_table_is_no_store_and_can_be_deleted(
     store: ConfiguredStore,
 ) -> None:
     await managed(store, lambda m: m.create())
@@ -96,38 +94,10 @@ async def test_a_table_that_is_new_without_a_new_version_is_made_by_upgrade(
         name = next(name for name in await found.tables() if "JOURNAL" in name)
         await found._adapter.create([("drop", f"DROP TABLE {name}")])  # pyright: ignore[reportPrivateUsage]
     assert not await managed(store, lambda m: m.exists())
-    with pytest.raises(StoreIOError, match="'upgrade' makes them"):
+    with pytest.raises(StoreIOError, match="a gateway that starts makes them"):
         await managed(store, lambda m: m.query())
-    assert await managed(store, lambda m: m.upgrade()) == (SCHEMA_VERSION, SCHEMA_VERSION)
-    assert (await managed(store, lambda m: m.query())).tables[name] == 0
-
-
-async def test_tables_of_the_first_version_are_upgraded_recreated_and_deleted(
-    store: ConfiguredStore,
-) -> None:
-    async def first_version() -> None:
-        await managed(store, lambda m: m.create())
-        async with manager(store) as found:
-            later = [name for name in await found.tables() if "DUPL" in name or "BRANCH" in name]
-            version = next(name for name in await found.tables() if "VERSION" in name)
-            made = [("drop", f"DROP TABLE {name}") for name in later]
-            made.append(("version", f"UPDATE {version} SET version = 1"))
-            await found._adapter.create(made)  # pyright: ignore[reportPrivateUsage]
-        assert len(later) == 2
-
-    await first_version()
-    assert await managed(store, lambda m: m.upgrade()) == (1, SCHEMA_VERSION)
-    assert await managed(store, lambda m: m.exists())
-    await managed(store, lambda m: m.delete(forced=False))
-    await first_version()
-    await managed(store, lambda m: m.recreate(forced=False))
-    assert (await managed(store, lambda m: m.query())).version == SCHEMA_VERSION
-    await managed(store, lambda m: m.delete(forced=False))
-    await first_version()
     assert await managed(store, lambda m: m.remove_lock()) == ""
-    assert len(await managed(store, lambda m: m.delete(forced=False))) == 12
-    with pytest.raises(StoreIOError, match="'create' makes them"):
-        await managed(store, lambda m: m.upgrade())
+    assert len(await managed(store, lambda m: m.delete(forced=False))) == 13
     with pytest.raises(StoreIOError, match="'create' makes them"):
         await managed(store, lambda m: m.remove_lock())
 

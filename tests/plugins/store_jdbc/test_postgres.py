@@ -145,7 +145,7 @@ async def test_a_wrong_password_is_an_error_that_does_not_show_it(
 
 
 async def test_a_server_that_never_answers_is_given_up_at_start(tmp_path: Path) -> None:
-    from postgres_server import free_port
+    from free_ports import free_port
 
     url = f"postgresql://127.0.0.1:{free_port()}/nothing"
     with pytest.raises(StoreUnavailableError, match="cannot open the store in postgresql://127"):

@@ -139,7 +139,7 @@ OWN = {
     ),
     "remove_pending_statement": "DELETE FROM {acks_table} WHERE pending_list = ? AND sequence = ?",
 }
-TABLE = SQLITE.create["message_table"][0].replace("(sequence", "(site TEXT, sequence")
+TABLE = SQLITE.create["message_table"][0].replace("(", "(site TEXT, ", 1)
 
 
 async def test_own_statements_and_tables_are_used(tmp_path: Path) -> None:

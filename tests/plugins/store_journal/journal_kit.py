@@ -59,6 +59,17 @@ def options(**changes: Any) -> JournalOptions:
     return JournalOptions(**{**values, **changes})
 
 
+def writer_options(background: float | None, **changes: Any) -> JournalOptions:
+    """Options of a writer that syncs after *background* seconds what was only written; None: never."""
+    values: dict[str, Any] = {"journal_disk_sync_strategy": "never"}
+    if background is not None:
+        values = {
+            "journal_disk_sync_strategy": "periodic",
+            "journal_disk_sync_interval": background,
+        }
+    return JournalOptions(**values, **changes)
+
+
 def new_store(
     where: Path,
     storage: Any = None,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from tidegate_store_journal.log.storage import DirectoryFile, DirectoryStorage
-from tidegate_store_journal.write import caio as _caio
-from tidegate_store_journal.write.caio import CaioRing, open_ring
+from tidegate_store_journal.write.ring import CaioRing
 
 
 def made(tmp_path: Path) -> DirectoryFile:
@@ -32,7 +32,7 @@ async def result_of(ring: CaioRing, file: DirectoryFile, data: bytes, at: int, s
 async def test_what_is_written_is_in_the_file_when_that_is_told(
     tmp_path: Path, synced: bool
 ) -> None:
-    ring = open_ring(asyncio.get_running_loop(), 8)
+    ring = CaioRing(asyncio.get_running_loop(), 8)
     file = made(tmp_path)
     assert await result_of(ring, file, b"x" * 10_000, 0, synced) == 10_000
     assert await result_of(ring, file, b"yy", 5_000, synced) == 2
@@ -44,7 +44,7 @@ async def test_what_is_written_is_in_the_file_when_that_is_told(
 
 async def test_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
-    ring = open_ring(loop, 64)
+    ring = CaioRing(loop, 64)
     file = made(tmp_path)
     futures: list[asyncio.Future[int]] = []
     for number in range(64):
@@ -63,7 +63,7 @@ async def test_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_was_renamed_is_still_the_one_that_is_written(tmp_path: Path) -> None:
-    ring = open_ring(asyncio.get_running_loop(), 8)
+    ring = CaioRing(asyncio.get_running_loop(), 8)
     file = made(tmp_path)
     (tmp_path / "file").rename(tmp_path / "other")
     assert await result_of(ring, file, b"data", 0, True) == 4
@@ -74,7 +74,7 @@ async def test_a_file_that_was_renamed_is_still_the_one_that_is_written(tmp_path
 
 
 async def test_an_error_of_the_system_is_told_by_its_number(tmp_path: Path) -> None:
-    ring = open_ring(asyncio.get_running_loop(), 8)
+    ring = CaioRing(asyncio.get_running_loop(), 8)
     (tmp_path / "read").write_bytes(b"data")
     only_read = DirectoryFile(os.open(tmp_path / "read", os.O_RDONLY))
     assert await result_of(ring, only_read, b"x", 0, False) == -errno.EBADF
@@ -85,7 +85,7 @@ async def test_an_error_of_the_system_is_told_by_its_number(tmp_path: Path) -> N
 async def test_without_a_descriptor_for_synced_writes_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ring = open_ring(asyncio.get_running_loop(), 8)
+    ring = CaioRing(asyncio.get_running_loop(), 8)
     file = made(tmp_path)
 
     def none_left(_: DirectoryFile) -> int:
@@ -101,7 +101,7 @@ async def test_without_a_descriptor_for_synced_writes_nothing_is_written(
 async def test_a_request_that_the_system_cannot_take_now_is_offered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ring = open_ring(asyncio.get_running_loop(), 8)
+    ring = CaioRing(asyncio.get_running_loop(), 8)
     file = made(tmp_path)
     context = ring._context  # pyright: ignore[reportPrivateUsage]
 
@@ -123,14 +123,14 @@ async def test_a_request_that_the_system_cannot_take_now_is_offered_again(
 
 
 async def test_other_systems_have_no_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_caio.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(OSError, match="io_uring needs Linux"):
-        open_ring(asyncio.get_running_loop(), 8)
+        CaioRing(asyncio.get_running_loop(), 8)
 
 
 @pytest.mark.parametrize("entries", [1, 500, 4096])
 async def test_rings_of_every_size_that_can_be_configured(tmp_path: Path, entries: int) -> None:
-    ring = open_ring(asyncio.get_running_loop(), entries)
+    ring = CaioRing(asyncio.get_running_loop(), entries)
     file = made(tmp_path)
     assert await result_of(ring, file, b"data", 0, True) == 4
     ring.close()
@@ -144,7 +144,7 @@ async def test_a_busy_loop_lets_the_kernel_begin(
     yields: list[int] = []
     monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
 
-    ring = open_ring(asyncio.get_running_loop(), 8)
+    ring = CaioRing(asyncio.get_running_loop(), 8)
     file = made(tmp_path)
     await result_of(ring, file, bytes(400), 0, True)
     assert len(yields) == 0

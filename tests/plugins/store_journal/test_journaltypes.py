@@ -33,7 +33,7 @@ from tidegate_store_journal.log.mapped import MappedFile
 from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.write.journaltypes import make_writer, open_directory
-from tidegate_store_journal.write.ringwriter import RingWriter
+from tidegate_store_journal.write.ring import RingWriter
 from tidegate_store_journal.write.writer import Writer
 
 PLAIN, TRANSACTION = SyncedFor.SINGLE, SyncedFor.TRANSACTION

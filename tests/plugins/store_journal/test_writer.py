@@ -6,22 +6,35 @@ import asyncio
 import errno
 import logging
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
+from journal_kit import writer_options
 
 from tidegate_store_journal.log.memory import MemoryFile
 from tidegate_store_journal.write.writer import Request, Writer
 
 
-class RecordingFile(MemoryFile):
-    """Notes its calls in a list that several files share; raises what it is told to."""
+class Clock:
+    """Goes on only while a file is synced."""
 
-    def __init__(self, name: str, calls: list[str]) -> None:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RecordingFile(MemoryFile):
+    """Notes its calls in a list that several files share; raises what it is told to.
+
+    Attributes: sync_seconds: that a sync takes, by the clock.
+    """
+
+    def __init__(self, name: str, calls: list[str], clock: Clock) -> None:
         super().__init__()
         self.name = name
         self.calls = calls
+        self.clock = clock
         self.write_error: OSError | None = None
         self.sync_error: OSError | None = None
         self.sync_seconds = 0.0
@@ -39,7 +52,7 @@ class RecordingFile(MemoryFile):
         self.threads.append(threading.current_thread())
         if self.sync_error is not None:
             raise self.sync_error
-        time.sleep(self.sync_seconds)
+        self.clock.now += self.sync_seconds
         self.calls.append(f"sync {self.name}")
 
 
@@ -51,12 +64,10 @@ class Bench:
         self.calls: list[str] = []
         self.failures: list[Exception] = []
         self.failed = asyncio.Event()
-        self.writer = Writer(
-            self.loop,
-            background_sync_seconds=background,
-            slow_sync_seconds=slow,
-            on_failure=self.on_failure,
-        )
+        self.clock = Clock()
+        options = writer_options(background, slow_sync_threshold=slow)
+        self.writer = Writer(self.loop, options, self.on_failure)
+        self.writer.clock = self.clock
         self.writer.start(0)
 
     def on_failure(self, error: Exception) -> None:
@@ -64,7 +75,7 @@ class Bench:
         self.failed.set()
 
     def file(self, name: str) -> RecordingFile:
-        return RecordingFile(name, self.calls)
+        return RecordingFile(name, self.calls, self.clock)
 
     async def submit(
         self,

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import trustme
 import typer.main
-from gateway_process import GatewayProcess, free_port
+from free_ports import free_port
+from gateway_process import GatewayProcess
 
 from tidegate.cli import main
 from tidegate_protocols.commands import mqtt, mqtt_values

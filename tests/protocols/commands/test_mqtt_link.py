@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from gateway_process import free_port
+from free_ports import free_port
 
 from tidegate.spi import ClientError
 from tidegate_protocols.commands.mqtt_link import SilentError, Wanted, connected

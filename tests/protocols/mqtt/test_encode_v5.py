@@ -18,8 +18,7 @@ from tidegate_protocols.mqtt import (
     Unsuback,
     encode,
 )
-from tidegate_protocols.mqtt.codec.encode import PUBACK, PUBCOMP, PUBREC, PUBREL
-from tidegate_protocols.mqtt.codec.encode_v5 import acknowledgement_v5, encode_v5, encode_within
+from tidegate_protocols.mqtt.codec.encode_v5 import encode_v5, encode_within
 from tidegate_protocols.mqtt.codec.packets import Auth
 from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
@@ -95,22 +94,6 @@ def test_without_problem_information_only_connack_and_disconnect_say_more(packet
 def test_what_has_nothing_to_drop_is_sent_or_not():
     assert encode_within(Pingreq(), 2) == b"\xc0\x00"
     assert encode_within(Pingreq(), 1) == b""
-
-
-@pytest.mark.parametrize(
-    ("kind", "make", "reason"),
-    [
-        (PUBACK, Puback, R.NO_MATCHING_SUBSCRIBERS),
-        (PUBREC, Pubrec, R.PACKET_IDENTIFIER_IN_USE),
-        (PUBREL, Pubrel, R.PACKET_IDENTIFIER_NOT_FOUND),
-        (PUBCOMP, Pubcomp, R.PACKET_IDENTIFIER_NOT_FOUND),
-    ],
-)
-def test_the_quick_acknowledgement_is_the_packet(kind, make, reason):
-    for code in (R.SUCCESS, reason):
-        for properties in (NO_PROPERTIES, BOTH):
-            written = acknowledgement_v5(kind, 0x1234, code, properties)
-            assert written == encode(make(0x1234, code, properties), 5)
 
 
 @pytest.mark.mqtt_clause(

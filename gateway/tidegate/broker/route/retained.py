@@ -5,8 +5,8 @@ finds its own message. Should the store then drop the publish (it is full), the 
 by then others may have changed the same topic again, in the same turn or in the next one.
 
 Each topic has a number while it has a retained message: a place in a list. Who hands over many of
-them (``_retained_delivery``) remembers numbers, four bytes each, and asks for the message when it
-is its turn.
+them (``publish/retained_delivery.py``) remembers numbers, four bytes each, and asks for the message when
+its turn comes.
 """
 
 from __future__ import annotations

@@ -28,9 +28,7 @@ from tidegate_store_jdbc.database.adapter import (
     StepResult,
 )
 from tidegate_store_jdbc.database.postgres_sql import DIALECT
-from tidegate_store_jdbc.database.statements import (
-    STATEMENTS,
-)
+from tidegate_store_jdbc.database.statements import STATEMENTS
 
 #: Columns that the gateway reads bytes from.
 _ENCODED: Final = ("body", "message", "value")

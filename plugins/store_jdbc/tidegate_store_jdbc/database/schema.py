@@ -1,135 +1,96 @@
-"""The tables, as data, the schema's version, and how an older one is brought up to date."""
+"""The tables, as data, and the version that they have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidegate.spi import ConfigError, StoreIOError
+from tidegate.spi import StoreIOError
 from tidegate_store_jdbc._options import TABLES, JdbcOptions, data_types, table_names
-from tidegate_store_jdbc.database.adapter import Adapter, DatabaseError, Dialect
+from tidegate_store_jdbc.database.adapter import Adapter, Dialect
 from tidegate_store_jdbc.database.statements import fill
 
-#: What this room writes. Raised with every change that an older gateway would not understand.
-SCHEMA_VERSION: Final = 2
+#: What this room writes and reads.
+SCHEMA_VERSION: Final = 1
 
-#: From a version to the next: (name, SQL template) to run, in order, in one transaction.
-MIGRATIONS: Final[Mapping[int, Sequence[tuple[str, str]]]] = {
-    1: (),  # tables of duplicate ids and branches, which are created like any that is not there
-}
-
-#: Tables and indexes with the placeholders of :mod:`tidegate_store_jdbc.database.statements`; a dialect
-#: fills in ``{keyed}`` (behind a table whose key is its order) and ``{hot}`` (behind one that
-#: changes all the time). ``{text}`` is never limited: what the gateway reads and cannot cut.
-CREATE: Final[Mapping[str, Sequence[str]]] = {
-    "version_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {version_table} (id INTEGER NOT NULL PRIMARY KEY,"
-            " version INTEGER NOT NULL, store_id {text} NOT NULL)"
-        ),
-    ),
+#: ``columns; primary key; what stands behind the table`` of each, with the placeholders of
+#: :mod:`tidegate_store_jdbc.database.statements`. A dialect fills in ``{keyed}`` (behind a table whose key
+#: is its order) and ``{hot}`` (behind one that changes all the time). No column may be NULL but those
+#: that say so. ``{text}`` is never limited: what the gateway reads and cannot cut.
+_TABLES: Final[Mapping[str, str]] = {
+    "version_table": "id INTEGER, version INTEGER, store_id {text}; id;",
     "lock_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {lock_table} (id INTEGER NOT NULL PRIMARY KEY,"
-            " owner {text} NOT NULL, fencing_token {long} NOT NULL, expires_at {long} NOT NULL,"
-            " batch {long} NOT NULL, last_sequence {sequence} NOT NULL, last_list {long} NOT NULL,"
-            " ack_last {sequence} NOT NULL, ack_released {sequence} NOT NULL){single}"
-        ),
+        "id INTEGER, owner {text}, fencing_token {long}, expires_at {long}, batch {long},"
+        " last_sequence {sequence}, last_list {long}, ack_last {sequence},"
+        " ack_released {sequence}; id; {single}"
     ),
     "message_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {message_table} (sequence {sequence} NOT NULL PRIMARY KEY,"
-            " destination {container_name} NOT NULL, priority {small} NOT NULL,"
-            " received_at {long} NOT NULL, expires_at {long} NOT NULL,"
-            " client_id {string_id} NOT NULL, protocol {text} NOT NULL,"
-            " content_type {string_id} NOT NULL, reply_to {container_name} NOT NULL,"
-            " correlation_data {binary}, headers {text}, lists INTEGER NOT NULL,"
-            " body_bytes {long} NOT NULL, body {binary} NOT NULL, message {binary} NOT NULL){hot}"
-        ),
+        "sequence {sequence}, destination {container_name}, priority {small}, received_at {long},"
+        " expires_at {long}, client_id {string_id}, protocol {text}, content_type {string_id},"
+        " reply_to {container_name}, correlation_data {binary} NULL, headers {text} NULL,"
+        " lists INTEGER, body_bytes {long}, body {binary}, message {binary}; sequence; {hot}"
     ),
     "acks_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {acks_table} (pending_list {long} NOT NULL,"
-            " sequence {sequence} NOT NULL, delivery_count INTEGER NOT NULL,"
-            " body_bytes {long} NOT NULL, shared {small} NOT NULL,"
-            " PRIMARY KEY (pending_list, sequence)){keyed}{hot}"
-        ),
-        "CREATE INDEX IF NOT EXISTS {acks_index} ON {acks_table} (sequence) WHERE shared = 1",
+        "pending_list {long}, sequence {sequence}, delivery_count INTEGER, body_bytes {long},"
+        " shared {small}; pending_list, sequence; {keyed}{hot}"
     ),
     "acknowledged_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {acknowledged_table} ("
-            "ack_sequence {sequence} NOT NULL PRIMARY KEY, sequence {sequence} NOT NULL,"
-            " pending_list {long} NOT NULL, delivered_at {long} NOT NULL, acked_at {long} NOT NULL,"
-            " client_id {text} NOT NULL, subscription {text} NOT NULL,"
-            " protocol {text} NOT NULL){hot}"
-        ),
-        "CREATE INDEX IF NOT EXISTS {acknowledged_index} ON {acknowledged_table} (sequence)",
+        "ack_sequence {sequence}, sequence {sequence}, pending_list {long}, delivered_at {long},"
+        " acked_at {long}, client_id {text}, subscription {text}, protocol {text}; ack_sequence;"
+        " {hot}"
     ),
     "destination_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {destination_table} (id {key} NOT NULL PRIMARY KEY,"
-            " destination {container_name} NOT NULL, pending_list {long} NOT NULL,"
-            " value {binary} NOT NULL)"
-        ),
+        "id {key}, destination {container_name}, pending_list {long}, value {binary}; id;"
     ),
     "subscription_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {subscription_table} (pending_list {long} NOT NULL PRIMARY KEY,"
-            " client_id {string_id} NOT NULL, name {string_id} NOT NULL,"
-            " filter {container_name} NOT NULL, durable {small} NOT NULL, qos {small} NOT NULL,"
-            " selector {text} NOT NULL, value {binary} NOT NULL)"
-        ),
+        "pending_list {long}, client_id {string_id}, name {string_id}, filter {container_name},"
+        " durable {small}, qos {small}, selector {text}, value {binary}; pending_list;"
     ),
     "session_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {session_table} (id {key} NOT NULL PRIMARY KEY,"
-            " client_id {string_id} NOT NULL, expiry_interval {long} NOT NULL,"
-            " disconnected_at {long} NOT NULL, value {binary} NOT NULL)"
-        ),
+        "id {key}, client_id {string_id}, expiry_interval {long}, disconnected_at {long},"
+        " value {binary}; id;"
     ),
     "inflight_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {inflight_table} (id {key} NOT NULL,"
-            " direction {small} NOT NULL, packet_id INTEGER NOT NULL, client_id {string_id} NOT NULL,"
-            " state {small} NOT NULL, sequence {sequence} NOT NULL, value {binary} NOT NULL,"
-            " PRIMARY KEY (id, direction, packet_id)){keyed}{hot}"
-        ),
+        "id {key}, direction {small}, packet_id INTEGER, client_id {string_id}, state {small},"
+        " sequence {sequence}, value {binary}; id, direction, packet_id; {keyed}{hot}"
     ),
     "retained_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {retained_table} (id {key} NOT NULL PRIMARY KEY,"
-            " destination {container_name} NOT NULL, headers {text}, body {binary} NOT NULL,"
-            " message {binary} NOT NULL)"
-        ),
+        "id {key}, destination {container_name}, headers {text} NULL, body {binary},"
+        " message {binary}; id;"
     ),
     "journal_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {journal_table} (id INTEGER NOT NULL PRIMARY KEY,"
-            " journal {text} NOT NULL, place {text} NOT NULL,"
-            " position {sequence} NOT NULL, is_open {small} NOT NULL)"
-        ),
+        "id INTEGER, journal {text}, place {text}, position {sequence}, is_open {small}; id;"
     ),
     "duplicate_id_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {duplicate_id_table} (id {key} NOT NULL,"
-            " sequence {sequence} NOT NULL, destination {container_name} NOT NULL,"
-            " duplicate_id {msg_id} NOT NULL, value {binary} NOT NULL,"
-            " PRIMARY KEY (id, sequence)){keyed}{hot}"
-        ),
+        "id {key}, sequence {sequence}, destination {container_name}, duplicate_id {msg_id},"
+        " value {binary}; id, sequence; {keyed}{hot}"
     ),
     "branch_table": (
-        (
-            "CREATE TABLE IF NOT EXISTS {branch_table} (id {key} NOT NULL PRIMARY KEY,"
-            " branch_id {string_id} NOT NULL, state {small} NOT NULL,"
-            " prepared_at {long} NOT NULL, principal {string_id} NOT NULL,"
-            " pending_list {long} NOT NULL, value {binary} NOT NULL)"
-        ),
+        "id {key}, branch_id {string_id}, state {small}, prepared_at {long},"
+        " principal {string_id}, pending_list {long}, value {binary}; id;"
     ),
-    "removed_table": (
-        "CREATE TABLE IF NOT EXISTS {removed_table} (pending_list {long} NOT NULL PRIMARY KEY)",
-    ),
+    "removed_table": "pending_list {long}; pending_list;",
 }
+_INDEXES: Final = {
+    "acks_table": "{acks_index} ON {acks_table} (sequence) WHERE shared = 1",
+    "acknowledged_table": "{acknowledged_index} ON {acknowledged_table} (sequence)",
+}
+
+
+def _create(table: str) -> list[str]:
+    columns, key, behind = _TABLES[table].split(";")
+    defined = [
+        column if column.endswith(" NULL") else f"{column} NOT NULL"
+        for column in columns.split(", ")
+    ]
+    defined.append(f"PRIMARY KEY ({key.strip()})")
+    made = f"CREATE TABLE IF NOT EXISTS {{{table}}} ({', '.join(defined)})"
+    index = _INDEXES.get(table)
+    return [made + behind, *([f"CREATE INDEX IF NOT EXISTS {index}"] if index else [])]
+
+
+#: The statements that make each table and its indexes.
+CREATE: Final[Mapping[str, Sequence[str]]] = {table: _create(table) for table in _TABLES}
 
 
 def words(options: JdbcOptions, dialect: Dialect) -> dict[str, str]:
@@ -162,36 +123,18 @@ def create_statements(
     return statements
 
 
-async def migrate(
-    adapter: Adapter,
-    known: Mapping[str, str],
-    found: int,
-    *,
-    wanted: int = SCHEMA_VERSION,
-    migrations: Mapping[int, Sequence[tuple[str, str]]] = MIGRATIONS,
-) -> bool:
-    """Bring a schema of version *found* to *wanted*; the caller holds the lock.
+async def read_version(adapter: Adapter) -> tuple[int, str]:
+    """The schema's version and the store's identity.
 
-    Each step is one transaction that also notes its version, so an interrupted one goes on where it
-    was. Returns: whether anything was done.
-    Raises: StoreIOError for a schema that is newer, or that no migration leads away from.
+    Raises: DatabaseError; StoreIOError for another version than this program's.
     """
-    if found > wanted:
+    rows = await adapter.control("find_version_statement", (), fetch=True)
+    if not rows:
+        raise StoreIOError("the version table has no row; was it emptied by hand?")
+    version = int(rows[0][0])
+    if version != SCHEMA_VERSION:
         raise StoreIOError(
-            f"the tables have schema version {found}, this gateway knows {wanted}; "
-            "run the newer gateway, or give this one tables of its own (table_prefix)"
+            f"the tables have schema version {version}, this gateway knows {SCHEMA_VERSION}; run the "
+            "gateway that made them, or give this one tables of its own (table_prefix)"
         )
-    for version in range(found, wanted):
-        if version not in migrations:
-            raise StoreIOError(f"no migration from schema version {version}")
-        steps = [(name, fill(text, known, name)) for name, text in migrations[version]]
-        note = f"UPDATE {known['version_table']} SET version = {version + 1} WHERE id = 1"
-        try:
-            await adapter.create([*steps, ("update_version_statement", note)])
-        except DatabaseError as error:
-            if error.store_error("").retryable:
-                raise
-            raise ConfigError(
-                f"migration from version {version} failed: {error}", key=error.statement
-            ) from error
-    return found < wanted
+    return version, str(rows[0][1])

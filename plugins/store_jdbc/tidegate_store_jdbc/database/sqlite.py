@@ -32,9 +32,7 @@ from tidegate_store_jdbc.database.adapter import (
     StepResult,
 )
 from tidegate_store_jdbc.database.sqlite_sql import DIALECT
-from tidegate_store_jdbc.database.statements import (
-    STATEMENTS,
-)
+from tidegate_store_jdbc.database.statements import STATEMENTS
 
 T = TypeVar("T")
 

@@ -62,7 +62,6 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     ),
     "find_version_statement": _info(columns=2),
     "add_version_statement": _info("version store_id"),
-    "update_version_statement": _info("version"),
     # ---- a journal in front
     "find_journal_statement": _info(columns=4),
     "put_journal_statement": _info("journal place position is_open"),
@@ -238,7 +237,6 @@ COMMON: Final[Mapping[str, str]] = {
         "INSERT INTO {version_table} (id, version, store_id) VALUES (1, ?, ?)"
         " ON CONFLICT (id) DO NOTHING"
     ),
-    "update_version_statement": "UPDATE {version_table} SET version = ? WHERE id = 1",
     "find_journal_statement": (
         "SELECT journal, place, position, is_open FROM {journal_table} WHERE id = 1"
     ),

@@ -8,8 +8,10 @@ never written, of several values for one key the last one counts, and what is le
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
 
 from tidegate.spi import (
     Acknowledge,
@@ -46,10 +48,17 @@ from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.rows.codec import Columns
 
 _ZERO: Final = itertools.repeat(0)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+#: (list, sequence).
+Place = tuple[int, int]
 InflightKey = tuple[str, InflightDirection, int]
+#: The last value of each key; None: it is to be removed.
+_Last = dict[_K, _V | None]
 
 
-class Plan:
+class Plan(msgspec.Struct, eq=False):
     """What a batch leaves to be done.
 
     Attributes:
@@ -68,54 +77,28 @@ class Plan:
     A plan may be made of any number of batches, one after the other (:func:`plan`).
     """
 
-    __slots__ = (
-        "ack_last",
-        "branches",
-        "cleared_clients",
-        "deliveries",
-        "destinations",
-        "discarded",
-        "dropped",
-        "duplicate_ids",
-        "forgotten_ids",
-        "inflight",
-        "last_list",
-        "last_sequence",
-        "left",
-        "log",
-        "messages",
-        "pending",
-        "references",
-        "removed",
-        "removed_lists",
-        "retained",
-        "sessions",
-        "subscriptions",
-    )
-
-    def __init__(self, ack_last: int = 0) -> None:
-        self.ack_last = ack_last
-        self.references: dict[int, int] = {}
-        self.last_sequence = 0
-        self.last_list = 0
-        self.messages: dict[int, tuple[Message, int]] = {}
-        self.pending: dict[tuple[int, int], int] = {}
-        self.removed: dict[tuple[int, int], None] = {}
-        self.left: set[int] = set()
-        self.discarded: set[int] = set()
-        self.dropped: set[int] = set()
-        self.log: list[Row] = []
-        self.deliveries: dict[tuple[int, int], int] = {}
-        self.removed_lists: list[int] = []
-        self.destinations: dict[str, int | None] = {}
-        self.subscriptions: dict[int, Subscription | None] = {}
-        self.sessions: dict[str, Session | None] = {}
-        self.cleared_clients: set[str] = set()
-        self.inflight: dict[InflightKey, InflightRecord | None] = {}
-        self.retained: dict[str, Message | None] = {}
-        self.branches: dict[BranchId, Branch | None] = {}
-        self.duplicate_ids: dict[tuple[str, int], AddDuplicateId] = {}
-        self.forgotten_ids: dict[str, int] = {}
+    ack_last: int = 0
+    references: dict[int, int] = {}
+    last_sequence: int = 0
+    last_list: int = 0
+    messages: dict[int, tuple[Message, int]] = {}
+    pending: dict[Place, int] = {}
+    removed: dict[Place, None] = {}
+    left: set[int] = set()
+    discarded: set[int] = set()
+    dropped: set[int] = set()
+    log: list[Row] = []
+    deliveries: dict[Place, int] = {}
+    removed_lists: list[int] = []
+    destinations: _Last[str, AddDestination] = {}
+    subscriptions: _Last[int, Subscription] = {}
+    sessions: _Last[str, Session] = {}
+    cleared_clients: set[str] = set()
+    inflight: _Last[InflightKey, InflightRecord] = {}
+    retained: _Last[str, Message] = {}
+    branches: _Last[BranchId, Branch] = {}
+    duplicate_ids: dict[tuple[str, int], AddDuplicateId] = {}
+    forgotten_ids: dict[str, int] = {}
 
 
 def plan(
@@ -191,7 +174,7 @@ def _plan_rare(made: Plan, operation: Operation) -> None:
                 into = made.pending if place in made.pending else made.deliveries
                 into[place] = count
         case AddDestination(name, pending_list):
-            made.destinations[name] = pending_list
+            made.destinations[name] = operation
             made.last_list = max(made.last_list, pending_list)
         case RemoveDestination(name, pending_list):
             made.destinations[name] = None
@@ -224,16 +207,6 @@ def _plan_session(made: Plan, operation: Operation) -> None:
             made.cleared_clients.add(client_id)
             for place in [place for place in made.inflight if place[0] == client_id]:
                 del made.inflight[place]
-        case PutBranch() | RemoveBranch() | AddDuplicateId() | ForgetDuplicateIds():
-            _plan_branch(made, operation)
-        case _:
-            raise PluginContractError("store-jdbc", f"unknown operation {type(operation).__name__}")
-
-
-def _plan_branch(
-    made: Plan, operation: PutBranch | RemoveBranch | AddDuplicateId | ForgetDuplicateIds
-) -> None:
-    match operation:
         case PutBranch(branch):
             made.branches[branch.branch_id] = branch
             made.last_list = max(made.last_list, branch.pending_list)
@@ -249,9 +222,11 @@ def _plan_branch(
             for place in list(made.duplicate_ids):
                 if place[0] == destination and place[1] <= through:
                     del made.duplicate_ids[place]
+        case _:
+            raise PluginContractError("store-jdbc", f"unknown operation {type(operation).__name__}")
 
 
-class Written:
+class Written(msgspec.Struct):
     """The steps of a plan, and where the results that change the counters are.
 
     Attributes:
@@ -262,15 +237,12 @@ class Written:
         dead_at: place of the rows of ``find_dead_messages_statement``, or -1.
     """
 
-    __slots__ = ("added", "counted_at", "dead_at", "log_bytes", "removed_at", "steps")
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self.added = 0
-        self.log_bytes = 0
-        self.removed_at = -1
-        self.counted_at = -1
-        self.dead_at = -1
+    steps: list[Step] = []
+    added: int = 0
+    log_bytes: int = 0
+    removed_at: int = -1
+    counted_at: int = -1
+    dead_at: int = -1
 
 
 def steps(
@@ -343,73 +315,50 @@ def _message_steps(
 
 
 def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
-    def put(add: str, remove: str, added: list[Row], removed: list[Row]) -> None:
+    def put(
+        add: str,
+        remove: str,
+        values: _Last[_K, _V],
+        row: Callable[[_V], Row],
+        key: Callable[[_K], Row],
+    ) -> None:
+        removed = [key(name) for name, value in values.items() if value is None]
         if removed:
-            result.append(Step(remove, removed))
+            result.append(Step(f"{remove}_statement", removed))
+        added = [row(value) for value in values.values() if value is not None]
         if added:
-            result.append(Step(add, added))
+            result.append(Step(f"{add}_statement", added))
 
-    def split(values: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
-        gone = [name for name, value in values.items() if value is None]
-        return [value for value in values.values() if value is not None], gone
+    def by_name(name: object) -> Row:
+        return (codec.key(str(name)),)
 
-    if made.destinations:
-        there = [
-            columns.destination(name, number)
-            for name, number in made.destinations.items()
-            if number is not None
-        ]
-        gone = [(codec.key(name),) for name, number in made.destinations.items() if number is None]
-        put("add_destination_statement", "remove_destination_statement", there, list(gone))
-    if made.subscriptions:
-        added, removed = split(made.subscriptions)
-        put(
-            "create_durable_sub_statement",
-            "delete_subscription_statement",
-            [columns.subscription(value) for value in added],
-            [(number,) for number in removed],
-        )
+    put("add_destination", "remove_destination", made.destinations, columns.destination, by_name)
+    put(
+        "create_durable_sub",
+        "delete_subscription",
+        made.subscriptions,
+        columns.subscription,
+        lambda number: (number,),
+    )
     if made.cleared_clients:
-        clients: list[Row] = [(codec.key(name),) for name in made.cleared_clients]
+        clients = [by_name(name) for name in made.cleared_clients]
         result.append(Step("remove_all_inflight_statement", clients))
-    if made.sessions:
-        added, removed = split(made.sessions)
-        put(
-            "add_session_statement",
-            "remove_session_statement",
-            [columns.session(value) for value in added],
-            [(codec.key(name),) for name in removed],
-        )
-    if made.inflight:
-        added, removed = split(made.inflight)
-        put(
-            "add_inflight_statement",
-            "remove_inflight_statement",
-            [columns.inflight(value) for value in added],
-            [codec.inflight_key(*place) for place in removed],
-        )
-    if made.retained:
-        added, removed = split(made.retained)
-        put(
-            "add_retained_statement",
-            "remove_retained_statement",
-            [columns.retained(value) for value in added],
-            [(codec.key(name),) for name in removed],
-        )
-    if made.branches:
-        added, removed = split(made.branches)
-        put(
-            "add_branch_statement",
-            "remove_branch_statement",
-            [columns.branch(value) for value in added],
-            [(codec.key(str(branch_id)),) for branch_id in removed],
-        )
+    put("add_session", "remove_session", made.sessions, columns.session, by_name)
+    put(
+        "add_inflight",
+        "remove_inflight",
+        made.inflight,
+        columns.inflight,
+        lambda place: codec.inflight_key(*place),
+    )
+    put("add_retained", "remove_retained", made.retained, columns.retained, by_name)
+    put("add_branch", "remove_branch", made.branches, columns.branch, by_name)
     if made.forgotten_ids:
         forgotten = [(codec.key(name), through) for name, through in made.forgotten_ids.items()]
-        result.append(Step("forget_duplicate_ids_statement", list[Row](forgotten)))
+        result.append(Step("forget_duplicate_ids_statement", forgotten))
     if made.duplicate_ids:
         ids = [columns.duplicate_id(value) for value in made.duplicate_ids.values()]
         result.append(Step("add_duplicate_id_statement", ids))
     if made.removed_lists:
-        lists: list[Row] = [(number,) for number in sorted(set(made.removed_lists))]
+        lists = [(number,) for number in sorted(set(made.removed_lists))]
         result.append(Step("add_removed_statement", lists))

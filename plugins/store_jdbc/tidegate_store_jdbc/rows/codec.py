@@ -17,6 +17,7 @@ import msgspec
 
 from tidegate.spi import (
     AcknowledgedMessage,
+    AddDestination,
     AddDuplicateId,
     Branch,
     CorruptRecordError,
@@ -106,9 +107,10 @@ class Columns:
         rest = _encode(_replace(message, body=b""))
         return (key(name), self.name(name), headers_text(message), message.body, rest)
 
-    def destination(self, name: str, pending_list: int) -> Row:
+    def destination(self, value: AddDestination) -> Row:
         """Parameters of ``add_destination_statement``."""
-        return (key(name), self.name(name), pending_list, name.encode())
+        name = value.destination
+        return (key(name), self.name(name), value.pending_list, name.encode())
 
     def subscription(self, value: Subscription) -> Row:
         """Parameters of ``create_durable_sub_statement``."""

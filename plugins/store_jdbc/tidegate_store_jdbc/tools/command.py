@@ -1,4 +1,4 @@
-"""``tidegate store create|delete|recreate|query|dump|restore|upgrade|exists|remove-lock|mask``.
+"""``tidegate store create|delete|recreate|query|dump|restore|exists|remove-lock|mask``.
 
 Entry point ``store`` of the group ``tidegate.commands``. Each command parses its arguments, calls one
 function of the database manager and prints. Nothing heavy is imported before it is needed.
@@ -139,14 +139,6 @@ def restore(
         _run(store, lambda manager: manager.recreate(forced=False))
     host: CommandHost = context.obj
     _show(host, host.import_store(store, source), as_json)
-
-
-@app.command()
-def upgrade(context: typer.Context, config: ConfigOption = None) -> None:
-    """Bring the tables of an SQL store up to date. A gateway does so too when it starts."""
-    before, now = _run(_store(context, config), lambda manager: manager.upgrade())
-    text = f"schema {before} is up to date" if before == now else f"schema {before} became {now}"
-    typer.echo(text)
 
 
 @app.command(name="remove-lock")

@@ -22,7 +22,12 @@ from tidegate_store_jdbc.database.adapter import (
     DatabaseError,
     adapter_factory,
 )
-from tidegate_store_jdbc.database.schema import SCHEMA_VERSION, create_statements, migrate, words
+from tidegate_store_jdbc.database.schema import (
+    SCHEMA_VERSION,
+    create_statements,
+    read_version,
+    words,
+)
 from tidegate_store_jdbc.database.secrets import ask, credentials
 from tidegate_store_jdbc.database.statements import resolve
 from tidegate_store_jdbc.database.url import parse_url
@@ -33,8 +38,6 @@ from tidegate_store_jdbc.transactions.mark import Mark, read_mark
 #: A statement without parameters and with one column, which may take its time: its place is lent to
 #: counting the rows of a table.
 _COUNT: Final = "acknowledged_bytes_statement"
-#: Tables (placeholders) that every store had from the beginning; others may be missing in an old one.
-_OLDEST: Final = ("lock_table", "version_table")
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -145,7 +148,7 @@ class Manager:
         tables = {name: await self._rows(name) for name in self._tables.values()}
         lock = await self._lock()
         await self._prepare("find_version_statement", "find_journal_statement")
-        rows = await self._adapter.control("find_version_statement", (), fetch=True)
+        version, store_id = await read_version(self._adapter)
         mark = await read_mark(self._adapter)
         await self._prepare(
             "find_all_destinations_statement", "destination_message_count_statement"
@@ -160,33 +163,13 @@ class Manager:
         ]
         return Report(
             database=self._database,
-            version=int(rows[0][0]) if rows else 0,
-            store_id=str(rows[0][1]) if rows else "",
+            version=version,
+            store_id=store_id,
             owner=describe(lock.owner) if _is_held(lock) else "",
             journal=mark,
             tables=tables,
             destinations=sorted(destinations),
         )
-
-    async def upgrade(self) -> tuple[int, int]:
-        """Bring the schema up to date. Returns: the version before and now.
-
-        Raises: StoreLockedError; StoreIOError for a schema that is newer than this program, and when
-            there is no store.
-        """
-        await self._require(*_OLDEST)
-        self._require_free(await self._lock())
-        await self._prepare("find_version_statement")
-        rows = await self._adapter.control("find_version_statement", (), fetch=True)
-        if not rows:
-            raise StoreIOError("the version table has no row; was it emptied by hand?")
-        version = int(rows[0][0])
-        # Tables that are new without a new version; the statements do nothing for the others.
-        await self._adapter.create(
-            create_statements(self._options, self._adapter.dialect, self._words)
-        )
-        await migrate(self._adapter, self._words, version)
-        return version, SCHEMA_VERSION
 
     async def remove_lock(self) -> str:
         """Free the lock, whoever holds it; that gateway can no longer write. Returns: who it was."""
@@ -206,10 +189,9 @@ class Manager:
         there = await self.tables()
         missing = [self._tables[table] for table in tables if self._tables[table] not in there]
         if missing:
-            is_older = all(self._tables[table] in there for table in _OLDEST)
+            maker = "a gateway that starts" if there else "'create'"
             raise StoreIOError(
-                f"no store in {self._database}: {', '.join(missing)} missing; "
-                f"'{'upgrade' if is_older else 'create'}' makes them"
+                f"no store in {self._database}: {', '.join(missing)} missing; {maker} makes them"
             )
 
     async def _lock(self) -> LockRow:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import TimerHandle
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.spi import AddMessage, Operation, SetRetained, StoreClosedError
 
@@ -24,8 +22,7 @@ Write = Callable[[list[Operation], bool], Awaitable[None]]
 _OPERATION_BYTES: Final = 64
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     operations: list[Operation]
     synced: bool
     future: asyncio.Future[None]
@@ -42,8 +39,8 @@ class TimedBuffer:
         self._entries: list[_Entry] = []  # that gather
         self._bytes = 0
         self._timer: TimerHandle | None = None
-        self._groups: deque[list[_Entry]] = deque()  # that are due
-        self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()  # groups that are due are written in their order
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def write(self, operations: list[Operation], synced: bool) -> None:
@@ -69,49 +66,41 @@ class TimedBuffer:
         """Write what has gathered; returns when it is. Idempotent. Cancellation: safe."""
         self._is_closed = True
         self._flush()
-        if self._task is not None:
-            await asyncio.shield(self._task)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def _flush(self) -> None:
         """What has gathered is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._entries:
-            return
-        self._groups.append(self._entries)
-        self._entries = []
-        self._bytes = 0
-        if self._task is None:
-            self._task = self._loop.create_task(self._run(), name="tidegate-journal-buffer")
+        if self._entries:
+            task = self._loop.create_task(self._write_due(self._entries))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self._entries = []
+            self._bytes = 0
 
-    async def _run(self) -> None:
-        try:
-            while self._groups:
-                await self._write_group(self._groups.popleft())
-        finally:
-            self._task = None
+    async def _write_due(self, group: Sequence[_Entry]) -> None:
+        async with self._turn:
+            await self._write_group(group)
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
-        error: Exception | None = None
         try:
             await self._write(
                 [operation for entry in group for operation in entry.operations],
                 any(entry.synced for entry in group),
             )
-        except Exception as problem:
-            error = problem
-        if error is not None and len(group) > 1:  # nothing took effect: each meets its own fate
-            for entry in group:
-                await self._write_group([entry])
+        except Exception as error:
+            if len(group) > 1:  # nothing took effect: each meets its own fate
+                for entry in group:
+                    await self._write_group([entry])
+            elif not group[0].future.done():
+                group[0].future.set_exception(error)
             return
         for entry in group:
-            if entry.future.done():
-                continue  # the caller was cancelled
-            if error is None:
+            if not entry.future.done():  # else the caller was cancelled
                 entry.future.set_result(None)
-            else:
-                entry.future.set_exception(error)
 
 
 def estimate(operations: Sequence[Operation]) -> int:

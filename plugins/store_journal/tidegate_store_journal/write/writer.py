@@ -25,9 +25,10 @@ import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final, TypedDict, Unpack
+from typing import Final
 
 from tidegate_store_journal.log.storage import FULL_ERRNOS, File
+from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -82,31 +83,34 @@ class Request:
 Steps = Generator[tuple[File, Sequence[bytes], int, bool], None, None]
 
 
-class WriterSettings(TypedDict):
-    """Of both writers. *on_failure* is told of a sync that failed behind nobody's request; the seconds
-    are those until what was only written is synced (None: never), and of a sync worth a warning."""
-
-    background_sync_seconds: float | None
-    slow_sync_seconds: float
-    on_failure: Callable[[Exception], None]
-
-
 class BatchWriter:
     """What carries batches to the disk, one after the other: in which order, and what its errors mean.
 
-    How the calls are made is for :class:`Writer` and ``ringwriter.RingWriter``.
+    How the calls are made is for :class:`Writer` and ``ring.RingWriter``.
 
     Attributes:
         synced_batch: every batch up to this one is on stable storage. Read without a lock: it only
             grows, and an old value is always true.
         syncs: how many syncs were made.
+        clock: in seconds; how long a sync takes is measured by it.
     """
 
-    def __init__(self, loop: AbstractEventLoop, **settings: Unpack[WriterSettings]) -> None:
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        options: JournalOptions,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """*on_failure* is told of a sync that failed behind nobody's request."""
         self._loop = loop
-        self._background = settings["background_sync_seconds"]
-        self._slow = settings["slow_sync_seconds"]
-        self._on_failure = settings["on_failure"]
+        #: Until what was only written is synced; None: never.
+        self._background = {
+            ALWAYS: BACKGROUND_SYNC_SECONDS,
+            PERIODIC: options.journal_disk_sync_interval,
+            NEVER: None,
+        }[options.sync_strategy]
+        self._slow = options.slow_sync_threshold
+        self._on_failure = on_failure
         self._synced_bytes_max = 0  # so much can be written and be on stable storage in one call
         self._dirty: list[File] = []
         self._dirty_bytes = 0
@@ -117,6 +121,7 @@ class BatchWriter:
         self._sync_is_broken = False
         self.synced_batch = 0
         self.syncs = 0
+        self.clock = time.monotonic
 
     def start(self, synced_batch: int) -> None:
         """Begin; everything up to *synced_batch* is on stable storage."""
@@ -150,7 +155,7 @@ class BatchWriter:
             and not self._dirty
             and sum(map(len, request.buffers)) <= self._synced_bytes_max
         )
-        begin = time.monotonic() if is_synced else 0.0
+        begin = self.clock() if is_synced else 0.0
         try:
             yield file, request.buffers, request.offset, is_synced
         except OSError as error:
@@ -161,7 +166,7 @@ class BatchWriter:
             raise
         self._written_batch = request.batch
         if is_synced:
-            self._count_sync(time.monotonic() - begin)
+            self._count_sync(self.clock() - begin)
             self.synced_batch = request.batch
             return
         if file not in self._dirty:
@@ -184,7 +189,7 @@ class BatchWriter:
     def _sync(self, request: Request) -> Steps:
         """Sync what was written but not synced, one file after the other."""
         while self._dirty:
-            begin = time.monotonic()
+            begin = self.clock()
             try:
                 yield self._dirty[0], (), 0, True
             except OSError:
@@ -192,7 +197,7 @@ class BatchWriter:
                 # clean: a second sync would succeed and prove nothing. So this is final.
                 self._sync_is_broken = request.sync_failed = True
                 raise
-            self._count_sync(time.monotonic() - begin)
+            self._count_sync(self.clock() - begin)
             del self._dirty[0]
         self._dirty_bytes = 0
         self.synced_batch = self._written_batch
@@ -201,12 +206,8 @@ class BatchWriter:
         self.syncs += 1
         self._sync_seconds += (taken - self._sync_seconds) * _SYNC_WEIGHT
         if self._slow and taken > self._slow:
-            logger.warning(
-                "slow sync seconds=%.3f threshold=%.3f batch=%d",
-                taken,
-                self._slow,
-                self._written_batch,
-            )
+            text = "slow sync seconds=%.3f threshold=%.3f batch=%d"
+            logger.warning(text, taken, self._slow, self._written_batch)
 
     def _note_error(self, request: Request, error: Exception) -> None:
         request.error = error
@@ -242,21 +243,16 @@ class BatchWriter:
 class Writer(BatchWriter):
     """See the module. ``submit`` and ``close`` are for the loop's thread."""
 
-    def __init__(self, loop: AbstractEventLoop, **settings: Unpack[WriterSettings]) -> None:
-        super().__init__(loop, **settings)
+    def start(self, synced_batch: int) -> None:
+        super().start(synced_batch)
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._waiting = 0  # requests that the thread has; with none its state is the loop's
         self._thread = threading.Thread(
             target=self._run, name="tidegate-journal-writer", daemon=True
         )
-
-    def start(self, synced_batch: int) -> None:
-        """See BatchWriter."""
-        super().start(synced_batch)
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """See BatchWriter."""
         size = len(request.buffers[1]) if request.buffers else 0
         if not self._waiting and self._is_quick(request, size):
             self._attempt(request)

@@ -17,7 +17,6 @@ from tidegate_protocols.mqtt.codec.codes import (
     PACKET_REASONS,
     PacketType,
     PacketViolationError,
-    ReasonCode,
 )
 from tidegate_protocols.mqtt.codec.connect import connect_parts
 from tidegate_protocols.mqtt.codec.fields import packet_of, string_field
@@ -60,22 +59,6 @@ _FIRST: Final[Mapping[type, int]] = {
     Disconnect: 0xE0,
     Auth: 0xF0,
 }
-
-
-def acknowledgement_v5(
-    kind: int, packet_id: int, reason: ReasonCode, properties: Properties = NO_PROPERTIES
-) -> bytes:
-    """A PUBACK, PUBREC, PUBREL or PUBCOMP with a reason, in the shortest form.
-
-    Without reason and properties it is ``encode.acknowledgement``, as in MQTT 3.1.1.
-    Args: kind: ``_encode.PUBACK`` and its like.
-    """
-    if properties is NO_PROPERTIES:
-        if not reason:
-            return bytes((kind >> 8, 2, packet_id >> 8, packet_id & 255))
-        return bytes((kind >> 8, 3, packet_id >> 8, packet_id & 255, reason))
-    block = encode_properties(properties, kind >> 12)
-    return packet_of(kind >> 8, packet_id.to_bytes(2, "big"), bytes((reason,)), block)
 
 
 def encode_within(packet: Packet, packet_bytes_max: int, *, with_problems: bool = True) -> bytes:

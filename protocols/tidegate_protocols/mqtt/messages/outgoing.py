@@ -168,7 +168,12 @@ class Outgoing:
         return found
 
     def remove(self, subscription: OutgoingSubscription) -> None:
-        """The subscription ended: what waits is the broker's again, what was sent is completed."""
+        """The subscription ended: what waits is the broker's again, what was sent is completed
+        [MQTT-3.10.4-3]. No other member of a group may get what is in doubt [MQTT-4.8.2-5]: the
+        broker learns now that it is this client's."""
+        for sequence in self.unanswered().get(subscription.key, ()):
+            self._window.consume(subscription, sequence)
+        self._window.acknowledge_received()
         self._window.remove(subscription)
         if self._waiting:
             self._waiting = deque(item for item in self._waiting if item[0] is not subscription)

@@ -136,6 +136,43 @@ def test_an_interrupted_qos_2_delivery_whose_session_ends_goes_to_nobody_else(di
     assert other.is_passed_over(publisher)
 
 
+@pytest.mark.parametrize("kept", [{}, KEPT], ids=["ends", "stays"])
+def test_what_was_sent_with_qos_2_before_unsubscribe_is_completed_and_goes_to_nobody_else(
+    dial, name, kept
+):
+    one = dial(V5, connect=f"{name}1", **kept)
+    one.subscribe(f"$share/g/{name}", 2)
+    publisher = dial(connect=f"{name}p")
+    publisher.publishes(name, b"x", 2)
+    message = one.message()
+    other = dial(V5, connect=f"{name}2")
+    other.subscribe(f"$share/g/{name}", 2)
+    one.unsubscribe(f"$share/g/{name}")
+    assert other.is_passed_over(publisher)
+    one.send(ack(PUBREC, message.packet_id))  # [MQTT-3.10.4-3]
+    assert one.receive(PUBREL).packet_id == message.packet_id
+    one.send(ack(PUBCOMP, message.packet_id))
+    assert one.is_passed_over(publisher)
+    one.leave()
+    assert other.is_passed_over(publisher)
+
+
+def test_qos_1_that_was_not_acknowledged_before_unsubscribe_goes_to_another(dial, name):
+    one = dial(V5, connect=f"{name}1")
+    one.subscribe(f"$share/g/{name}", 1)
+    publisher = dial(connect=f"{name}p")
+    publisher.publishes(name, b"1")
+    publisher.publishes(name, b"2")
+    acknowledged, open_ = one.message(), one.message()
+    other = dial(V5, connect=f"{name}2")
+    other.subscribe(f"$share/g/{name}", 1)
+    one.send(ack(PUBACK, acknowledged.packet_id))
+    one.unsubscribe(f"$share/g/{name}")
+    found = other.takes()
+    assert (found.body, found.dup) == (open_.body, True)
+    assert other.is_passed_over(publisher)
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("code", [0x80, 0x97])
 @proves("5.0", "4.8.2-6 4.4.0-2")

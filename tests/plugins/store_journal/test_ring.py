@@ -7,10 +7,10 @@ import errno
 import logging
 
 import pytest
-from journal_kit import ShuffledRing
+from journal_kit import ShuffledRing, writer_options
 
 from tidegate_store_journal.log.memory import MemoryFile
-from tidegate_store_journal.write.ringwriter import RingWriter, cut
+from tidegate_store_journal.write.ring import RingWriter
 from tidegate_store_journal.write.writer import Request
 
 
@@ -40,15 +40,14 @@ class Bench:
         self.loop = asyncio.get_running_loop()
         self.ring = ShuffledRing(self.loop)
         self.failed: asyncio.Future[Exception] = self.loop.create_future()
-        self.writer = RingWriter(
-            self.loop,
-            self.ring,
-            max_io=max_io,
-            request_bytes_max=bytes_max,
-            background_sync_seconds=background,
-            slow_sync_seconds=slow,
-            on_failure=self.failed.set_result,
+        options = writer_options(
+            background,
+            journal_type="ASYNCIO",
+            journal_max_io=max_io,
+            journal_buffer_size=bytes_max,
+            slow_sync_threshold=slow,
         )
+        self.writer = RingWriter(self.loop, options, self.failed.set_result, self.ring)
         self.writer.start(0)
 
     def begin(
@@ -247,21 +246,23 @@ async def test_without_a_background_sync_only_closing_syncs() -> None:
 
 
 async def test_a_slow_sync_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(slow=1e-12)
+    bench = Bench(slow=0.5)
+    times = iter([1.0, 1.4, 2.0, 2.6])
+    bench.writer.clock = lambda: next(times)
     with caplog.at_level(logging.WARNING, "tidegate.store.journal"):
         await bench.begin(MemoryFile(), batch=1)
+        assert not caplog.records
+        await bench.begin(MemoryFile(), batch=2)
     assert "slow sync" in caplog.text
     await bench.writer.close()
 
 
 @pytest.mark.parametrize("length_max", [4096, 5000, 100_000])
-@pytest.mark.parametrize("sizes", [(0,), (10, 20), (64, 9000, 16), (64, 50_000, 16), (8192, 8192)])
-def test_pieces_put_together_are_the_buffers(sizes: tuple[int, ...], length_max: int) -> None:
-    buffers = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
-    pieces = cut(buffers, 700, length_max)
-    at = 700
-    for offset, data in pieces:
-        assert offset == at
-        assert len(data) <= length_max + 4096
-        at += len(data)
-    assert b"".join(data for _, data in pieces) == b"".join(buffers)
+@pytest.mark.parametrize("size", [0, 20, 9000, 50_000])
+async def test_what_is_cut_into_requests_is_whole_in_the_file(size: int, length_max: int) -> None:
+    bench = Bench(bytes_max=length_max)
+    file = MemoryFile()
+    data = bytes(range(256)) * (size // 256 + 1)
+    await bench.begin(file, data, batch=1)
+    assert file.pread(1 << 20, 0) == b"head" + data
+    await bench.writer.close()
