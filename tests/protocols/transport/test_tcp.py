@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import resource
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -352,6 +353,27 @@ async def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered():
         writer.write(b"x")
         writer.write_eof()
         assert await reader.read() == b"x"
+        await hang_up(writer)
+
+
+async def test_what_is_flushed_is_with_the_kernel_at_once_and_the_rest_follows_in_order():
+    async with listening() as (_, handlers, port):
+        reader, writer, handler = await connected(port, handlers)
+        peer = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
+        writer.transport.pause_reading()
+        with peer:
+            handler.link.send(b"first")
+            handler.link.flush()
+            assert select.select([peer], [], [], TIMEOUT_S)[0]  # without a turn of the loop
+            assert peer.recv(5, socket.MSG_PEEK) == b"first"
+        large = os.urandom(1 << 20) * 8  # more than the kernel takes
+        handler.link.send(large)
+        handler.link.flush()
+        handler.link.send(b"last")
+        handler.link.flush()
+        writer.transport.resume_reading()
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await reader.readexactly(len(large) + 9) == b"first" + large + b"last"
         await hang_up(writer)
 
 
