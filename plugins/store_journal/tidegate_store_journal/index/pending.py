@@ -255,7 +255,9 @@ class PendingList(msgspec.Struct, eq=False):
     def pack(self) -> None:
         """The metadata store has all that :meth:`take_changes` gave."""
         for piece in self._pieces:
-            piece.pack()
+            # One at the end that is not full is added to soon.
+            is_open = piece is self._pieces[-1] and piece.count < PIECE_ENTRIES
+            piece.pack(keeps_arrays=is_open)
 
     def mark_everything_changed(self) -> None:
         """The metadata store is empty."""

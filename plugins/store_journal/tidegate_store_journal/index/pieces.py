@@ -160,11 +160,13 @@ class Piece(msgspec.Struct, eq=False):
         self.stored = self.count
         return self._told
 
-    def pack(self) -> None:
+    def pack(self, *, keeps_arrays: bool) -> None:
         """The metadata store has what it was told: the packed entries are enough, if they are that."""
-        if self._told is not None and self._told.packed:
-            self.packed, self._usage = self._told.packed, self._told.usage
-            self._told = None
+        told, self._told = self._told, None
+        if keeps_arrays:
+            return
+        if told is not None and told.packed:
+            self.packed, self._usage = told.packed, told.usage
         if self.packed:
             self._arrays = None
 
