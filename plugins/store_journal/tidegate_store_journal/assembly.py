@@ -12,9 +12,9 @@ from tidegate_store_journal.log.files import FilePolicy
 from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, QUARANTINE, JournalOptions
+from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptions
 from tidegate_store_journal.presets import directory_of, refuse_other_journal, require_directory
-from tidegate_store_journal.start.recovery import Recovered, RecoveryPolicy
+from tidegate_store_journal.start.replay import Replay
 from tidegate_store_journal.write.journaltypes import open_directory
 
 
@@ -76,16 +76,6 @@ def synced_for(options: JournalOptions) -> SyncedFor:
     return waiting
 
 
-def recovery_policy(options: JournalOptions) -> RecoveryPolicy:
-    """What a start may do about damage."""
-    return RecoveryPolicy(
-        quarantines=options.damaged_journal_policy == QUARANTINE,
-        ignores_missing=options.ignore_missing_journalfiles,
-        checks_files=options.check_for_corrupt_journal_files,
-        archives_index=options.archive_corrupted_index,
-    )
-
-
 def file_policy(options: JournalOptions, free_limit_bytes: int) -> FilePolicy:
     """How many data files there are."""
     return FilePolicy(
@@ -112,7 +102,7 @@ def series_policy(options: JournalOptions, storage: Storage) -> SeriesPolicy:
     )
 
 
-def keeps_orphans(options: JournalOptions, found: Recovered) -> bool:
+def keeps_orphans(options: JournalOptions, found: Replay) -> bool:
     """Large bodies that no message names may be all that is left of messages whose records are lost."""
     # Without an index on disk every start rebuilds; that says nothing of losses.
     if found.rebuilt and options.persistent_index:
@@ -123,4 +113,4 @@ def keeps_orphans(options: JournalOptions, found: Recovered) -> bool:
     # Something was taken out or cut off. (A policy that stays set is no sign of it, and each kill
     # would leave its files for good.)
     is_repaired = bool(found.report.name or found.repaired_bytes)
-    return options.damaged_journal_policy == QUARANTINE and is_repaired
+    return options.quarantines and is_repaired

@@ -9,10 +9,12 @@ bodies, all over the files of ``log``.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from operator import itemgetter
 from typing import Final
 
 from tidegate.spi import (
@@ -48,10 +50,9 @@ from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.space.maintenance import Maintenance, RoomWatch
 from tidegate_store_journal.space.reclaim import Reclaim
 from tidegate_store_journal.space.tidy import Tidy
-from tidegate_store_journal.start.losses import Losses, Lost, check_messages, lost_in_power_cut
-from tidegate_store_journal.start.opening import recovered_state, usable_pool, usable_spares
-from tidegate_store_journal.start.recovery import Recovered, recover
-from tidegate_store_journal.start.replay import ADVICE
+from tidegate_store_journal.start.losses import Losses, Lost, find_unreadable
+from tidegate_store_journal.start.recovery import recover, recovered_state
+from tidegate_store_journal.start.replay import ADVICE, Replay
 from tidegate_store_journal.write.append import Appender, Tail
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
@@ -104,7 +105,6 @@ class Engine:
         self._storage = storage
         self._large = _assembly.make_large(options, large_storage)
         self._metadata = _assembly.make_metadata(options, storage)
-        self._policy = _assembly.recovery_policy(options)
         self._synced_for = _assembly.synced_for(options)
         self._buffer: TimedBuffer | None = None
         self._bindings: Bindings | None = None
@@ -168,9 +168,9 @@ class Engine:
             lambda: recover(
                 self._storage,
                 self._metadata,
+                options,
                 keep_acknowledged=context.keep_acknowledged,
                 progress=self._progress,
-                policy=self._policy,
             ),
         )
         self._index: Index = found.index
@@ -196,7 +196,7 @@ class Engine:
         self._files.reclaimer = self._reclaim
         return recovered_state(found)
 
-    async def _open_files(self, found: Recovered, room: RoomWatch, free_limit: int) -> None:
+    async def _open_files(self, found: Replay, room: RoomWatch, free_limit: int) -> None:
         options = self._options
         files = self._files = DataFiles(
             self._storage,
@@ -204,23 +204,17 @@ class Engine:
             _assembly.file_policy(options, free_limit),
             store_id=found.store_id,
         )
-        spares = usable_spares(self._storage, found.spares, options.file_length)
-        in_use = len(found.files) + len(spares)
-        pool = await self._loop.run_in_executor(
-            self._workers, usable_pool, self._storage, found.pool, options, in_use
-        )
-        files.adopt(found.files, spares, pool, found.next_file_id)
+        files.adopt(found.files, found.spares, found.pool, found.next_file_id)
         self._resources.push_async_callback(files.close)
         files.on_full = room.hurry
         self._reader = Reader(files, self._readers)
         if not self._context.keep_acknowledged:
             self._index.release(self._index.log.last)
 
-    async def _compose(self, found: Recovered, room: RoomWatch) -> None:
+    async def _compose(self, found: Replay, room: RoomWatch) -> None:
         """Put the parts together and begin."""
         options, index, files = self._options, self._index, self._files
-        policy = self._policy
-        tail = Tail(found.tail_file, found.tail_offset)
+        tail = Tail(found.tail, found.tail_offset)
         bindings = await self._open_bindings(found) if self._storage.durable else None
         self._appender = Appender(
             index, files, self._start_writer(), room, tail, bindings, self._workers
@@ -233,9 +227,8 @@ class Engine:
             found.report,
             lambda operations: self._write(operations, synced=True),
             self._workers,
-            quarantines=policy.quarantines,
-            ignores_missing=policy.ignores_missing,
-            keep=self._keep_damaged,
+            options,
+            self._keep_damaged,
         )
         self._checkpointer = Checkpointer(
             self._storage,
@@ -250,7 +243,7 @@ class Engine:
             large=self._large,
         )
         self._make_maintenance(room)
-        if policy.checks_files:
+        if options.check_for_corrupt_journal_files:
             found.lost.append(await self._check_directories())
         if tail.file is None:
             await files.make_ready(grows=False, waits=False)
@@ -321,10 +314,15 @@ class Engine:
         items = [item_of(*message) for message in messages]
         return await self._series.place("copies", {file.folder: items}, synced=True)
 
-    async def _drop_losses(self, found: Recovered) -> None:
+    async def _drop_losses(self, found: Replay) -> None:
         """Everything that was found to be lost ends here, and is told."""
         if found.unsynced:
-            found.lost.append(await lost_in_power_cut(self._index, self._reader, found.unsynced))
+            why = (
+                "a power cut took them before they were synced "
+                "(journal_disk_sync_strategy is not 'always')"
+            )
+            lost, _ = await find_unreadable(self._index, self._reader, found.unsynced, why)
+            found.lost.append(lost)
         await self._losses.drop(found.lost)
         if found.report.name or (found.rebuilt and self._options.ignore_missing_journalfiles):
             await self._losses.adopt()
@@ -332,11 +330,9 @@ class Engine:
             await self._checkpointer.run(force=True, all_lives=True)
         for note in found.notes:
             logger.warning("recovery: %s", note)
-        found.report.log()
-        found.notes += found.report.notes
-        found.report.notes = []
+        found.notes += found.report.log()
 
-    async def _open_bindings(self, found: Recovered) -> Bindings:
+    async def _open_bindings(self, found: Replay) -> Bindings:
         bindings = self._bindings = Bindings(
             self._storage, found.store_id, self._options.file_length, found.bindings
         )
@@ -362,7 +358,7 @@ class Engine:
             except OSError as error:
                 logger.warning("cannot seal the metadata store error=%s", error)
 
-    def _make_series(self, found: Recovered, room: RoomWatch) -> Series:
+    def _make_series(self, found: Replay, room: RoomWatch) -> Series:
         """The directories of destinations; without any this only passes everything on."""
 
         async def require_room() -> None:
@@ -386,8 +382,12 @@ class Engine:
 
     async def _check_directories(self) -> Lost:
         """Raises: CorruptRecordError when something is damaged and the policy is *refuse*."""
-        lost, where = await check_messages(self._index, self._reader, self._series.staying())
-        if lost and not self._policy.quarantines:
+        index, files = self._index, self._series.staying()
+        held = itertools.chain.from_iterable(map(index.held_in, files))
+        wanted = sorted({(one.sequence, one.location) for one in held}, key=itemgetter(1))
+        why = "their records are damaged"
+        lost, where = await find_unreadable(index, self._reader, wanted, why)
+        if lost and not self._options.quarantines:
             raise CorruptRecordError(
                 f"damaged: {where}. Nothing was changed. {ADVICE}",
                 location=self._storage.describe(FOLDERS_NAME),

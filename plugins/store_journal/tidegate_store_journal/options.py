@@ -338,6 +338,11 @@ class JournalOptions:
         return int(self.journal_max_file_length)
 
     @property
+    def quarantines(self) -> bool:
+        """Damage is taken out instead of refused."""
+        return self.damaged_journal_policy == QUARANTINE
+
+    @property
     def sync_strategy(self) -> str:
         """When confirmed batches are synced, all options considered."""
         return self.journal_disk_sync_strategy if self.journal_datasync else NEVER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ANY_SIZE, ack, add, opened, pending, write
+from journal_kit import ANY_SIZE, ack, add, data_files, opened, pending, write
 
 from tidegate.spi import (
     AddDestination,
@@ -14,36 +14,8 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate_store_journal import JournalStore
-from tidegate_store_journal.start.damage import Damage
-from tidegate_store_journal.start.losses import Lost, lost_in_files, lost_in_stretches
 
 QUARANTINE = {"damaged_journal_policy": "quarantine"}
-
-
-async def test_lost_messages_are_those_in_missing_files_and_in_damaged_stretches(
-    tmp_path: Path,
-) -> None:
-    store, _ = await opened(tmp_path, keep=True)
-    for sequence in range(1, 8):
-        await write(store, add(sequence, 1, 2, size=20_000))
-    await write(store, ack(2))
-    index = store._index  # pyright: ignore[reportPrivateUsage]
-    first, second, third = store._files.used()  # pyright: ignore[reportPrivateUsage]
-    assert not lost_in_files(index, {third.file_id + 50})
-    lost = lost_in_files(index, {second.file_id})
-    assert lost.lists == {1: [4, 5, 6], 2: [4, 5, 6]}
-    assert lost.rows_through == 0
-    stretch = Damage(first, 4096, 4096 + 30_000, 1, 2, 0, 0, 0)
-    lost = lost_in_stretches(index, [stretch])
-    assert lost.lists == {1: [1], 2: [1, 2]}
-    assert lost.rows_through == 1
-    losses = store._losses  # pyright: ignore[reportPrivateUsage]
-    await losses.drop([lost])
-    assert await pending(store) == [3, 4, 5, 6, 7]
-    assert await pending(store, 2) == [3, 4, 5, 6, 7]
-    assert index.log.released == 1
-    await store.close()
-    assert not Lost("")
 
 
 def break_message(store: JournalStore, pending_list: int, sequence: int) -> None:
@@ -89,4 +61,26 @@ async def test_a_page_of_nothing_but_damaged_messages_does_not_end_the_list(tmp_
     await store.close()
     store, _ = await opened(tmp_path)
     assert await pending(store) == [4, 5, 6]
+    await store.close()
+
+
+async def test_all_that_was_in_a_missing_file_is_dropped_and_rows_up_to_the_last_of_it(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, AddDestination("queue://q", 1), AddDestination("queue://r", 2))
+    for sequence in range(1, 8):
+        await write(store, add(sequence, 1, 2, size=20_000))
+    await write(store, ack(4))
+    await store.close()
+    second = data_files(tmp_path)[1]
+    second.unlink()
+    store, state = await opened(tmp_path, keep=True, ignore_missing_journalfiles=True)
+    assert await pending(store) == [1, 2, 3, 7]
+    assert await pending(store, 2) == [1, 2, 3, 7]
+    assert store.log_statistics().first == 2
+    text = (tmp_path / "journal" / "damage-0001.report").read_text()
+    assert "5 pending messages are lost because the data files are missing that held them" in text
+    assert "  queue://q (list 1): 5-6\n  queue://r (list 2): 4-6" in text
+    assert any("Rows 1 to 1 of the acknowledged log are lost" in n for n in state.report.notes)
     await store.close()

@@ -5,37 +5,49 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import CrashStorage, ack, add, opened, options, pending, write
+from journal_kit import KB, ack, add, opened, pending, write
 
 from tidegate.spi import AddDestination, RemoveDestination
-from tidegate_store_journal.log.datafile import prepare
-from tidegate_store_journal.start.opening import usable_pool, usable_spares
 
-STORE_ID = "0" * 32
-LENGTH = 65536
+NEVER = {"journal_compact_min_files": 0}
 
 
-def test_spares_of_another_length_are_deleted() -> None:
-    storage = CrashStorage()
-    files = [prepare(storage, STORE_ID, number, LENGTH * (1 + number % 2)) for number in range(4)]
-    assert usable_spares(storage, files, LENGTH) == [files[0], files[2]]
-    assert sorted(storage.list()) == [files[0].name, files[2].name]
-    assert files[1].handle is None
+def names_of(where: Path, ending: str) -> list[str]:
+    return sorted(path.name for path in (where / "journal").glob(f"journal-*.{ending}"))
 
 
-@pytest.mark.parametrize(("pool_files", "kept"), [(-1, 5), (4, 1), (3, 0), (6, 3)])
-def test_the_pool_is_cut_to_its_limit_and_to_files_of_our_length(
-    pool_files: int, kept: int
-) -> None:
-    storage = CrashStorage()
-    names: list[str] = []
-    for number in range(6):
-        file = prepare(storage, STORE_ID, number, LENGTH if number else 2 * LENGTH)
-        names.append(file.name.replace("data", "free"))
-        storage.rename(file.name, names[-1])
-    found = usable_pool(storage, names, options(journal_pool_files=pool_files), 3)
-    assert found == names[1 : 1 + kept]
-    assert sorted(storage.list()) == found
+async def with_dead_files(where: Path) -> None:
+    """One used file, spares, and several dead ones."""
+    store, _ = await opened(where, **NEVER)
+    for sequence in range(1, 17):
+        await write(store, add(sequence, size=20_000))
+    await write(store, ack(*range(1, 17)))
+    await store.close()
+
+
+async def test_spares_and_dead_files_of_another_length_are_deleted(tmp_path: Path) -> None:
+    await with_dead_files(tmp_path)
+    before = {*names_of(tmp_path, "free"), *names_of(tmp_path, "data")[-1:]}
+    assert len(before) > 3
+    store, _ = await opened(tmp_path, journal_max_file_length=128 * KB, **NEVER)
+    for path in (tmp_path / "journal").glob("journal-*"):
+        if path.name in before:
+            assert path.stat().st_size == 128 * KB, path.name
+    await store.close()
+
+
+@pytest.mark.parametrize("pool_files", [-1, 0, 4])
+async def test_dead_files_are_kept_up_to_the_limit(tmp_path: Path, pool_files: int) -> None:
+    await with_dead_files(tmp_path)
+    there = len(names_of(tmp_path, "free")) + len(names_of(tmp_path, "data"))
+    assert there > 5
+    store, _ = await opened(tmp_path, journal_pool_files=pool_files, **NEVER)
+    dead, others = len(names_of(tmp_path, "free")), len(names_of(tmp_path, "data"))
+    if pool_files < 0:
+        assert dead + others == there
+    else:
+        assert dead == max(0, pool_files - others)
+    await store.close()
 
 
 async def test_the_broker_is_told_the_highest_list_that_was_ever_used(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tidegate_store_journal.log.storage import (
     DirectoryStorage,
     Folder,
     Storage,
+    length_of,
     make_directory,
     sync_path,
 )
@@ -151,9 +152,7 @@ def find_files(folders: Folders, *, removes: bool) -> Found:
             is_data = bool(_format.DATA_NAME.fullmatch(name))
             if not is_data and not _FREE_NAME.fullmatch(name):
                 continue
-            handle = home.open(name)
-            length = handle.length
-            handle.close()
+            length = length_of(home, name)
             if not is_data:
                 pool.append((name, length))
                 continue

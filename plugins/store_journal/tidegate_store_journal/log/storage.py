@@ -473,6 +473,12 @@ def fresh_name(storage: Storage, name: str) -> str:
     return fresh
 
 
+def length_of(folder: Folder, name: str) -> int:
+    """Length of a file in bytes. Raises: OSError."""
+    with closing(folder.open(name)) as file:
+        return file.length
+
+
 def copy_range(storage: Storage, name: str, begin: int, end: int, target: str) -> None:
     """Copy a part of file *name* to *target*, and sync that. Raises: OSError."""
     with (

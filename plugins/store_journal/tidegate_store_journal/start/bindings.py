@@ -21,9 +21,9 @@ from tidegate_store_journal.log.format import (
     FormatError,
 )
 from tidegate_store_journal.log.records import decode_operation
-from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name
+from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name, length_of
 from tidegate_store_journal.log.walk import Batch, walk
-from tidegate_store_journal.start.lossreport import LossReport
+from tidegate_store_journal.start.losses import LossReport
 
 _DAMAGED: Final = "a batch is damaged that was on disk whole once"
 
@@ -43,8 +43,8 @@ def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> 
     """Copy damaged files aside, before they are written anew. Raises: OSError."""
     for name, offset, problem in found.problems:
         copy_name = fresh_name(storage, f"{name}.damaged")
-        copy_range(storage, name, 0, _length_of(storage, name), copy_name)
-        report.add_note(
+        copy_range(storage, name, 0, length_of(storage, name), copy_name)
+        report.add(
             f"{storage.describe(name)} at offset {offset}: {problem}. Destinations, subscriptions, "
             "sessions, packet ids and retained messages that it held are lost, or are as they were "
             "before; when the metadata is lost, too, messages that were acknowledged may be delivered "
@@ -72,7 +72,7 @@ class _Reader:
             if _format.BINDINGS_NAME.fullmatch(name):
                 found.next_file_id = max(found.next_file_id, _format.file_id_of(name) + 1)
                 if name.endswith(".free"):
-                    found.free.append((name, _length_of(self._storage, name)))
+                    found.free.append((name, length_of(self._storage, name)))
                 elif (file := self._open(name)) is not None:
                     files.append(file)
         files.sort(key=lambda file: file.first_batch)
@@ -104,7 +104,7 @@ class _Reader:
                 raise FormatError(f"it belongs to store {file.store_id}; move it away")
         except FormatError as error:
             self._damaged(name, 0, str(error))
-            self.found.leftovers.append((name, _length_of(self._storage, name)))
+            self.found.leftovers.append((name, length_of(self._storage, name)))
             return None
         self.found.store_id = file.store_id
         if not file.first_batch:
@@ -198,14 +198,6 @@ class _Reader:
             "subscriptions, sessions and retained messages that can be read",
             location=f"{self._storage.describe(name)} at offset {offset}",
         )
-
-
-def _length_of(storage: Storage, name: str) -> int:
-    file = storage.open(name)
-    try:
-        return file.length
-    finally:
-        file.close()
 
 
 def _first_header(file: DataFile) -> BatchHeader:

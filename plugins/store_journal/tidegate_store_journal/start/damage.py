@@ -1,20 +1,36 @@
-"""Where a journal is damaged: every data file read front to back, nothing changed.
+"""Where a journal is damaged, and how that is taken out: docs/journal-format.md section 9.
 
 A *damage* is a stretch of a data file that is not what was written there, although later batches say
-that it had been on stable storage. (What was never confirmed is a torn tail: see ``Replay.end``.)
-Everything here blocks. docs/journal-format.md section 9.
+that it had been on stable storage. (What was never confirmed is a torn tail.) Policy *quarantine*
+copies it aside and makes it void: a *void* batch stands where it begins and says where the journal
+goes on, which is whole again for everybody who reads it later. Everything here blocks, while nothing
+else uses the store.
+
+Crash story: the copies are synced before anything is made void. A crash in between leaves a stretch
+that is still damaged, and the next start does it again; a copy that is there already is never written
+over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from tidegate.spi import CorruptRecordError
+from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, FormatError
-from tidegate_store_journal.log.records import decode_acknowledge
-from tidegate_store_journal.log.walk import BATCH_BYTES_MIN, Batch, Gap, walk
+from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
+from tidegate_store_journal.log.format import (
+    BATCH_HEADER_BYTES,
+    DATA_OFFSET,
+    END_MARK,
+    BatchHeader,
+    FormatError,
+)
+from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name
+from tidegate_store_journal.log.walk import BATCH_BYTES_MIN, Gap, walk
+from tidegate_store_journal.start.losses import LossReport, Lost, find_lost
+from tidegate_store_journal.start.replay import ADVICE
 
 
 @dataclass(slots=True)
@@ -24,8 +40,8 @@ class Damage:
     Attributes:
         file: where; begin, end: offsets.
         first_batch, last_batch: numbers of the batches that were there.
-        last_sequence, last_ack, last_list: counters behind the last of them, as far as known.
-        sequence_from, sequence_to: messages that were added there have sequences between these two.
+        counters: of the last of them, as far as known.
+        sequences: messages that were added there have sequences among these; None: not known.
         is_end_known: *end* is exact.
     """
 
@@ -34,30 +50,69 @@ class Damage:
     end: int
     first_batch: int
     last_batch: int
-    last_sequence: int
-    last_ack: int
-    last_list: int
-    sequence_from: int = 0
-    sequence_to: int = 0
+    counters: BatchHeader | None = None
+    sequences: range | None = None
     is_end_known: bool = True
 
-    @property
-    def length(self) -> int:
-        """Bytes."""
-        return self.end - self.begin
 
-
-@dataclass(slots=True)
 class _Walked:
-    """One file: damages between two batches, and the gap (if any) where they end."""
+    """One file: what is damaged between its batches, and the gap (if any) where they end."""
 
-    file: DataFile
-    first: int = 0
-    last: _format.BatchHeader | None = None
-    end: int = DATA_OFFSET
-    synced: int = 0
-    gap: Gap | None = None
-    damages: list[Damage] = field(default_factory=list[Damage])
+    def __init__(self, file: DataFile) -> None:
+        self.file = file
+        self.first = self.synced = 0
+        self.last: BatchHeader | None = None
+        self.end = DATA_OFFSET
+        self.gap: Gap | None = None
+        self.damages: list[Damage] = []
+        for item in walk(file):
+            if isinstance(item, Gap):
+                self.gap = item
+                self.synced = max(self.synced, item.synced)
+                continue
+            header = item.header
+            if self.gap is not None:
+                self._add(self.gap, header)
+            self.first = self.first or header.batch
+            self.synced = max(self.synced, header.synced)
+            self.last, self.end, self.gap = header, item.next, None
+
+    def _add(self, gap: Gap, behind: BatchHeader) -> None:
+        last, sequences = self.last, None
+        first = gap.header.batch if gap.header is not None else 0
+        if last is not None:
+            first = last.batch + 1
+            sequences = range(last.last_sequence + 1, behind.last_sequence + 1)
+        self.first = self.first or first
+        damage = Damage(self.file, gap.begin, gap.end, first, behind.batch - 1, last, sequences)
+        self.damages.append(damage)
+
+    def at_the_end(self, until: int) -> list[Damage]:
+        """What is damaged behind the last whole batch, when batches up to *until* were there."""
+        last, gap, begin = self.last, self.gap, self.end
+        assert last is not None
+        if last.batch >= until or gap is None:
+            return []  # it ends here in order; what is missing was in another file
+        own_end = begin + BATCH_HEADER_BYTES + (gap.header.payload_bytes if gap.header else 0)
+        end = min(self.file.length, max(gap.end, own_end, begin + BATCH_BYTES_MIN))
+        if end - begin < BATCH_BYTES_MIN:
+            return []
+        # How many batches were lost here is not known when files are missing behind.
+        most = last.batch + max(1, (end - begin) // BATCH_BYTES_MIN)
+        newest = gap.newest
+        sequences = newest and range(last.last_sequence + 1, newest.last_sequence + 1)
+        return [
+            Damage(
+                self.file,
+                begin,
+                end,
+                last.batch + 1,
+                min(until, most),
+                newest or last,
+                sequences,
+                gap.is_end_known,
+            )
+        ]
 
 
 def survey(files: Sequence[DataFile], known_batch: int) -> tuple[list[Damage], list[DataFile]]:
@@ -67,106 +122,152 @@ def survey(files: Sequence[DataFile], known_batch: int) -> tuple[list[Damage], l
     Returns: damages in the journal's order; files without any batch that can be read although bytes
         are where one should be. Raises: OSError.
     """
-    walks = [_walked(file) for file in files]
+    walks = [_Walked(file) for file in files]
     empty = [item.file for item in walks if not item.first and item.gap is not None]
     walks = sorted((item for item in walks if item.first), key=lambda item: item.first)
     synced = max([known_batch, *(item.synced for item in walks)])
     damages: list[Damage] = []
     last_batch = 0
     for number, item in enumerate(walks):
-        is_last = number == len(walks) - 1
         if item.damages and item.damages[0].first_batch == 0:
             _number_the_first(item.damages[0], last_batch)
-        until = known_batch if is_last else walks[number + 1].first - 1
-        found = [*item.damages, *_at_the_end(item, max(until, synced if is_last else 0))]
-        damages += [one for one in found if not is_last or one.first_batch <= synced]
+        if number < len(walks) - 1:
+            found = [*item.damages, *item.at_the_end(walks[number + 1].first - 1)]
+            damages += found
+        else:
+            found = [*item.damages, *item.at_the_end(synced)]
+            damages += [one for one in found if one.first_batch <= synced]
         last_batch = max(item.last.batch if item.last else 0, *(d.last_batch for d in found), 0)
     return damages, empty
-
-
-def _walked(file: DataFile) -> _Walked:
-    found = _Walked(file)
-    for item in walk(file):
-        if isinstance(item, Gap):
-            found.gap = item
-            found.synced = max(found.synced, item.synced)
-            continue
-        header = item.header
-        if found.gap is not None:
-            damage = _between(file, found.last, found.gap, item)
-            found.first = found.first or damage.first_batch or header.batch
-            found.damages.append(damage)
-        found.first = found.first or header.batch
-        found.synced = max(found.synced, header.synced)
-        found.last, found.end, found.gap = header, item.next, None
-    return found
-
-
-def _between(
-    file: DataFile, last: _format.BatchHeader | None, gap: Gap, following: Batch
-) -> Damage:
-    own = gap.header
-    first = last.batch + 1 if last is not None else (own.batch if own is not None else 0)
-    return Damage(
-        file,
-        gap.begin,
-        gap.end,
-        first,
-        following.header.batch - 1,
-        last_sequence=last.last_sequence if last else 0,
-        last_ack=_acks_before(following),
-        last_list=last.last_list if last else 0,
-        sequence_from=last.last_sequence + 1 if last else 0,
-        sequence_to=following.header.last_sequence,
-    )
 
 
 def _number_the_first(damage: Damage, last_batch: int) -> None:
     """A file begins with a damage: its first batch is the one behind the file before, if it fits."""
     first = last_batch + 1
-    fits = (damage.last_batch - first + 1) * BATCH_BYTES_MIN <= damage.length
+    fits = (damage.last_batch - first + 1) * BATCH_BYTES_MIN <= damage.end - damage.begin
     damage.first_batch = first if first <= damage.last_batch and fits else damage.last_batch
 
 
-def _at_the_end(item: _Walked, until: int) -> list[Damage]:
-    """What is damaged behind the last whole batch of a file, when batches up to *until* were there."""
-    file, begin, last, gap = item.file, item.end, item.last, item.gap
-    assert last is not None
-    if last.batch >= until or gap is None:
-        return []  # it ends here in order; what is missing was in another file
-    own = gap.header
-    own_end = begin + BATCH_HEADER_BYTES + (own.payload_bytes if own is not None else 0)
-    end = min(file.length, max(gap.end, own_end, begin + BATCH_BYTES_MIN))
-    if end - begin < BATCH_BYTES_MIN:
-        return []
-    # How many batches were lost here is not known when files are missing behind.
-    most = last.batch + max(1, (end - begin) // BATCH_BYTES_MIN)
-    counters = gap.newest or last
-    return [
-        Damage(
-            file,
-            begin,
-            end,
-            last.batch + 1,
-            min(until, most),
-            last_sequence=counters.last_sequence,
-            last_ack=counters.last_ack,
-            last_list=counters.last_list,
-            sequence_from=last.last_sequence + 1,
-            sequence_to=gap.newest.last_sequence if gap.newest is not None else 0,
-            is_end_known=gap.is_end_known,
+class Quarantine:
+    """What was taken out of a journal at this start. Attribute *gone*: files moved aside whole."""
+
+    def __init__(self, storage: Storage, report: LossReport, *, refuses: bool) -> None:
+        self._storage = storage
+        self._report = report
+        self._refuses = refuses
+        self._stretches: dict[int, list[range]] = {}  # by file
+        self.gone: set[int] = set()
+
+    def run(self, known_batch: int) -> bool:
+        """Look for damage everywhere and take it out. Returns: something was found.
+
+        Args: known_batch: see :func:`survey`.
+        Raises: CorruptRecordError: the policy is to refuse, and nothing was changed; OSError.
+        """
+        files: list[DataFile] = []
+        broken: list[tuple[str, str]] = []
+        for name in sorted(filter(_format.DATA_NAME.fullmatch, self._storage.list())):
+            try:
+                files.append(read_data_file(self._storage, name))
+            except FormatError as error:
+                broken.append((name, str(error)))
+        damages, empty = survey(files, known_batch)
+        # The newest file may only be torn.
+        newest = max((file.file_id for file in files), default=0)
+        why = "no batch in it is whole"
+        broken += [(file.name, why) for file in empty if file.file_id != newest]
+        if self._refuses:
+            if damages:
+                self._refuse(damages)
+            return False
+        for damage in damages:
+            self._keep_copy(damage)
+        if damages:
+            self._storage.sync_directory()
+        self._report.write()
+        for damage in damages:
+            _make_void(damage)
+            stretches = self._stretches.setdefault(damage.file.file_id, [])
+            stretches.append(range(damage.begin, damage.end))
+        for name, problem in broken:
+            self._move_aside(name, problem)
+        self._report.write()
+        return bool(damages or broken)
+
+    def lost(self, index: Index) -> Lost:
+        """What is pending in stretches that were taken out."""
+
+        def is_lost(_sequence: int, place: int) -> bool:
+            file_id, offset, _, _ = _format.location_parts(place)
+            return any(offset in stretch for stretch in self._stretches[file_id])
+
+        return find_lost(index, "they were in a damaged part", self._stretches, is_lost)
+
+    def _refuse(self, damages: Sequence[Damage]) -> None:
+        places = [
+            f"{one.file.name}, {one.end - one.begin} bytes at offset {one.begin}" for one in damages
+        ]
+        raise CorruptRecordError(
+            f"damaged: {'; '.join(places)}. Nothing was changed. {ADVICE}",
+            location=self._storage.describe(""),
         )
-    ]
+
+    def _move_aside(self, name: str, problem: str) -> None:
+        target = fresh_name(self._storage, f"{name}.damaged")
+        self._storage.rename(name, target)
+        self._storage.sync_directory()
+        self.gone.add(_format.file_id_of(name))
+        self._report.add(
+            f"{self._storage.describe(name)}: {problem}, so nothing in it can be read. The whole "
+            f"file is now {target}."
+        )
+
+    def _keep_copy(self, damage: Damage) -> None:
+        name = damage.file.name
+        target = f"{name}.{damage.begin}.damaged"
+        batches = f"batch {damage.first_batch}"
+        if damage.last_batch > damage.first_batch:
+            batches = f"batches {damage.first_batch} to {damage.last_batch}"
+        lost = "Lost: all messages that were added there"
+        if damage.sequences is None:
+            lost += "; how many is not known."
+        elif damage.sequences:
+            lost += f"; their sequences are among {damage.sequences[0]} to {damage.sequences[-1]}."
+        else:
+            lost = "No message was added there."
+        self._report.add(
+            f"{self._storage.describe(name)}: {damage.end - damage.begin} bytes at offset "
+            f"{damage.begin} were damaged ({batches}) and were taken out; they are kept in {target}.",
+            lost,
+            "Lost too: acknowledgements, drops and moves of other messages in there, so those may "
+            "be delivered again; and changes to subscriptions, sessions and retained messages.",
+        )
+        if target in self._storage.list():
+            return  # of a start that was cut off: what is in the file now may be half replaced
+        temporary = f"{target}.tmp"
+        copy_range(self._storage, name, damage.begin, damage.end, temporary)
+        self._storage.rename(temporary, target)
 
 
-def _acks_before(batch: Batch) -> int:
-    """The last row of the acknowledged log before *batch*."""
-    try:
-        for record in _format.iterate_records(batch.payload, batch.header.record_count):
-            if record.type == _format.ACKNOWLEDGE:
-                first = decode_acknowledge(record)[1]
-                if first:
-                    return first - 1
-    except FormatError:
-        pass  # written by a newer version: recovery says so
-    return batch.header.last_ack
+def _make_void(damage: Damage) -> None:
+    file, counters = damage.file, damage.counters
+    begin, behind = damage.begin, damage.begin + BATCH_BYTES_MIN
+    # Where the end is not known, the file ends here: the journal goes on in another one.
+    until = damage.end if damage.is_end_known else behind
+    payload = _format.encode_record(_format.VOID, b"", sequence=until)
+    header = _format.encode_batch_header(
+        file.seed,
+        payload,
+        damage.last_batch,
+        damage.first_batch - 1,
+        counters.last_sequence if counters else 0,
+        counters.last_ack if counters else 0,
+        counters.last_list if counters else 0,
+        1,
+    )
+    data = header + payload
+    if file.reused and not damage.is_end_known:
+        data += END_MARK[: file.length - behind]
+    with using(file) as handle:
+        handle.pwritev([data], begin)
+        handle.datasync()

@@ -8,21 +8,81 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from tidegate.spi import CorruptRecordError, Discard, DiscardReason, Message, Operation
+from tidegate.spi import (
+    AddDestination,
+    CorruptRecordError,
+    Discard,
+    DiscardReason,
+    Message,
+    Operation,
+)
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.index.reader import MissingRecordError
+from tidegate_store_journal.index.reader import MissingRecordError, Reader
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.start.damage import Damage
-from tidegate_store_journal.start.lossreport import LossReport
-from tidegate_store_journal.start.orphans import adopt_lists
+from tidegate_store_journal.log.storage import Storage, write_atomically
+from tidegate_store_journal.options import JournalOptions
+
+logger = logging.getLogger("tidegate.store.journal")
 
 #: Messages that are looked at together.
 _LOOK_MAX: Final = 1000
+#: Messages that say whose a list is, and no limit of bytes.
+_NAMES_MAX: Final = 20
+_ANY_SIZE: Final = 1 << 62
+_QUEUE: Final = "queue://"
+#: Temporary queues end with their connection.
+_TEMPORARY: Final = "queue://$"
+_REPORT_NAME: Final = re.compile(r"damage-(\d{4,})\.report")
+_TITLE: Final = """\
+What this start found damaged or missing in {directory}, and what was lost.
+Keep this file and every *.damaged file until you are sure that you need none of it."""
+
+
+class LossReport:
+    """Collects paragraphs and writes them to ``damage-NNNN.report``, before anything else goes on.
+
+    Attributes: name: of the file; "" while there is nothing to report. notes: one sentence each,
+        for the log.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._paragraphs: list[str] = []
+        self.name = ""
+        self.notes: list[str] = []
+
+    def add(self, note: str, *details: str) -> None:
+        """One more paragraph: a sentence that is also logged, and lines that are not."""
+        self._paragraphs.append("\n".join([note, *details]))
+        self.notes.append(note)
+
+    def write(self) -> None:
+        """Write the file when there is something to say. Blocks. Raises: OSError."""
+        if not self._paragraphs:
+            return
+        if not self.name:
+            numbers = [int(m[1]) for m in map(_REPORT_NAME.fullmatch, self._storage.list()) if m]
+            self.name = f"damage-{max(numbers, default=0) + 1:04d}.report"
+        title = _TITLE.format(directory=self._storage.describe(""))
+        text = "\n\n".join([title, *self._paragraphs]) + "\n"
+        write_atomically(self._storage, self.name, text.encode())
+
+    def log(self) -> list[str]:
+        """Say it in the log, too. Returns: the notes, which are gone from here."""
+        notes, self.notes = self.notes, []
+        for note in notes:
+            logger.error("recovery: %s", note)
+        if self.name:
+            logger.error("recovery: the full report is %s", self._storage.describe(self.name))
+        return notes
 
 
 @dataclass(slots=True)
@@ -41,106 +101,52 @@ class Lost:
         return bool(self.lists or self.rows_through)
 
 
-def missing_files(index: Index, there: Container[int]) -> dict[int, str]:
-    """Data files that hold something and are not *there*, with what they held."""
-    names = {list_id: f" of {name}" for name, list_id in index.destinations.items()}
-    held: dict[int, str] = {}
-    for file_id, use in index.files.items():
-        if not use.references or file_id in there:
-            continue
-        rows, parts = use.references, list[str]()
-        for list_id in index.lists_in(file_id):
-            count = len(index.lists[list_id].sequences_in(file_id))
-            if count:
-                parts.append(f"{count} pending messages{names.get(list_id, '')}")
-                rows -= count
-        if rows:
-            parts.append(f"{rows} acknowledged messages for sinks")
-        held[file_id] = ", ".join(parts)
-    return held
-
-
-def lost_in_files(index: Index, missing: Collection[int]) -> Lost:
-    """What is pending in files that are missing."""
-    why = "the data files are missing that held them"
-    return _find(index, why, missing, lambda _sequence, _place: True)
-
-
-def lost_in_stretches(index: Index, damages: Sequence[Damage]) -> Lost:
-    """What is pending in stretches that were taken out."""
-    stretches: dict[int, list[range]] = {}
-    for damage in damages:
-        stretches.setdefault(damage.file.file_id, []).append(range(damage.begin, damage.end))
-
-    def is_lost(_sequence: int, place: int) -> bool:
-        file_id, offset, _, _ = _format.location_parts(place)
-        return any(offset in stretch for stretch in stretches[file_id])
-
-    return _find(index, "they were in a damaged part", stretches, is_lost)
-
-
-def _find(
-    index: Index, why: str, files: Collection[int], is_lost: Callable[[int, int], bool]
+def find_lost(
+    index: Index,
+    why: str,
+    files: Collection[int],
+    is_lost: Callable[[int, int], bool] = lambda _sequence, _place: True,
 ) -> Lost:
     """The messages in *files* of whose sequence and location *is_lost* says so."""
     lost = Lost(why)
-    for file_id in sorted(files):
-        for held in index.held_in(file_id):
-            if not is_lost(held.sequence, held.location):
-                continue
-            if held.pending_list:
-                lost.lists.setdefault(held.pending_list, []).append(held.sequence)
-            else:
-                lost.rows_through = max(lost.rows_through, held.row)
+    for held in itertools.chain.from_iterable(map(index.held_in, sorted(files))):
+        if not is_lost(held.sequence, held.location):
+            continue
+        if held.pending_list:
+            lost.lists.setdefault(held.pending_list, []).append(held.sequence)
+        else:
+            lost.rows_through = max(lost.rows_through, held.row)
     return lost
 
 
-async def lost_in_power_cut(
-    index: Index, reader: Pages, unsynced: Sequence[tuple[int, int]]
-) -> Lost:
-    """Which messages in directories of destinations were not synced and are not there.
-
-    (``journal_disk_sync_strategy`` is not ``always``: that is what a power cut may cost.)
-    """
-    why = (
-        "a power cut took them before they were synced (journal_disk_sync_strategy is not 'always')"
-    )
-    return (await _unreadable(index, reader, unsynced, why))[0]
-
-
-async def check_messages(index: Index, reader: Pages, files: Collection[int]) -> tuple[Lost, str]:
-    """Read all messages in these data files. Returns: what cannot be read, and where it is."""
-    held = itertools.chain.from_iterable(map(index.held_in, files))
-    wanted = {(item.sequence, item.location) for item in held}
-    in_order = sorted(wanted, key=lambda item: item[1])
-    return await _unreadable(index, reader, in_order, "their records are damaged")
-
-
-async def _unreadable(
-    index: Index, reader: Pages, wanted: Sequence[tuple[int, int]], why: str
+async def find_unreadable(
+    index: Index, reader: Reader, wanted: Sequence[tuple[int, int]], why: str
 ) -> tuple[Lost, str]:
+    """Read the messages at (sequence, location). Returns: which cannot be, and where those are."""
     gone: dict[tuple[int, int], CorruptRecordError] = {}
     for begin in range(0, len(wanted), _LOOK_MAX):
         part = wanted[begin : begin + _LOOK_MAX]
-        try:
-            await reader.read(part)
-        except CorruptRecordError:
-            for item in part:
-                try:
-                    await reader.read([item])
-                except CorruptRecordError as error:
-                    gone[item] = error
+        for item, found in zip(part, await _read_each(reader, part), strict=True):
+            if isinstance(found, CorruptRecordError):
+                gone[item] = found
     files = {place >> _format.FILE_SHIFT for _, place in gone}
-    lost = _find(index, why, files, lambda sequence, place: (sequence, place) in gone)
+    lost = find_lost(index, why, files, lambda sequence, place: (sequence, place) in gone)
     return lost, "; ".join(f"{error.location}: {error.problem}" for error in gone.values())
 
 
-class Pages(Protocol):
-    """Where messages are read from, in the journal or elsewhere."""
-
-    async def read(self, wanted: Sequence[tuple[int, int]]) -> list[Message]:
-        """The messages at (sequence, location). Raises: CorruptRecordError, StoreError, OSError."""
-        ...
+def missing_files(index: Index, there: Container[int]) -> dict[int, str]:
+    """Data files that hold something and are not *there*, with what they held."""
+    names = {list_id: f" of {name}" for name, list_id in index.destinations.items()}
+    missing: dict[int, str] = {}
+    for file_id, use in index.files.items():
+        if use.references and file_id not in there:
+            counts = Counter(held.pending_list for held in index.held_in(file_id))
+            rows = counts.pop(0, 0)
+            parts = [f"{n} pending messages{names.get(key, '')}" for key, n in counts.items()]
+            if rows:
+                parts.append(f"{rows} acknowledged messages for sinks")
+            missing[file_id] = ", ".join(parts)
+    return missing
 
 
 class Losses:
@@ -149,14 +155,12 @@ class Losses:
     def __init__(
         self,
         index: Index,
-        reader: Pages,
+        reader: Reader,
         report: LossReport,
         write: Callable[[list[Operation]], Awaitable[None]],
         executor: Executor,
-        *,
-        quarantines: bool,
-        ignores_missing: bool = False,
-        keep: Callable[[int], Awaitable[str]] | None = None,
+        options: JournalOptions,
+        keep: Callable[[int], Awaitable[str]],
     ) -> None:
         """*keep*: copies what is left of a message aside, when its bytes would not stay where they
         are; returns where to, or ""."""
@@ -165,20 +169,17 @@ class Losses:
         self._report = report
         self._write = write
         self._executor = executor
-        self._quarantines = quarantines
-        self._ignores_missing = ignores_missing
+        self._options = options
         self._keep = keep
-        report.name_of = self._name_of
 
     async def drop(self, losses: Sequence[Lost]) -> None:
         """What a start found. The report is on disk first. Raises: StoreError, OSError."""
-        report = self._report
-        for lost in losses:
-            report.add_lost(lost.why, lost.lists)
+        for lost in filter(None, losses):
+            self._report_lost(lost.why, lost.lists)
         released = self._index.log.released
         rows_through = max((lost.rows_through for lost in losses), default=0)
         if rows_through > released:
-            report.add_note(
+            self._report.add(
                 f"Rows {released + 1} to {rows_through} of the acknowledged log are lost to "
                 "sinks that had not taken them: some of their messages are gone, and a sink must "
                 "not see a gap."
@@ -193,6 +194,13 @@ class Losses:
             await self._write(operations)
         self._index.release(min(rows_through, self._index.log.last))
 
+    def _report_lost(self, why: str, lists: Mapping[int, Sequence[int]]) -> None:
+        if lists:
+            self._report.add(
+                f"{sum(map(len, lists.values()))} pending messages are lost because {why}:",
+                *(f"  {self._name_of(key)}: {_ranges(lists[key])}" for key in sorted(lists)),
+            )
+
     async def read(
         self, pending_list: int, page: Sequence[tuple[int, int]]
     ) -> tuple[Sequence[tuple[int, int]], list[Message]]:
@@ -204,46 +212,73 @@ class Losses:
         try:
             return page, await self._reader.read(page)
         except CorruptRecordError:
-            pass  # one by one
+            each = await _read_each(self._reader, page)
         good: list[tuple[int, int]] = []
         messages: list[Message] = []
         bad: list[int] = []
-        for item in page:
-            try:
-                messages += await self._reader.read([item])
+        for item, found in zip(page, each, strict=True):
+            if isinstance(found, Message):
                 good.append(item)
-            except CorruptRecordError as error:
-                if not self._drops(error):
-                    if not good and not bad:
-                        raise
-                    break  # what comes in front of it is served
-                bad.append(item[0])
-                what = "nothing is left of it"
-                if not isinstance(error, MissingRecordError):
-                    kept = "" if self._keep is None else await self._keep(item[0])
-                    where = (
-                        f"are kept in {kept}" if kept else "stay there until the file is used again"
-                    )
-                    what = f"the bytes {where}"
-                self._report.add_note(
-                    f"{error.location}: message {item[0]} of {self._name_of(pending_list)} cannot "
-                    f"be read and was dropped; {what}."
-                )
+                messages.append(found)
+                continue
+            if not self._drops(found):
+                if not good and not bad:
+                    raise found
+                break  # what comes in front of it is served
+            bad.append(item[0])
+            what = "nothing is left of it"
+            if not isinstance(found, MissingRecordError):
+                kept = await self._keep(item[0])
+                where = f"are kept in {kept}" if kept else "stay there until the file is used again"
+                what = f"the bytes {where}"
+            self._report.add(
+                f"{found.location}: message {item[0]} of {self._name_of(pending_list)} cannot "
+                f"be read and was dropped; {what}."
+            )
         if bad:
             self._report.log()
-            self._report.notes.clear()
             await self._write_report()
             await self._write([Discard(pending_list, tuple(bad), DiscardReason.DROPPED)])
         return good, messages
 
-    async def adopt(self) -> None:
-        """Find owners for lists that lost theirs, see ``_orphans``. Raises: StoreError, OSError."""
-        await adopt_lists(self._index, self._reader.read, self._write, self._report)
-        await self._write_report()
-
     def _drops(self, error: CorruptRecordError) -> bool:
         is_missing = isinstance(error, MissingRecordError)
-        return self._ignores_missing if is_missing else self._quarantines
+        options = self._options
+        return options.ignore_missing_journalfiles if is_missing else options.quarantines
+
+    async def adopt(self) -> None:
+        """Give pending lists whose owner was lost back to the queues that their messages name.
+
+        That a queue has list 7 is said once, in the batch that made the queue, until the next
+        checkpoint. When that batch was damaged, the messages of later ones are in a list of nobody.
+        A subscription cannot be found again: it is named in the report. Before anybody uses the
+        store. Raises: StoreError, OSError.
+        """
+        index = self._index
+        owned = {*index.destinations.values(), *index.subscriptions}
+        owned.update(branch.pending_list for branch in index.branches.values())
+        for list_id in sorted(set(index.lists) - owned):
+            count = len(index.lists[list_id])
+            if not count:
+                continue
+            page = index.lists[list_id].page(0, _NAMES_MAX, _ANY_SIZE)
+            each = await _read_each(self._reader, page)
+            names = {found.destination for found in each if isinstance(found, Message)}
+            name = names.pop() if len(names) == 1 else ""
+            is_queue = name.startswith(_QUEUE) and not name.startswith(_TEMPORARY)
+            if is_queue and name not in index.destinations:
+                await self._write([AddDestination(name, list_id)])
+                self._report.add(
+                    f"That {name} has list {list_id} was lost; its messages say so too, and {count} "
+                    "of them are pending again."
+                )
+                continue
+            self._report.add(
+                f"{count} messages are pending in list {list_id}, and who had that list was lost"
+                + (f"; they were sent to {name}" if name else "")
+                + ". Nobody gets them; `tidegate journal inspect` shows them."
+            )
+        await self._write_report()
 
     async def _write_report(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._report.write)
@@ -260,3 +295,22 @@ class Losses:
                 f"{subscription.name!r} (list {list_id})"
             )
         return f"list {list_id}, whose destination is not known"
+
+
+async def _read_each(
+    reader: Reader, wanted: Sequence[tuple[int, int]]
+) -> Sequence[Message | CorruptRecordError]:
+    """The messages at (sequence, location), or what is wrong with them; one by one if need be."""
+    try:
+        return await reader.read(wanted)
+    except CorruptRecordError as error:
+        if len(wanted) == 1:
+            return [error]
+    return [(await _read_each(reader, [item]))[0] for item in wanted]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``1-3, 7``."""
+    steps = itertools.groupby(enumerate(sorted(numbers)), lambda item: item[1] - item[0])
+    runs = [[number for _, number in run] for _, run in steps]
+    return ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else f"{run[0]}" for run in runs)

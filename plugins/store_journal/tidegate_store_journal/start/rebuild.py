@@ -18,7 +18,6 @@ from tidegate.spi import (
     RemoveDestination,
     RemoveSubscription,
 )
-from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.live import LiveList, decode_live_list
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
@@ -29,12 +28,12 @@ from tidegate_store_journal.start.replay import Replay
 _MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, Move, RecordDelivery)
 
 
-def rebuild(replay: Replay, bindings: BindingsFound) -> None:
+def rebuild(replay: Replay) -> None:
     """Without metadata: everything from the data files and live lists.
 
     The small state is in the index as the bindings journal has it, as of its last mark.
     """
-    index, mark = replay.index, bindings.mark
+    index, mark = replay.index, replay.bindings.mark
     known_batch = index.batch = mark.batch
     index.last_sequence = mark.last_sequence
     index.last_list = mark.last_list
@@ -42,7 +41,7 @@ def rebuild(replay: Replay, bindings: BindingsFound) -> None:
     has_copied_rows = False
     blocks: list[AckBlock] = []
     index.loose_blocks = blocks
-    living = _Living(replay, bindings)
+    living = _Living(replay)
     blocks.extend(living.restore())
     file_id = 0
     for effects in replay.effects(
@@ -106,12 +105,12 @@ class _Living:
     everything in it was gone, which the bindings know.
     """
 
-    def __init__(self, replay: Replay, bindings: BindingsFound) -> None:
+    def __init__(self, replay: Replay) -> None:
         self._index = replay.index
-        self._known_batch = bindings.mark.batch
+        self._known_batch = replay.bindings.mark.batch
         self._elsewhere = replay.elsewhere.files
         self._there = replay.there()
-        self._lives = bindings.lives
+        self._lives = replay.bindings.lives
         self._corrupt = replay.corrupt
         #: What the live list of the journal's file that is read names, per list.
         self._named: dict[int, set[int]] = {}

@@ -6,37 +6,31 @@ its own while nothing else touches the store.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Final
 
-from tidegate.spi import CorruptRecordError
-from tidegate_store_journal.bodies.folders import Folders, Found, find_files
-from tidegate_store_journal.checkpoint.bindings import BindingsFound
+from tidegate.spi import CorruptRecordError, RecoveredDestination, RecoveredState, RecoveryReport
+from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
+from tidegate_store_journal.log.datafile import read_data_file, using
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
-from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.log.storage import Storage, length_of
+from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.start.bindings import keep_damaged, read_bindings
-from tidegate_store_journal.start.losses import (
-    Lost,
-    lost_in_files,
-    lost_in_stretches,
-    missing_files,
-)
-from tidegate_store_journal.start.lossreport import LossReport
-from tidegate_store_journal.start.quarantine import Quarantine
+from tidegate_store_journal.start.damage import Quarantine
+from tidegate_store_journal.start.losses import LossReport, find_lost, missing_files
 from tidegate_store_journal.start.rebuild import rebuild
 from tidegate_store_journal.start.replay import ADVICE, Progress, Replay
 
 FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
+_JOURNAL_NAME: Final = re.compile(r"journal-\d{10}\.(data|free)")
 _TEMPORARY_NAME: Final = re.compile(
     r"((journal|bindings)-\d{10}\.(data|free)(\.\d+\.damaged)?|index-store-state"
     r"|damage-\d+\.report)\.tmp"
@@ -45,157 +39,89 @@ _TEMPORARY_NAME: Final = re.compile(
 _PROGRESS_SECONDS: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryPolicy:
-    """What recovery may do besides reading, see the options of the same purpose."""
-
-    quarantines: bool = False
-    ignores_missing: bool = False
-    checks_files: bool = False
-    archives_index: bool = False
-
-
-STRICT: Final = RecoveryPolicy()
-
-
-@dataclass(slots=True)
-class Recovered:
-    """What :func:`recover` found.
-
-    Attributes:
-        bindings: the bindings journal, whose contents are in *index*.
-        files: with batches, in the journal's order; spares: without; pool: names of dead files.
-        tail_file, tail_offset: where the next batch goes; None for an empty journal.
-        clean: the store had been closed properly (or did not exist).
-        rebuilt: the metadata store was not used and holds nothing.
-        is_settled: the checkpoint on disk is not *clean*, and what was replayed may be replayed again:
-            nothing has to be written before the store is used.
-        replayed: operations; repaired_bytes, notes: see RecoveryReport.
-        lost: what is pending although its bytes are gone: to be dropped by the next batch.
-        report: what was lost, written already as far as it is known.
-        elsewhere, unsynced: see Replay.
-    """
-
-    store_id: str
-    index: Index
-    bindings: BindingsFound
-    files: list[DataFile]
-    spares: list[DataFile]
-    pool: list[str]
-    next_file_id: int
-    tail_file: DataFile | None
-    tail_offset: int
-    clean: bool
-    rebuilt: bool
-    is_settled: bool
-    replayed: int
-    repaired_bytes: int
-    notes: list[str]
-    report: LossReport
-    elsewhere: Found
-    unsynced: list[tuple[int, int]]
-    lost: list[Lost]
-
-
 def recover(
     storage: Storage,
     metadata: Metadata,
+    options: JournalOptions,
     *,
     keep_acknowledged: bool,
     progress: Progress,
-    policy: RecoveryPolicy = STRICT,
-) -> Recovered:
-    """Read a store, repair a torn tail, and do about damage what *policy* says.
+) -> Replay:
+    """Read a store, repair a torn tail, and do about damage what *options* say.
 
     Raises: CorruptRecordError (nothing was changed), OSError.
     """
-    progress = _Seldom(progress)
     report = LossReport(storage)
-    quarantine = Quarantine(storage, report)
+    quarantine = Quarantine(storage, report, refuses=not options.quarantines)
     elsewhere = find_files(Folders(storage), removes=True)
-    _remove_leftovers(storage)
+    for name in filter(_TEMPORARY_NAME.fullmatch, storage.list()):
+        storage.unlink(name)  # of work that a crash cut off
     storage.sync_directory()  # names that the last process made may only be in memory so far
+    told = _seldom(progress)
 
-    def attempt() -> Recovered:
-        replay = Replay(storage, progress, keep_acknowledged=keep_acknowledged)
-        replay.elsewhere = elsewhere
-        replay.may_skip = policy.ignores_missing or bool(quarantine.gone)
-        return _recover(replay, metadata, policy, quarantine, report)
+    def attempt() -> Replay:
+        replay = Replay(storage, options, elsewhere, told, keep_acknowledged=keep_acknowledged)
+        replay.report = report
+        replay.may_skip |= bool(quarantine.gone)
+        _recover(replay, metadata, quarantine)
+        return replay
 
-    if policy.checks_files:
-        damages = quarantine.look(_known_batch(storage, metadata))
-        if damages and not policy.quarantines:
-            raise CorruptRecordError(
-                "damaged: "
-                + "; ".join(f"{d.file.name}, {d.length} bytes at offset {d.begin}" for d in damages)
-                + f". Nothing was changed. {ADVICE}",
-                location=storage.describe(""),
-            )
-        if damages:
-            quarantine.run(_known_batch(storage, metadata))
+    if options.check_for_corrupt_journal_files:
+        quarantine.run(_known_batch(storage, metadata))
     try:
         return attempt()
     except CorruptRecordError:
-        if not policy.quarantines or not quarantine.run(_known_batch(storage, metadata)):
+        if not options.quarantines or not quarantine.run(_known_batch(storage, metadata)):
             raise
     return attempt()
 
 
-class _Seldom:
+def _seldom(progress: Progress) -> Progress:
     """Progress that is told a few times a second, however often it is made."""
+    due = 0.0
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._next = 0.0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal due
         now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _PROGRESS_SECONDS
-            self._progress(what, done, total)
+        if now >= due:
+            due = now + _PROGRESS_SECONDS
+            progress(what, done, total)
 
-
-def _remove_leftovers(storage: Storage) -> None:
-    """Of work that a crash cut off. Raises: OSError."""
-    for name in storage.list():
-        if _TEMPORARY_NAME.fullmatch(name):
-            storage.unlink(name)
+    return tell
 
 
 def _known_batch(storage: Storage, metadata: Metadata) -> int:
     """The highest batch that is known to have been synced; 0 when nothing says so."""
     index = Index(keep_acknowledged=False)
     known = read_bindings(storage, storage.list(), index, mends=True).mark.batch
-    with contextlib.suppress(MetadataError):
+    with suppress(MetadataError):
         loaded = metadata.load(lambda _what, _done, _total: None)
         known = max(known, loaded.state.batch if loaded is not None else 0)
     return known
 
 
-def _recover(
-    replay: Replay,
-    metadata: Metadata,
-    policy: RecoveryPolicy,
-    quarantine: Quarantine,
-    report: LossReport,
-) -> Recovered:
-    names = replay.storage.list()
-    store_id = open_files(replay, names)
-    bindings = read_bindings(replay.storage, names, replay.index, mends=policy.quarantines)
-    loaded = _load_metadata(replay, metadata, store_id, bindings, policy)
-    store_id = store_id or bindings.store_id or (loaded.state.store_id if loaded else "")
+def _recover(replay: Replay, metadata: Metadata, quarantine: Quarantine) -> None:
+    storage = replay.storage
+    names = storage.list()
+    open_files(replay, names)
+    bindings = replay.bindings = read_bindings(
+        storage, names, replay.index, mends=replay.options.quarantines
+    )
+    loaded = _load_metadata(replay, metadata)
+    stored_id = loaded.state.store_id if loaded is not None else ""
+    replay.store_id = replay.store_id or bindings.store_id or stored_id or uuid.uuid4().hex
     clean = not replay.files and not replay.spares  # it did not exist
-    missing = fill_index(replay, loaded, bindings, policy, quarantine.gone)
-    lost = [lost_in_files(replay.index, missing)]
+    missing = fill_index(replay, loaded, quarantine.gone)
+    why = "the data files are missing that held them"
+    replay.lost.append(find_lost(replay.index, why, missing))
     if loaded is not None:
-        lost.append(lost_in_stretches(replay.index, quarantine.damages))
-        clean = loaded.state.clean and not replay.replayed and not any(lost)
-    repaired = replay.end(trusted=clean)
+        replay.lost.append(quarantine.lost(replay.index))
+        clean = loaded.state.clean and not replay.replayed and not any(replay.lost)
+    replay.end(trusted=clean)
     # Now, because what is wrong with data files has been said.
-    goes_on = policy.ignores_missing or policy.quarantines
-    check_bindings(replay, bindings, store_id, loaded, goes_on=goes_on)
-    keep_damaged(replay.storage, bindings, report)
-    _mend_headers(replay, bindings)
+    check_bindings(replay, loaded)
+    keep_damaged(storage, bindings, replay.report)
+    _mend_headers(replay)
     for _, place in replay.unsynced:
         file_id, offset, size, _ = _format.location_parts(place)
         if (file := replay.elsewhere.files.get(file_id)) is not None:
@@ -204,43 +130,63 @@ def _recover(
     bindings.unproven.rewrite()
     replay.go_on_behind_the_missing()
     if replay.tail is not None:
-        replay.tail.handle = replay.storage.open(replay.tail.name)
-    pool = sorted(filter(FREE_NAME.fullmatch, names))
-    known = [file.file_id for file in (*replay.files, *replay.spares)]
-    known += [_format.file_id_of(name) for name in pool]
-    known += quarantine.gone
-    return Recovered(
-        store_id=store_id or uuid.uuid4().hex,
-        index=replay.index,
-        bindings=bindings,
-        files=replay.files,
-        spares=replay.spares,
-        pool=pool,
-        next_file_id=max([replay.elsewhere.last_id, *known, *replay.index.files]) + 1,
-        tail_file=replay.tail,
-        tail_offset=replay.tail_offset,
-        clean=clean and repaired == 0,
-        rebuilt=loaded is None,
-        is_settled=loaded is not None
-        and not (loaded.state.clean or any(lost) or bindings.is_damaged or report.name),
-        replayed=replay.replayed,
-        repaired_bytes=repaired,
-        notes=replay.notes,
-        report=report,
-        elsewhere=replay.elsewhere,
-        unsynced=replay.unsynced,
-        lost=lost,
+        replay.tail.handle = storage.open(replay.tail.name)
+    own = map(_format.file_id_of, filter(_JOURNAL_NAME.fullmatch, names))
+    ids = [replay.elsewhere.last_id, *own, *quarantine.gone, *replay.index.files]
+    replay.next_file_id = max(ids) + 1
+    _keep_usable(replay, names)
+    replay.clean = clean and replay.repaired_bytes == 0
+    replay.rebuilt = loaded is None
+    replay.is_settled = loaded is not None and not (
+        loaded.state.clean or any(replay.lost) or bindings.is_damaged or replay.report.name
     )
 
 
-def check_bindings(
-    replay: Replay, bindings: BindingsFound, store_id: str, loaded: Loaded | None, *, goes_on: bool
-) -> None:
+def _keep_usable(replay: Replay, names: Sequence[str]) -> None:
+    """Spares and dead files that may be used again; of another length, or too many: deleted."""
+    storage, options = replay.storage, replay.options
+    for file in [file for file in replay.spares if file.length != options.file_length]:
+        replay.spares.remove(file)
+        storage.unlink(file.name)
+    limit = options.journal_pool_files - len(replay.files) - len(replay.spares)
+    for name in sorted(filter(FREE_NAME.fullmatch, names)):
+        is_wanted = options.journal_pool_files < 0 or len(replay.pool) < limit
+        if is_wanted and length_of(storage, name) == options.file_length:
+            replay.pool.append(name)
+        else:
+            storage.unlink(name)
+
+
+def recovered_state(found: Replay) -> RecoveredState:
+    """What the broker is told."""
+    index = found.index
+    lists = [*index.lists, *index.destinations.values(), *index.subscriptions]
+    return RecoveredState(
+        store_id=found.store_id,
+        last_sequence=index.last_sequence,
+        last_pending_list=max([index.last_list, *lists]),
+        destinations=[RecoveredDestination(*item) for item in index.destinations.items()],
+        subscriptions=list(index.subscriptions.values()),
+        sessions=list(index.sessions.values()),
+        inflight=list(index.inflight_records()),
+        retained=list(index.retained.values()),
+        pending=index.counts(),
+        report=RecoveryReport(
+            clean=found.clean,
+            notes=tuple(found.notes),
+            counts={"replayed": found.replayed, "repaired_bytes": found.repaired_bytes},
+        ),
+    )
+
+
+def check_bindings(replay: Replay, loaded: Loaded | None) -> None:
     """The bindings journal is of this store and goes as far as it must; behind a rebuild, if any.
 
-    Raises: CorruptRecordError; with *goes_on* there is a note instead when it ends too early.
+    Raises: CorruptRecordError; when the options say to go on there is a note instead when it ends
+        too early.
     """
-    if bindings.store_id not in ("", store_id):
+    bindings, options = replay.bindings, replay.options
+    if bindings.store_id not in ("", replay.store_id):
         name = bindings.files[0].file.name if bindings.files else "the bindings journal"
         raise replay.corrupt(name, 0, f"it is of store {bindings.store_id}; move it away")
     if loaded is not None:
@@ -255,10 +201,9 @@ def check_bindings(
         "more, or data files are missing: destinations, subscriptions, sessions or retained "
         "messages are lost"
     )
-    if not goes_on:
-        name = bindings.files[-1].file.name if bindings.files else "bindings-*.data"
+    if not (options.ignore_missing_journalfiles or options.quarantines):
         raise replay.corrupt(
-            name,
+            bindings.files[-1].file.name if bindings.files else "bindings-*.data",
             0,
             f"{problem}. Restore its files from a copy; or set damaged_journal_policy = 'quarantine' "
             "in [store] to go on without",
@@ -268,17 +213,16 @@ def check_bindings(
     replay.index.mark_small_state_changed()
 
 
-def open_files(replay: Replay, names: Sequence[str]) -> str:
-    """Read all headers; returns the store id they share, "" when there is no file."""
-    store_id = ""
+def open_files(replay: Replay, names: Sequence[str]) -> None:
+    """Read all headers, and the store id that they share. Raises: CorruptRecordError, OSError."""
     for name in sorted(filter(_format.DATA_NAME.fullmatch, names)):
         try:
             file = read_data_file(replay.storage, name)
         except FormatError as error:
             raise replay.corrupt(name, 0, f"{error}. {ADVICE}") from error
         (replay.files if file.first_batch else replay.spares).append(file)
-        store_id = store_id or file.store_id
-        if file.name != name or file.store_id != store_id:
+        replay.store_id = replay.store_id or file.store_id
+        if file.name != name or file.store_id != replay.store_id:
             raise replay.corrupt(
                 name,
                 0,
@@ -286,12 +230,12 @@ def open_files(replay: Replay, names: Sequence[str]) -> str:
                 "here; move it away",
             )
     replay.files.sort(key=lambda file: file.first_batch)
-    return store_id
 
 
-def _mend_headers(replay: Replay, bindings: BindingsFound) -> None:
+def _mend_headers(replay: Replay) -> None:
     """Each file header is there twice; where one copy is damaged the other is written over it."""
-    for file in (*replay.files, *replay.spares, *(item.file for item in bindings.files)):
+    bindings = (item.file for item in replay.bindings.files)
+    for file in (*replay.files, *replay.spares, *bindings):
         if file.mended_page:
             replay.notes.append(
                 f"One of the two file headers of {replay.storage.describe(file.name)} was damaged; "
@@ -302,13 +246,7 @@ def _mend_headers(replay: Replay, bindings: BindingsFound) -> None:
                 handle.datasync()
 
 
-def _load_metadata(
-    replay: Replay,
-    metadata: Metadata,
-    store_id: str,
-    bindings: BindingsFound,
-    policy: RecoveryPolicy,
-) -> Loaded | None:
+def _load_metadata(replay: Replay, metadata: Metadata) -> Loaded | None:
     storage = replay.storage
     directory = storage.metadata_directory
     is_told = False
@@ -322,8 +260,8 @@ def _load_metadata(
             metadata.reset()
         loaded = metadata.load(replay.progress)
         if loaded is not None:
-            check_owner(loaded, store_id)
-            state, mark = loaded.state, bindings.mark
+            check_owner(loaded, replay.store_id)
+            state, mark = loaded.state, replay.bindings.mark
             if state.batch < mark.floor_batch or state.ack_released < mark.floor_released:
                 raise MetadataError(
                     "it is older than the last clean-up, which put away data files that it names"
@@ -331,7 +269,7 @@ def _load_metadata(
             return loaded
     except MetadataError as error:
         replay.notes.append(f"The metadata store was rebuilt from the journal: {error}.")
-        if policy.archives_index and directory is not None and directory.exists():
+        if replay.options.archive_corrupted_index and directory is not None and directory.exists():
             metadata.close()
             number = 1
             while (target := directory.with_name(f"{directory.name}.corrupt-{number}")).exists():
@@ -351,25 +289,20 @@ def check_owner(loaded: Loaded, store_id: str) -> None:
         raise MetadataError(f"it belongs to another store ({loaded.state.store_id})")
 
 
-def fill_index(
-    replay: Replay,
-    loaded: Loaded | None,
-    bindings: BindingsFound,
-    policy: RecoveryPolicy,
-    gone: Collection[int] = (),
-) -> set[int]:
+def fill_index(replay: Replay, loaded: Loaded | None, gone: Collection[int] = ()) -> set[int]:
     """From the checkpoint and what is behind it; from everything there is when that is None.
 
-    Returns: data files that are missing, which *policy* allows, or that are *gone*.
+    Returns: data files that are missing, which the options allow, or that are *gone*.
     Raises: CorruptRecordError, OSError.
     """
+    bindings = replay.bindings
     bindings.keep_lives(replay.there())
     if loaded is None:
-        rebuild(replay, bindings)
-        return _missing_files(replay, policy, gone)
-    restore(replay, loaded)
+        rebuild(replay)
+        return _missing_files(replay, gone)
+    _restore(replay, loaded)
     state = loaded.state
-    missing = _missing_files(replay, policy, gone, continues=state.file_id if state.batch else 0)
+    missing = _missing_files(replay, gone, continues=state.file_id if state.batch else 0)
     replay.replay()
     replay.require(bindings.mark.batch)
     replay.index.settle()
@@ -379,12 +312,10 @@ def fill_index(
     return missing
 
 
-def _missing_files(
-    replay: Replay, policy: RecoveryPolicy, gone: Collection[int], *, continues: int = 0
-) -> set[int]:
+def _missing_files(replay: Replay, gone: Collection[int], *, continues: int = 0) -> set[int]:
     """Data files that messages are in, or that the journal *continues* in, and that are not there.
 
-    Raises: CorruptRecordError unless *policy* allows it or they are in *gone*.
+    Raises: CorruptRecordError unless the options allow it or they are in *gone*.
     """
     there = replay.there()
     missing = missing_files(replay.index, there)
@@ -392,7 +323,7 @@ def _missing_files(
         held = missing.get(continues)
         missing[continues] = "the journal continues in it" + (f", {held}" if held else "")
     refused = sorted(missing.keys() - gone)
-    if refused and not policy.ignores_missing:
+    if refused and not replay.options.ignore_missing_journalfiles:
         held = "; ".join(f"{_format.file_name(item)} ({missing[item]})" for item in refused)
         raise replay.corrupt(
             _format.file_name(refused[0]),
@@ -404,7 +335,7 @@ def _missing_files(
     return set(missing)
 
 
-def restore(replay: Replay, loaded: Loaded) -> None:
+def _restore(replay: Replay, loaded: Loaded) -> None:
     """Fill the index with the checkpoint."""
     index, state = replay.index, loaded.state
     for list_id, pieces in loaded.lists.items():

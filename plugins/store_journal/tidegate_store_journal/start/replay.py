@@ -11,6 +11,7 @@ from typing import Final
 
 from tidegate.spi import CorruptRecordError
 from tidegate_store_journal.bodies.folders import Found
+from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.checkpoint import RESERVE_NAME
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
@@ -26,6 +27,8 @@ from tidegate_store_journal.log.format import (
 )
 from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name
 from tidegate_store_journal.log.walk import Batch, Remains, Unproven, remains, walk
+from tidegate_store_journal.options import JournalOptions
+from tidegate_store_journal.start.losses import LossReport, Lost
 from tidegate_store_journal.write.encode import decode_batch
 
 _ZEROS_BYTES: Final = 4 << 20
@@ -40,39 +43,59 @@ Progress = Callable[[str, int, int], None]
 
 
 class Replay:
-    """A journal that is being read, and how far.
+    """A journal that is being read, how far, and in the end what a start found.
 
     Attributes:
-        index: gets the effects of every batch that was read.
-        files: with batches, in the journal's order; spares: without.
+        store_id: "" until it is known. index: gets the effects of every batch that was read.
+        files: with batches, in the journal's order; spares: without; pool: names of dead files.
+        elsewhere: what is in the directories of destinations; bindings: what is in the bindings
+            journal, whose contents are in *index*.
         expected: number of the batch that must come next.
         tail, tail_offset: where it must be; None for an empty journal.
-        notes: one sentence for everything unusual.
-        elsewhere: what is in the directories of destinations.
-        unsynced: (sequence, location) of replayed messages there that were not synced before the
-            batch that refers to them.
         may_skip: data files may be missing: the journal goes on with the next one there is.
-        unproven: what was read and may not be on stable storage. replayed: operations.
+        known_batch: the journal must not go on with a smaller number.
         unsaid_batch: the last one that is in no file that is left (after a rebuild; 0: all are).
+        unproven: what was read and may not be on stable storage.
+        unsynced: (sequence, location) of replayed messages elsewhere that were not synced before the
+            batch that refers to them.
+        replayed: operations; repaired_bytes, notes, clean: see RecoveryReport.
+        rebuilt: the metadata store was not used and holds nothing.
+        is_settled: the checkpoint on disk is not *clean*, and what was replayed may be replayed again:
+            nothing has to be written before the store is used.
+        lost: what is pending although its bytes are gone: to be dropped by the next batch.
+        report: what was lost, written already as far as it is known.
     """
 
-    def __init__(self, storage: Storage, progress: Progress, *, keep_acknowledged: bool) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        options: JournalOptions,
+        elsewhere: Found,
+        progress: Progress,
+        *,
+        keep_acknowledged: bool,
+    ) -> None:
         self.storage = storage
+        self.options = options
+        self.elsewhere = elsewhere
         self.progress = progress
         self.index = Index(keep_acknowledged=keep_acknowledged)
+        self.bindings = BindingsFound()
+        self.report = LossReport(storage)
+        self.unproven = Unproven()
         self.files: list[DataFile] = []
         self.spares: list[DataFile] = []
-        self.elsewhere = Found()
-        self.unsynced: list[tuple[int, int]] = []
+        self.pool: list[str] = []
         self.notes: list[str] = []
-        self.may_skip = False
-        self.known_batch = 0  # the journal must not go on with a smaller number
-        self.expected = 1
+        self.lost: list[Lost] = []
+        self.unsynced: list[tuple[int, int]] = []
         self.tail: DataFile | None = None
-        self.tail_offset = 0
-        self.unproven = Unproven()
-        self.replayed = 0
-        self.unsaid_batch = 0
+        self.store_id = ""
+        self.tail_offset = self.replayed = self.repaired_bytes = 0
+        self.known_batch = self.unsaid_batch = 0
+        self.expected = self.next_file_id = 1
+        self.may_skip = options.ignore_missing_journalfiles
+        self.clean = self.rebuilt = self.is_settled = False
 
     def there(self) -> set[int]:
         """Ids of all data files."""
@@ -111,22 +134,23 @@ class Replay:
                         f"journal goes on in {file.name}."
                     )
                 self.expected = file.first_batch
-            for batch in self._batches(file, offset):
+            for batch in walk(file, offset, number=self.expected, searches=False):
+                assert isinstance(batch, Batch)
                 effects = self._decode(file, batch)
                 yield effects
                 self.unsynced += effects.unsynced
                 self.replayed += batch.header.record_count
+                self.unproven.add(file, batch)
+                self.expected = batch.header.batch + 1
+                self.tail, self.tail_offset = file, batch.next
                 self.progress(what, done + batch.begin, total)
             done += file.length
             offset = DATA_OFFSET
             if all_there and file is not files[-1]:
-                self._require_end(file)
-
-    def _require_end(self, file: DataFile) -> None:
-        """A file that is not the last one was synced whole, so nothing may follow its batches."""
-        offset = self.tail_offset if file is self.tail else DATA_OFFSET
-        if any(walk(file, offset, number=self.expected)):
-            raise self.damaged(file, offset)
+                # It was synced whole, so nothing may follow its batches.
+                end = self.tail_offset if file is self.tail else DATA_OFFSET
+                if any(walk(file, end, number=self.expected)):
+                    raise self.damaged(file, end)
 
     def _boundary(self, file: DataFile, offset: int) -> int:
         """Where batch *expected* is: a checkpoint may name a place that was made void since."""
@@ -137,16 +161,6 @@ class Replay:
                 if isinstance(item, Batch) and item.header.batch >= self.expected:
                     return item.begin
         return offset
-
-    def _batches(self, file: DataFile, offset: int) -> Iterator[Batch]:
-        """Batches that continue the journal."""
-        for batch in walk(file, offset, number=self.expected, searches=False):
-            assert isinstance(batch, Batch)
-            yield batch
-            self.unproven.add(file, batch)
-            self.expected = batch.header.batch + 1
-            self.tail = file
-            self.tail_offset = batch.next
 
     def _decode(self, file: DataFile, batch: Batch) -> Effects:
         """The effects of a batch. Raises: CorruptRecordError when a newer version wrote it."""
@@ -225,44 +239,40 @@ class Replay:
 
     # ------------------------------------------------------------------------------- the end
 
-    def end(self, *, trusted: bool) -> int:
-        """Cut off what was never confirmed; refuse damage. Returns: bytes cut off.
+    def end(self, *, trusted: bool) -> None:
+        """Cut off what was never confirmed; refuse damage.
 
         *trusted*: the store was closed properly, so only what could be mistaken is looked at.
         Raises: CorruptRecordError, OSError.
         """
-        tail, offset = self.tail, self.tail_offset
+        tail, found = self.tail, list[Remains]()
         if tail is not None:
             behind = self.files[self.files.index(tail) + 1 :]
+            if not trusted:
+                found.append(remains(tail, self.tail_offset, self.expected))
         else:
             # Older ones are there when the file that the journal went on in is missing.
             behind = [file for file in self.files if file.first_batch >= self.expected]
-        suspects: list[Remains] = []
-        if tail is not None and not trusted:
-            suspects.append(remains(tail, offset, self.expected))
         for file in (*behind, *self.spares):
             if not (trusted and file.first_batch == 0 and self._begins_empty(file)):
-                suspects.append(remains(file, DATA_OFFSET, 0))
-        suspects = [item for item in suspects if item.end > item.begin]
+                found.append(remains(file, DATA_OFFSET, 0))
+        suspects = [rest for rest in found if rest.end > rest.begin]
         for rest in suspects:
             if rest.synced >= self.expected:
                 raise self.damaged(suspects[0].file, suspects[0].begin)
             if 0 < rest.first < self.expected:
                 raise self.damaged(rest.file, rest.begin)
-        for rest in suspects:
-            self._keep_copy(rest)
-        if suspects:
-            self.storage.sync_directory()
-        for rest in suspects:
-            self._cut_off(rest)
-        if suspects:
-            self.storage.sync_directory()
+        for act in (self._keep_copy, self._cut_off):  # the copies are synced before the first cut
+            for rest in suspects:
+                act(rest)
+            if suspects:
+                self.storage.sync_directory()
         if tail is not None:
             with using(tail) as handle:
                 if handle.length < tail.length:
                     handle.preallocate(tail.length)
                     handle.datasync()
-        return sum(rest.end - rest.begin for rest in suspects)
+        self.repaired_bytes = sum(rest.end - rest.begin for rest in suspects)
 
     def _begins_empty(self, file: DataFile) -> bool:
         with using(file) as handle:
@@ -294,7 +304,7 @@ class Replay:
         )
 
     def _cut_off(self, rest: Remains) -> None:
-        """The copies are synced: a crash in between repeats it."""
+        """A crash in between repeats it."""
         if rest.file is not self.tail:
             self.storage.unlink(rest.file.name)
             (self.files if rest.file in self.files else self.spares).remove(rest.file)

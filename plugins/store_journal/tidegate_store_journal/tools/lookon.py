@@ -8,11 +8,10 @@ is read again.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal.bodies.folders import Folders, find_files
@@ -23,11 +22,11 @@ from tidegate_store_journal.checkpoint.metadata import (
 )
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.log.storage import DirectoryFile, open_regular
+from tidegate_store_journal.log.storage import DirectoryFile, length_of, open_regular
+from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.start.recovery import (
     FREE_NAME,
-    STRICT,
     check_bindings,
     check_owner,
     fill_index,
@@ -39,39 +38,29 @@ from tidegate_store_journal.start.replay import Replay
 #: latter may be for good, and as large as the disk.
 _ATTEMPTS: Final = 20
 _DAMAGED_ATTEMPTS: Final = 5
+_STRICT: Final = JournalOptions()  # what is damaged or missing is named
+
+
+def _refuse(*_args: object, **_options: object) -> NoReturn:
+    raise PermissionError("the journal is only looked at")
 
 
 class _ReadOnlyFile(DirectoryFile):
     """Refuses to change anything."""
 
-    def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        """See :class:`File`."""
-        raise PermissionError("the journal is only looked at")
-
-    def datasync(self) -> None:
-        """See :class:`File`. Nothing of ours needs it, and the gateway's is its own business."""
-
-    def preallocate(self, length: int) -> None:
-        """See :class:`File`."""
-        raise PermissionError("the journal is only looked at")
+    pwritev = preallocate = _refuse
 
 
 class ReadOnlyStorage(NamedStorage):
     """A directory in which nothing can be changed."""
 
+    rename = unlink = _refuse
+
     def open(self, name: str, *, create: bool = False) -> DirectoryFile:
         """See :class:`Storage`."""
         if create:
-            raise PermissionError("the journal is only looked at")
+            _refuse()
         return _ReadOnlyFile(open_regular(self.path_of(name), os.O_RDONLY))
-
-    def rename(self, old: str, new: str) -> None:
-        """See :class:`Storage`."""
-        raise PermissionError("the journal is only looked at")
-
-    def unlink(self, name: str) -> None:
-        """See :class:`Storage`."""
-        raise PermissionError("the journal is only looked at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +68,12 @@ class Look:
     """A journal as it was at one moment.
 
     Attributes: replay: with the index and the data files, none of them open; free: names and lengths
-        of dead files; store_id: identity of the contents; counters: what was ever written into the
-        metadata store, None when it cannot be read.
+        of dead files; counters: what was ever written into the metadata store, None when it cannot be
+        read.
     """
 
     replay: Replay
     free: list[tuple[str, int]]
-    store_id: str
     counters: MetadataCounters | None
 
     @property
@@ -108,8 +96,14 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
     reason: object = "it changes faster than it can be read; try again"
     damaged = 0
     for _ in range(_ATTEMPTS):
-        replay = Replay(storage, lambda _what, _done, _total: None, keep_acknowledged=True)
         try:
+            replay = Replay(
+                storage,
+                _STRICT,
+                find_files(Folders(storage), removes=False),
+                lambda _what, _done, _total: None,
+                keep_acknowledged=True,
+            )
             seen = _read(replay, storage, rebuilt=rebuilt)
             if {file.name for file in (*replay.files, *replay.spares)} <= set(storage.list()):
                 return seen
@@ -127,9 +121,8 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
 
 def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
     names = storage.list()
-    replay.elsewhere = find_files(Folders(storage), removes=False)
-    store_id = open_files(replay, names)
-    if not store_id:
+    open_files(replay, names)
+    if not replay.store_id:
         raise StoreIOError(f"there is no journal in {storage.describe('')}")
     # At once: the longer between the two, the more often the checkpoint names newer files.
     metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
@@ -137,18 +130,16 @@ def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
         if loaded is not None:
-            check_owner(loaded, store_id)
+            check_owner(loaded, replay.store_id)
     except MetadataError:
         loaded = counters = None  # the data files say it all
     finally:
         metadata.close()
-    bindings = read_bindings(storage, names, replay.index, mends=False)
-    fill_index(replay, loaded, bindings, STRICT)  # names the destinations of what is missing
-    check_bindings(replay, bindings, store_id, loaded, goes_on=False)
+    replay.bindings = read_bindings(storage, names, replay.index, mends=False)
+    fill_index(replay, loaded)  # names the destinations of what is missing
+    check_bindings(replay, loaded)
     free: list[tuple[str, int]] = []
     for name in sorted(filter(FREE_NAME.fullmatch, names)):
         with suppress(FileNotFoundError):  # it is in use again
-            file = storage.open(name)
-            free.append((name, file.length))
-            file.close()
-    return Look(replay, free, store_id, counters)
+            free.append((name, length_of(storage, name)))
+    return Look(replay, free, counters)

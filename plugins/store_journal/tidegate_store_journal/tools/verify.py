@@ -208,7 +208,7 @@ class _Pass:
             return None
         try:
             file = read_data_file(home, file_name)
-            if seen is not None and file.store_id != seen.store_id:
+            if seen is not None and file.store_id != seen.replay.store_id:
                 raise FormatError(f"it belongs to another store ({file.store_id})")
             held = [] if seen is None else sorted(seen.index.held_in(file.file_id), key=_offset)
             census = take_census(file, checks=True, held=held)
