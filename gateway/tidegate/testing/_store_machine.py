@@ -53,7 +53,7 @@ from tidegate.spi import (
     Subscription,
     WriteBatch,
 )
-from tidegate.testing._harness import close
+from tidegate.testing._harness import close, end_loop
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
 
 #: Few and short enough for a disk that syncs slowly; each example opens a store of its own.
@@ -119,6 +119,10 @@ async def recovered(store: MessageStore, capabilities: StoreCapabilities) -> dic
     return found
 
 
+class StoreHangsError(BaseException):
+    """Its ``close()`` does. No Exception: hypothesis would do the same again, and wait each time."""
+
+
 class StoreMachine(RuleBasedStateMachine):
     """Writes random batches to both stores, after which both must agree.
 
@@ -150,6 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.released = 0
         self.store: MessageStore
         self.reference: MemoryStore
+        self.open_stores: list[MessageStore] = []
         self._open()
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -162,6 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _open(self) -> None:
         self.store = self.factory.create(self.context, self.options)
         self.reference = MemoryStore(self.context, self.contents)
+        self.open_stores = [self.reference, self.store]
         found = self._run(recovered(self.store, self.capabilities))
         assert found == self._run(recovered(self.reference, self.capabilities))
 
@@ -439,8 +445,11 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             self._close()
         finally:
-            self.runner.close()
+            end_loop(self.runner)
 
     def _close(self) -> None:
-        for store in (self.store, self.reference):
-            self._run(close(store))
+        while self.open_stores:
+            try:
+                self._run(close(self.open_stores.pop()))
+            except TimeoutError as error:
+                raise StoreHangsError from error

@@ -15,7 +15,7 @@ A store that can be made full in its tests subclasses ``StoreFullConformance`` b
 
 Every test opens the store in a directory of its own and restarts it where that matters. What the
 store declares in its capabilities is expected of it, and only that. A ``close()`` that hangs ends
-its test within 15 seconds; the model, which opens the store many times, takes longer to say so.
+its test within 15 seconds.
 """
 
 from __future__ import annotations

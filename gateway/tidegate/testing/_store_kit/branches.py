@@ -15,22 +15,13 @@ from tidegate.spi import (
     PutBranch,
     RemoveBranch,
 )
-from tidegate.testing._harness import scenario
-from tidegate.testing._store_kit.box import (
-    OTHER,
-    QUEUE,
-    StoreBox,
-    StoreFixtures,
-    add,
-    text,
-)
+from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add, text
 from tidegate.testing._store_machine import by_key
 
 
 class StoreBranches(StoreFixtures):
     """Prepared branches and duplicate ids."""
 
-    @scenario
     async def test_a_prepared_branch_comes_back_with_its_messages_and_what_it_locks(
         self, box: StoreBox, branching: None, durable: None
     ) -> None:
@@ -56,7 +47,6 @@ class StoreBranches(StoreFixtures):
             assert by_key(box.state)["pending"] == {1: PendingCount(2, 18), 9: PendingCount(2, 18)}
             assert (box.state.last_sequence, box.state.last_pending_list) == (5, 9)
 
-    @scenario
     async def test_committing_a_branch_is_one_batch(
         self, box: StoreBox, branching: None, durable: None
     ) -> None:
@@ -81,7 +71,6 @@ class StoreBranches(StoreFixtures):
         page = await box.page(1, 5, 10)
         assert [stored.message for stored in page] == [text(3), text(4)]
 
-    @scenario
     async def test_rolling_back_a_branch_leaves_what_it_locked(
         self, box: StoreBox, branching: None, durable: None
     ) -> None:
@@ -98,7 +87,6 @@ class StoreBranches(StoreFixtures):
             assert [await box.sequences(number) for number in (10, 11, 12)] == [[], [11], [12]]
             assert box.store.statistics().pending_messages == 3
 
-    @scenario
     async def test_what_an_operator_decided_takes_the_place_of_the_branch(
         self, box: StoreBox, branching: None, durable: None
     ) -> None:
@@ -118,7 +106,6 @@ class StoreBranches(StoreFixtures):
         assert list(box.branches) == []
         assert await box.sequences(1) == [2]
 
-    @scenario
     async def test_duplicate_ids_come_back_in_the_order_of_their_sequences(
         self, box: StoreBox, deduplicating: None, durable: None
     ) -> None:
@@ -142,7 +129,6 @@ class StoreBranches(StoreFixtures):
             assert len(box.duplicate_ids) == 4
             assert box.state.last_sequence == 4
 
-    @scenario
     async def test_forgotten_duplicate_ids_stay_forgotten(
         self, box: StoreBox, deduplicating: None, durable: None
     ) -> None:

@@ -14,21 +14,12 @@ from tidegate.spi import (
     Message,
     RequestError,
 )
-from tidegate.testing._harness import scenario
-from tidegate.testing._store_kit.box import (
-    OTHER,
-    QUEUE,
-    StoreBox,
-    StoreFixtures,
-    add,
-    text,
-)
+from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add, text
 
 
 class StoreLog(StoreFixtures):
     """The acknowledged log and large bodies."""
 
-    @scenario
     async def test_the_acknowledged_log_is_dense_and_in_order_of_acknowledgement(
         self, box: StoreBox, logged: None
     ) -> None:
@@ -39,7 +30,6 @@ class StoreLog(StoreFixtures):
         assert await box.log(after=2) == [(3, 1), (4, 3)]
         assert await box.log(after=4) == []
 
-    @scenario
     async def test_a_row_says_who_consumed_what_and_when(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, add(1), add(2))
         await box.write(Acknowledge(1, (2, 1), (100, 200), 300, "client", "subscription", "stomp"))
@@ -61,7 +51,6 @@ class StoreLog(StoreFixtures):
             (text(1), 1, 200, 300, "client", "subscription", "stomp"),
         ]
 
-    @scenario
     async def test_the_acknowledged_log_is_read_in_pages(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, *[add(number, body=bytes(100)) for number in range(1, 11)])
         await box.write(Acknowledge(1, tuple(range(1, 11))))
@@ -73,7 +62,6 @@ class StoreLog(StoreFixtures):
         assert len((await box.acknowledged(0, 10, 350)).rows) in range(1, 4)
         assert len((await box.acknowledged(0, 10, 1)).rows) == 1
 
-    @scenario
     async def test_the_acknowledged_log_continues_over_restarts(
         self, box: StoreBox, logged: None, durable: None
     ) -> None:
@@ -88,7 +76,6 @@ class StoreLog(StoreFixtures):
         page = await box.acknowledged(11, 1)
         assert page.rows[0].message == text(41)
 
-    @scenario
     async def test_rows_are_kept_until_they_are_released(
         self, box: StoreBox, logged: None, durable: None
     ) -> None:
@@ -110,7 +97,6 @@ class StoreLog(StoreFixtures):
         assert await box.log(after=4) == [(5, 5)]
         assert await box.sequences() == [6]
 
-    @scenario
     async def test_rows_are_readable_once_a_synced_batch_followed(
         self, box: StoreBox, logged: None
     ) -> None:
@@ -120,14 +106,12 @@ class StoreLog(StoreFixtures):
         page = await box.acknowledged()
         assert ([row.sequence for row in page.rows], page.last) == ([1, 2], 2)
 
-    @scenario
     async def test_without_a_sink_nothing_is_logged(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, add(1), keep_acknowledged=False)
         await box.write(Acknowledge(1, (1,)))
         assert await box.log() == []
         assert box.rows.log_statistics().held_bytes == 0
 
-    @scenario
     async def test_statistics_follow_what_is_held(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, OTHER, *[add(number, 1, 2, body=bytes(50)) for number in range(1, 5)])
         found = box.store.statistics()
@@ -147,7 +131,6 @@ class StoreLog(StoreFixtures):
         assert (after.held_bytes, after.oldest_at) == (0, 0)
         assert box.store.statistics().disk_bytes >= 0
 
-    @scenario
     async def test_large_bodies_live_as_long_as_their_messages(self, box: StoreBox) -> None:
         """Nothing to see for a store that offers none."""
         await box.open(QUEUE, OTHER)
@@ -174,7 +157,6 @@ class StoreLog(StoreFixtures):
         reader.close()
         assert await box.sequences() == [2]
 
-    @scenario
     async def test_a_large_body_may_end_wherever_it_does(self, box: StoreBox) -> None:
         """Nothing to see for a store that offers none."""
         await box.open(QUEUE)
