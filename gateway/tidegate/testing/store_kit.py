@@ -21,10 +21,9 @@ its test within 15 seconds.
 from __future__ import annotations
 
 from tidegate.testing._store_kit.box import StoreBox
-from tidegate.testing._store_kit.branches import StoreBranches
 from tidegate.testing._store_kit.full import StoreFullConformance
 from tidegate.testing._store_kit.lists import StoreLists
-from tidegate.testing._store_kit.optional import StoreLog
+from tidegate.testing._store_kit.optional import StoreBranches, StoreLog
 from tidegate.testing._store_kit.order import StoreOrder
 from tidegate.testing._store_kit.recovery import StoreRecovery
 

@@ -17,9 +17,8 @@ from tidegate.spi import (
     StoreClosedError,
     StoreLockedError,
 )
-from tidegate.testing._portable_contents import FULL
+from tidegate.testing._portable_contents import FULL, by_key
 from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add
-from tidegate.testing._store_machine import by_key
 
 
 class StoreLists(StoreFixtures):

@@ -29,9 +29,8 @@ from tidegate.spi import (
     StoreContext,
     Subscription,
 )
-from tidegate.testing._portable_contents import contents, everything
+from tidegate.testing._portable_contents import by_key, contents, everything
 from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add, text
-from tidegate.testing._store_machine import by_key
 from tidegate.testing.memory_store import MemoryStore
 
 
