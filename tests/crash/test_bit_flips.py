@@ -43,6 +43,7 @@ from tidegate.spi import Message, SetRetained
 from tidegate_store_journal.checkpoint.marker import take_marker
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index import changes as _changes
+from tidegate_store_journal.log.format import FormatError
 from tidegate_store_journal.log.storage import DirectoryStorage
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
@@ -302,7 +303,10 @@ def read(metadata: LmdbMetadata) -> dict[str, Any]:
     loaded = metadata.load(lambda _what, _done, _total: None)
     if loaded is None:  # a start rebuilds then, as it does when all is gone
         raise MetadataError("there is no checkpoint")
-    return contents(loaded)
+    try:
+        return contents(loaded)
+    except FormatError as error:  # a piece that cannot be unpacked: never behind a CRC that is right
+        raise MetadataError(str(error)) from error
 
 
 @pytest.mark.crew(jobs=lambda: [job(flips_of_checkpoint, part, PARTS) for part in range(PARTS)])
