@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, format_size, names, option, option_info
-from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.presets import (
     CHOICES,
     NO_PRESET,
@@ -378,8 +377,6 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
                 "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
                 key="journal_buffer_size",
             )
-    if options.file_length < 4 * DATA_OFFSET:
-        raise ConfigError("is too small", key="journal_max_file_length")
     _check_layout(options)
     if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:
         raise ConfigError(

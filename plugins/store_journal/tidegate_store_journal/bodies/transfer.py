@@ -27,8 +27,7 @@ from tidegate.spi import (
 from tidegate_store_journal.bodies.free import FreeFiles
 from tidegate_store_journal.bodies.recent import RecentBodies
 from tidegate_store_journal.log.format import crc32c
-from tidegate_store_journal.log.handles import NO_HANDLE_ERRNOS
-from tidegate_store_journal.log.storage import FULL_ERRNOS, File, Storage
+from tidegate_store_journal.log.storage import FULL_ERRNOS, NO_HANDLE_ERRNOS, File, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 

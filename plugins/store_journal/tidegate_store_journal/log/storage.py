@@ -28,6 +28,8 @@ from tidegate.spi import StoreLockedError
 LOCK_NAME: Final = "lock"
 #: errno values that mean "no room".
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: And those that mean "no descriptor left", in this process or in the system.
+NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 #: Linux takes at most 1024 buffers in one call (IOV_MAX in <limits.h>).
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
 #: Of ``stat.st_blocks``, whatever the file system's own blocks are.
@@ -311,7 +313,7 @@ class _Descriptors:
             try:
                 return call()
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                if error.errno not in NO_HANDLE_ERRNOS:
                     raise
                 with self._lock:
                     if not self._kept:
