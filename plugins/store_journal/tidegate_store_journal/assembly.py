@@ -1,19 +1,26 @@
-"""What a store is made of, as its options say. Nothing is opened here; :mod:`.store` puts it together."""
+"""What a store is made of, as its options say. Nothing is opened here; :mod:`.engine` puts it together."""
 
 from __future__ import annotations
 
+import logging
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.spi import StoreContext, StoreIOError, SyncedFor
+from tidegate.spi import StoreContext, StoreIOError
 from tidegate_store_journal.bodies.large import NO_NEW_BODIES, LargeFiles
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
+from tidegate_store_journal.log.mapped import can_map, with_mapping
 from tidegate_store_journal.log.memory import MemoryStorage
-from tidegate_store_journal.log.names import NamedStorage, holds_journal
+from tidegate_store_journal.log.names import NAMINGS, NamedStorage, holds_journal
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.options import ALWAYS, NEVER, JournalOptions
-from tidegate_store_journal.presets import PRESETS, directory_of, is_default, require_directory
+from tidegate_store_journal.options import ASYNCIO, MAPPED, NEVER, JournalOptions
+from tidegate_store_journal.presets import PRESETS, directory_of, is_default
 from tidegate_store_journal.start.replay import Replay
-from tidegate_store_journal.write.journaltypes import open_directory
+from tidegate_store_journal.write.ring import RingWriter, make_ring
+from tidegate_store_journal.write.writer import BatchWriter, Writer
+
+logger = logging.getLogger("tidegate.store.journal")
 
 
 def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
@@ -21,6 +28,13 @@ def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
     if not context.persistent:
         return MemoryStorage(options.memory_limit)
     return open_directory(options, directory_of(context, options.directory))
+
+
+def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
+    """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
+    maps = options.journal_type == MAPPED and can_map(directory)
+    naming = NAMINGS.get(options.preset)
+    return NamedStorage(directory, naming, wrap=with_mapping if maps else None)
 
 
 def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage | None:
@@ -58,8 +72,12 @@ def claim(context: StoreContext, options: JournalOptions, storage: Storage) -> N
     """Take the directory for this process. Blocks. Raises: StoreLockedError, StoreIOError, OSError."""
     if isinstance(storage, NamedStorage):
         _refuse_other_journal(context, options.directory)
-        if not options.create_journal_dir:
-            require_directory(context, options.directory)
+        place = directory_of(context, options.directory)
+        if not options.create_journal_dir and not place.is_dir():
+            raise StoreIOError(
+                f"{place} does not exist, and create_journal_dir = false: mount the volume that it "
+                "is on, or make the directory"
+            )
     storage.lock(f"gateway={context.gateway_name}")
 
 
@@ -82,15 +100,21 @@ def _refuse_other_journal(context: StoreContext, directory: str) -> None:
             )
 
 
-def synced_for(options: JournalOptions) -> SyncedFor:
-    """What is confirmed only when it is on stable storage."""
-    waiting = SyncedFor(0)
-    if options.sync_strategy == ALWAYS:
-        if options.journal_sync_non_transactional:
-            waiting |= SyncedFor.SINGLE
-        if options.journal_sync_transactional:
-            waiting |= SyncedFor.TRANSACTION
-    return waiting
+def make_writer(
+    options: JournalOptions,
+    storage: Storage,
+    loop: AbstractEventLoop,
+    on_failure: Callable[[Exception], None],
+) -> BatchWriter:
+    """The writer, not started."""
+    if options.journal_type == ASYNCIO and storage.durable:
+        try:
+            ring = make_ring(storage, loop, options.max_io)
+        except (ImportError, OSError) as error:
+            logger.warning("journal_type=ASYNCIO falls back to NIO reason=%s", error)
+        else:
+            return RingWriter(loop, options, on_failure, ring)
+    return Writer(loop, options, on_failure)
 
 
 def keeps_orphans(options: JournalOptions, found: Replay) -> bool:
