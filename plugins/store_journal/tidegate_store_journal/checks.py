@@ -15,6 +15,8 @@ from tidegate.spi import ConfigError, format_size, names, option_info
 from tidegate_store_journal.options import ALWAYS, ASYNCIO, NEVER, PERIODIC, JournalOptions
 from tidegate_store_journal.presets import is_default
 
+#: The header of a data file is a page, and there must be room for something behind it.
+_FILE_BYTES_MIN: Final = 16 << 10
 #: One that fills, one that is ready, one that is compacted, and one for acknowledgements at the limit.
 _MEMORY_FILES_MIN: Final = 4
 
@@ -62,6 +64,8 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
                 "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
                 key="journal_buffer_size",
             )
+    if options.file_length < _FILE_BYTES_MIN:
+        raise ConfigError("is too small", key="journal_max_file_length")
     _check_directories(options)
     if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:
         raise ConfigError(

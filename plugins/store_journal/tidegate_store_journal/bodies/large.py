@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, LargeBody, format_size
-from tidegate_store_journal.bodies.free import FREE_BYTES_MAX
-from tidegate_store_journal.bodies.recent import RECENT_BYTES_MAX, RecentBodies
+from tidegate_store_journal.bodies.kept import FREE_BYTES_MAX, RECENT_BYTES_MAX, RecentBodies
 from tidegate_store_journal.bodies.transfer import (
     BODY_SUFFIX,
     BodyFiles,

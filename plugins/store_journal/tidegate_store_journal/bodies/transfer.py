@@ -6,7 +6,6 @@ The system's calls are made in threads, one at a time for each body.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import threading
 import uuid
@@ -20,14 +19,12 @@ from tidegate.spi import (
     StoreClosedError,
     StoreError,
     StoreFullError,
-    StoreIOError,
     format_size,
     store_error,
 )
-from tidegate_store_journal.bodies.free import FreeFiles
-from tidegate_store_journal.bodies.recent import RecentBodies
+from tidegate_store_journal.bodies.kept import FreeFiles, RecentBodies
 from tidegate_store_journal.log.format import crc32c
-from tidegate_store_journal.log.storage import FULL_ERRNOS, NO_HANDLE_ERRNOS, File, Storage
+from tidegate_store_journal.log.storage import File, Storage
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -347,9 +344,4 @@ def _translated(work: Callable[[], T], what: str) -> T:
     except StoreError:
         raise
     except OSError as error:
-        if error.errno in FULL_ERRNOS:
-            raise StoreFullError(f"{what}: {error.strerror}; make room, or consume") from error
-        if error.errno in NO_HANDLE_ERRNOS:
-            raise store_error(what, error) from error
-        code = errno.errorcode.get(error.errno or 0, "")
-        raise StoreIOError(f"{what}: {error} {code}".rstrip()) from error
+        raise store_error(what, error) from error
