@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from asyncio import AbstractEventLoop
-from collections.abc import Callable
 from pathlib import Path
 
 from tidegate.spi import StoreContext, StoreIOError
-from tidegate_store_journal.bodies.large import NO_NEW_BODIES, LargeFiles
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
 from tidegate_store_journal.log.mapped import can_map, with_mapping
 from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage, holds_journal
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.options import ASYNCIO, MAPPED, NEVER, JournalOptions
+from tidegate_store_journal.options import MAPPED, JournalOptions
 from tidegate_store_journal.presets import PRESETS, directory_of, is_default
 from tidegate_store_journal.start.replay import Replay
-from tidegate_store_journal.write.ring import RingWriter, make_ring
-from tidegate_store_journal.write.writer import BatchWriter, Writer
-
-logger = logging.getLogger("tidegate.store.journal")
 
 
 def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
@@ -33,8 +25,7 @@ def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
 def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
     """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
     maps = options.journal_type == MAPPED and can_map(directory)
-    naming = NAMINGS.get(options.preset)
-    return NamedStorage(directory, naming, wrap=with_mapping if maps else None)
+    return NamedStorage(directory, NAMINGS.get(options.preset), wrap=with_mapping if maps else None)
 
 
 def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage | None:
@@ -45,18 +36,6 @@ def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage 
     # Switched off, those that are there still have to be delivered.
     is_used = options.large_message_min_size or directory.is_dir()
     return DirectoryStorage(directory) if is_used else None
-
-
-def make_large(options: JournalOptions, storage: Storage | None) -> LargeFiles | None:
-    """Large bodies in *storage*."""
-    if storage is None:
-        return None
-    return LargeFiles(
-        storage,
-        size_min=options.large_message_min_size or NO_NEW_BODIES,
-        free_limit_bytes=options.disk_free_limit,
-        syncs=options.sync_strategy != NEVER,
-    )
 
 
 def make_metadata(options: JournalOptions, storage: Storage) -> Metadata:
@@ -98,23 +77,6 @@ def _refuse_other_journal(context: StoreContext, directory: str) -> None:
                 f'directory = "{other}" to go on with it under the new preset, or move it away '
                 "to begin an empty one"
             )
-
-
-def make_writer(
-    options: JournalOptions,
-    storage: Storage,
-    loop: AbstractEventLoop,
-    on_failure: Callable[[Exception], None],
-) -> BatchWriter:
-    """The writer, not started."""
-    if options.journal_type == ASYNCIO and storage.durable:
-        try:
-            ring = make_ring(storage, loop, options.max_io)
-        except (ImportError, OSError) as error:
-            logger.warning("journal_type=ASYNCIO falls back to NIO reason=%s", error)
-        else:
-            return RingWriter(loop, options, on_failure, ring)
-    return Writer(loop, options, on_failure)
 
 
 def keeps_orphans(options: JournalOptions, found: Replay) -> bool:

@@ -35,10 +35,8 @@ from tidegate_store_journal.assembly import (
     claim,
     keeps_orphans,
     large_storage_of,
-    make_large,
     make_metadata,
     make_storage,
-    make_writer,
 )
 from tidegate_store_journal.bodies.directory import item_of
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
@@ -66,6 +64,7 @@ from tidegate_store_journal.start.replay import ADVICE, Replay
 from tidegate_store_journal.write.append import Appender, Tail
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
+from tidegate_store_journal.write.ring import make_writer
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -111,7 +110,7 @@ class Engine:
                 if ignored:
                     self._warning += f" options_without_effect={','.join(ignored)}"
         self._storage = storage
-        self._large = make_large(options, large_storage)
+        self._large = LargeFiles(large_storage, options) if large_storage is not None else None
         self._metadata = make_metadata(options, storage)
         self._synced_for = options.synced_for
         self._syncs_all = self._synced_for == SyncedFor.SINGLE | SyncedFor.TRANSACTION

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -148,8 +149,7 @@ class Series:
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited was told
+        _ = task.cancelled() or task.exception()  # whoever waited was told
 
     async def _write(
         self,
@@ -269,15 +269,9 @@ class Series:
         """Raises: OSError, when all have ended; what went well stays, and nothing refers to it."""
         loop = asyncio.get_running_loop()
         count = min(len(jobs), _THREADS)
+        parts = [partial(carry_out, jobs[begin::count], synced=synced) for begin in range(count)]
         with self.files.lent([job.file for job in jobs if not job.is_new_file]):
-            await asyncio.gather(
-                *(
-                    loop.run_in_executor(
-                        self._pool, lambda part=jobs[begin::count]: carry_out(part, synced=synced)
-                    )
-                    for begin in range(count)
-                )
-            )
+            await asyncio.gather(*(loop.run_in_executor(self._pool, part) for part in parts))
         for job in jobs:
             if job.error is None:
                 self._took_place(job, synced=synced)

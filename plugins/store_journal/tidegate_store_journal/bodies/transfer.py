@@ -25,6 +25,7 @@ from tidegate.spi import (
 from tidegate_store_journal.bodies.kept import FreeFiles, RecentBodies
 from tidegate_store_journal.log.format import crc32c
 from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.options import NEVER, JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -53,15 +54,13 @@ class BodyFiles:
         read: they are read whole, in a thread, before any of their bytes is given out.
     """
 
-    def __init__(
-        self, storage: Storage, recent: RecentBodies, *, free_limit_bytes: int, syncs: bool
-    ) -> None:
+    def __init__(self, storage: Storage, recent: RecentBodies, options: JournalOptions) -> None:
         self.storage = storage
         self.recent = recent
         self.free = FreeFiles()
         self.suspects: set[str] = set()
-        self._free_limit_bytes = free_limit_bytes
-        self._syncs = syncs
+        self._free_limit_bytes = options.disk_free_limit
+        self._syncs = options.sync_strategy != NEVER
         self._executor: Executor | None = None
         self._reading: Executor | None = None
 

@@ -19,7 +19,7 @@ from functools import partial
 
 from tidegate.spi import StoreClosedError, StoreError, store_error
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
+from tidegate_store_journal.log.datafile import DataFile, prepare
 from tidegate_store_journal.log.homes import SPARES_MAX, Homes
 from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
 from tidegate_store_journal.options import JournalOptions
@@ -276,7 +276,7 @@ class DataFiles(Homes):
             file_id = self.new_id()
             make = partial(prepare, pad=pad)
             if length == self.file_length and self.own.pool:
-                make = partial(reuse, free=self.own.pool.popleft()[0])
+                make = partial(prepare, free=self.own.pool.popleft()[0])
             self._making.append(length)
             try:
                 file = await loop.run_in_executor(
