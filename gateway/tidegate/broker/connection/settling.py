@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tidegate.broker.connection.client import Client
-from tidegate.broker.connection.serving import Serving, give_back
+from tidegate.broker.connection.serving import Serving
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.parts import Parts
 from tidegate.broker.route.router import Route
-from tidegate.broker.transactions.transactions import Outcome, Published, Settled, Transaction
+from tidegate.broker.transactions.transactions import Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
-    Acknowledge,
     BranchId,
     GatewayError,
     InflightRecord,
@@ -48,7 +47,7 @@ class Settling:
             raise RequestError(f"there is no subscription {key!r} on this connection")
         entries = self._take_in_flight(consumer, sequences)
         if transaction is not None:
-            self._hold(consumer, entries, Outcome.ACKNOWLEDGED, transaction, token)
+            self._hold(consumer, entries, transaction, token, is_rejected=False)
             return
         writer = self._writer
         turn = writer.turn
@@ -99,15 +98,16 @@ class Settling:
                 self._parts.flow.mark_ready(pending_list)
         return entries
 
-    def _restore_in_flight(self, settled: Settled) -> None:
+    def _restore_in_flight(self, steps: Iterable[Settled]) -> None:
         """Messages that a transaction held are in flight again (or go back, if nobody is there)."""
-        consumer = settled.consumer
-        if not self._serving.is_served(consumer):
-            give_back(self._writer, settled.entries)
-            return
-        for entry in settled.entries:
-            consumer.in_flight[entry[0].sequence] = entry
-            consumer.in_flight_bytes += len(entry[0].message.body)
+        for settled in steps:
+            consumer = settled.consumer
+            if not self._serving.is_served(consumer):
+                self._writer.give_back(settled.entries)
+                continue
+            for entry in settled.entries:
+                consumer.in_flight[entry[0].sequence] = entry
+                consumer.in_flight_bytes += len(entry[0].message.body)
 
     def reject(
         self,
@@ -121,40 +121,19 @@ class Settling:
             raise RequestError(f"there is no subscription {key!r} on this connection")
         entries = self._take_in_flight(consumer, sequences)
         if transaction is not None:
-            self._hold(consumer, entries, Outcome.REJECTED, transaction, token)
+            self._hold(consumer, entries, transaction, token, is_rejected=True)
             return
-        again, moves = self._sort_rejected(entries)
-        turn = self._writer.turn
+        writer, publisher = self._writer, self._parts.publisher
+        again, dead = publisher.sort_rejected(entries)
+        turn = writer.turn
         first = len(turn.operations)
-        self._move(moves)
-        moved = [entry for entry, _ in moves]
-        undo = (lambda: give_back(self._writer, moved),) if moved else ()
+        for item in dead:
+            publisher.dead_letter(item)
+        undo = (lambda: writer.give_back(entry for entry, _ in dead),) if dead else ()
         turn.unit(first, self._client, token, undo)
-        turn.synced = turn.synced or bool(moves) or token is not None
-        give_back(self._writer, again)
-        self._writer.schedule()
-
-    def _sort_rejected(
-        self, entries: Sequence[InFlight]
-    ) -> tuple[list[InFlight], list[tuple[InFlight, PendingList]]]:
-        """What is to be redelivered, and what goes to which dead-letter queue.
-
-        Dead-letter queues are made here, outside of any unit: a unit that is dropped because the
-        store is full must not take the queue's AddDestination with it.
-        """
-        again: list[InFlight] = []
-        moves: list[tuple[InFlight, PendingList]] = []
-        for entry in entries:
-            target = self._parts.publisher.dead_letter_list(entry[0], entry[1])
-            if target is None:
-                again.append(entry)
-            else:
-                moves.append((entry, target))
-        return again, moves
-
-    def _move(self, moves: Sequence[tuple[InFlight, PendingList]]) -> None:
-        for (message, pending_list, _), target in moves:
-            self._parts.publisher.dead_letter(message, pending_list, target)
+        turn.synced = turn.synced or bool(dead) or token is not None
+        writer.give_back(again)
+        writer.schedule()
 
     def begin(self, transaction: str) -> None:
         if transaction in self._transactions:
@@ -169,62 +148,55 @@ class Settling:
 
     def commit(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
-        parts = self._parts
+        parts, writer, publisher = self._parts, self._writer, self._parts.publisher
         self._check_commit(transaction, held)
         del self._transactions[transaction]
-        moved: list[InFlight] = []
-        again: list[InFlight] = []
-        moves: list[tuple[InFlight, PendingList]] = []
-        for step in held.settled():
-            if step.outcome is Outcome.REJECTED:
-                to_redeliver, to_move = self._sort_rejected(step.entries)
-                again += to_redeliver
-                moves += to_move
-                moved += [entry for entry, _ in to_move]
-        turn = self._writer.turn
+        rejected = (entry for step in held.settled if step.is_rejected for entry in step.entries)
+        again, dead = publisher.sort_rejected(rejected)
+        turn = writer.turn
         was_synced = turn.synced
         first = len(turn.operations)
-        first_sequence = self._writer.next_sequence
-        now = self._writer.now()
+        first_sequence = writer.next_sequence
+        now = writer.now()
         undo: list[Callable[[], None]] = []
         routes: list[Route] = []
         for step in held.steps:
             if isinstance(step, Published):
-                routes.append(parts.publisher.publish(step.message, self._client.client_id, undo))
+                routes.append(publisher.publish(step.message, self._client.client_id, undo))
                 if step.duplicate_id:
-                    sequence = self._writer.next_sequence - 1
-                    destination = step.message.destination
+                    sequence, destination = writer.next_sequence - 1, step.message.destination
                     parts.duplicates.add(destination, step.duplicate_id, sequence, undo)
                 self._client.put_inflight(step.inflight, undo)
-            elif step.outcome is Outcome.ACKNOWLEDGED:
-                self._acknowledge_now(step, now)
-        self._move(moves)
-        acknowledged = [s for s in held.settled() if s.outcome is Outcome.ACKNOWLEDGED]
-        end_sequence = self._writer.next_sequence
+            elif not step.is_rejected:
+                operation = step.acknowledge(now)
+                if operation is not None:
+                    turn.operations.append(operation)
+        for item in dead:
+            publisher.dead_letter(item)
+        end_sequence = writer.next_sequence
 
         def undo_commit() -> None:
             turn.drop_added(first_sequence, end_sequence)  # also what needed no storing
-            give_back(self._writer, moved)
-            for step in acknowledged:
-                self._restore_in_flight(step)
+            writer.give_back(entry for entry, _ in dead)
+            self._restore_in_flight(step for step in held.settled if not step.is_rejected)
 
         undo.append(undo_commit)
         turn.unit(first, self._client, token, undo)
         turn.synced = was_synced
         turn.commits = True
-        give_back(self._writer, again)
+        writer.give_back(again)
         if turn.body_bytes > parts.flow.turn_bytes_max:
             parts.flow.throttle_unwritten(self._client)
         if parts.flow.full_lists and not self.has_in_flight():
             for route in routes:
                 parts.flow.throttle_full(self._client, route)
-        self._writer.schedule()
+        writer.schedule()
 
     def _check_commit(self, transaction: str, held: Transaction) -> None:
         """Check that all of it can be done: all or nothing. Raises: GatewayError."""
         self._writer.check_writable()
         parts = self._parts
-        published = [step for step in held.steps if isinstance(step, Published)]
+        published = held.published
         for step in published:  # a temporary one may be gone
             if names.is_temporary(step.message.destination):
                 parts.temporary.check_exists(step.message.destination)
@@ -239,33 +211,10 @@ class Settling:
                 self.abort(transaction)
                 raise
 
-    def _acknowledge_now(self, step: Settled, now: int) -> None:
-        """Add the Acknowledge operations of one transactional step to the filling turn."""
-        by_list: dict[PendingList, list[InFlight]] = {}
-        for entry in step.entries:
-            by_list.setdefault(entry[1], []).append(entry)
-        for pending_list, entries in by_list.items():
-            if pending_list.selecting is not None:
-                pending_list.selecting.leaving([entry[0].sequence for entry in entries])
-            if pending_list.is_removed or not pending_list.is_stored:
-                continue
-            self._writer.turn.operations.append(
-                Acknowledge(
-                    pending_list.id,
-                    tuple(entry[0].sequence for entry in entries),
-                    tuple(entry[2] for entry in entries),
-                    now,
-                    self._client.client_id,
-                    step.consumer.subscription_name,
-                    self._client.protocol,
-                )
-            )
-
     def abort(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
         del self._transactions[transaction]
-        for step in held.settled():
-            self._restore_in_flight(step)
+        self._restore_in_flight(held.settled)
         if token is not None:
             self._writer.confirm(self._client, token)
 
@@ -275,14 +224,14 @@ class Settling:
         parts.branches.check_new(branch_id, held)
         self._check_commit(transaction, held)
         del self._transactions[transaction]
-
-        def give_back() -> None:
-            for step in held.settled():
-                self._restore_in_flight(step)
-
         owner = (self._client.principal, self._client.client_id, self._client.protocol)
         parts.branches.prepare(
-            branch_id, held, self._client, token, owner=owner, give_back=give_back
+            branch_id,
+            held,
+            self._client,
+            token,
+            owner=owner,
+            give_back=lambda: self._restore_in_flight(held.settled),
         )
         if self._writer.turn.body_bytes > parts.flow.turn_bytes_max:
             parts.flow.throttle_unwritten(self._client)
@@ -297,18 +246,22 @@ class Settling:
         self,
         consumer: Consumer,
         entries: list[InFlight],
-        outcome: Outcome,
         transaction: str,
         token: Token,
+        *,
+        is_rejected: bool,
     ) -> None:
-        settled = Settled(consumer, entries, outcome)
+        by_list: dict[PendingList, list[InFlight]] = {}
+        for entry in entries:
+            by_list.setdefault(entry[1], []).append(entry)
+        steps = [Settled(consumer, found, held, is_rejected) for found, held in by_list.items()]
         try:
             held = self._transaction(transaction)
             held.check_room(len(entries))
         except GatewayError:
-            self._restore_in_flight(settled)
+            self._restore_in_flight(steps)
             raise
-        held.add(settled, len(entries))
+        held.settle(steps)
         if token is not None:
             self._writer.confirm(self._client, token)
 
@@ -336,6 +289,6 @@ class Settling:
         if message.retain:
             parts.publisher.retained.check_room(message)
         parts.publisher.resolve(message.destination)  # a bad name must fail now, not at COMMIT
-        held.add(Published(message, inflight, duplicate_id), 1)
+        held.publish(Published(message, inflight, duplicate_id))
         if token is not None:
             self._writer.confirm(self._client, token)
