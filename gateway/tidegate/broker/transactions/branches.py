@@ -25,9 +25,9 @@ from typing import Final
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.lists.pending_list import InFlight, PendingList
 from tidegate.broker.publish.publisher import Publisher
-from tidegate.broker.tasks import Tasks
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.transactions.transactions import Prepared, Transaction
+from tidegate.broker.turn.flow import Tasks
 from tidegate.broker.turn.turn import Waiting
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (

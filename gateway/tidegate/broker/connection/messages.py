@@ -1,4 +1,4 @@
-"""What one connection decides about messages: acknowledged, rejected, in a transaction or not."""
+"""What one client does with messages, in a transaction or not: publishes, acknowledges, rejects."""
 
 from __future__ import annotations
 
@@ -8,31 +8,173 @@ from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.serving import Serving
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.parts import Parts
+from tidegate.broker.publish.publisher import at_least_once
 from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
+    AddMessage,
     BranchId,
     GatewayError,
     InflightRecord,
     Message,
+    RemoveInflight,
     RequestError,
+    StoredMessage,
     Token,
     names,
 )
 
 
-class Settling:
-    """In-flight messages and open transactions of one connection."""
+class Messages:
+    """Publishes, in-flight messages and open transactions of one connection."""
 
-    __slots__ = ("_client", "_parts", "_serving", "_transactions", "_writer")
+    __slots__ = (
+        "_client",
+        "_flow",
+        "_parts",
+        "_publisher",
+        "_serving",
+        "_transactions",
+        "_writer",
+    )
 
     def __init__(self, parts: Parts, client: Client, serving: Serving) -> None:
         self._parts = parts
         self._writer = parts.writer
+        self._publisher = parts.publisher
+        self._flow = parts.flow
         self._client = client
         self._serving = serving
         self._transactions: dict[str, Transaction] = {}
+
+    # --- publishing ----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        message: Message,
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+        duplicate_id: str = "",
+    ) -> bool:
+        if (
+            transaction is not None
+            or inflight is not None
+            or message.retain
+            or self._flow.checks_publish
+            or duplicate_id
+            or self._client.is_closed
+        ):
+            return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
+        writer = self._writer
+        if writer.error is not None or writer.full_until:
+            writer.check_writable()
+        route = self._publisher.route(message, self._client.client_id)
+        sequence = writer.next_sequence
+        writer.next_sequence = sequence + 1
+        turn = writer.turn
+        ids = route.ids
+        if ids:
+            if message.qos == 0:
+                message = at_least_once(message)
+            operations = turn.operations
+            turn.units.append(Unit(len(operations), 1, self._client, token))
+            operations.append(AddMessage(sequence, message, ids))
+            turn.synced = True
+            turn.body_bytes += len(message.body)
+            if turn.body_bytes > self._flow.turn_bytes_max:
+                self._flow.throttle_unwritten(self._client)
+        elif token is not None:
+            turn.units.append(Unit(0, 0, self._client, token))
+        added = turn.added
+        if route in added:
+            added[route].append(StoredMessage(sequence, message))
+        else:
+            added[route] = [StoredMessage(sequence, message)]
+        if not writer.scheduled:
+            writer.schedule()
+        if self._flow.full_lists:
+            self._throttle_full(route)
+        return bool(ids or route.direct)
+
+    def _throttle_full(self, route: Route) -> None:
+        # A producer that also has messages in flight is not stopped: with its socket paused its
+        # acknowledgements would never be read, and nothing would ever make room.
+        if not self.has_in_flight():
+            self._flow.throttle_full(self._client, route)
+
+    def _publish_with_care(
+        self,
+        message: Message,
+        token: Token,
+        transaction: str | None,
+        inflight: InflightRecord | None,
+        duplicate_id: str,
+    ) -> bool:
+        """Everything about a publish that most publishes do not need."""
+        self._client.check_open()
+        parts, writer, publisher = self._parts, self._writer, self._publisher
+        message = parts.access.check_publish(self._client, message)
+        duplicates = parts.duplicates
+        if duplicate_id and (not duplicates.is_on or names.is_temporary(message.destination)):
+            duplicate_id = ""
+        if transaction is not None:
+            held = self._transaction(transaction)
+            held.check_room(1)
+            if message.retain:
+                publisher.retained.check_room(message)
+            publisher.resolve(message.destination)  # a bad name must fail now, not at COMMIT
+            held.publish(Published(message, inflight, duplicate_id))
+            if token is not None:
+                writer.confirm(self._client, token)
+            return True
+        writer.check_writable()
+        publisher.resolve(message.destination)  # a new queue is not part of this unit
+        if duplicate_id and duplicates.is_known(message.destination, duplicate_id):
+            self._discard_duplicate(message.destination, duplicate_id, token, inflight)
+            return True
+        if message.retain:
+            publisher.retained.check_room(message)
+        turn = writer.turn
+        first = len(turn.operations)
+        undo: list[Callable[[], None]] = []
+        route = publisher.publish(message, self._client.client_id, undo)
+        if duplicate_id:
+            duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
+        self._client.put_inflight(inflight, undo)
+        turn.unit(first, self._client, token, undo)
+        turn.synced = True
+        if turn.body_bytes > self._flow.turn_bytes_max:
+            self._flow.throttle_unwritten(self._client)
+        writer.schedule()
+        if self._flow.full_lists:
+            self._throttle_full(route)
+        return bool(route.ids or route.direct)
+
+    def _discard_duplicate(
+        self, destination: str, duplicate_id: str, token: Token, inflight: InflightRecord | None
+    ) -> None:
+        """The message came before: confirm it, and take note of its packet id."""
+        writer, session = self._writer, self._client.session
+        undo: list[Callable[[], None]] = []
+        self._client.put_inflight(inflight, undo)
+        if undo and inflight is not None and session is not None:
+            # Not part of the unit: that may be taken out of its turn.
+            removed = RemoveInflight(session.client_id, inflight.direction, inflight.packet_id)
+            undo.append(lambda: writer.add_operation(removed))
+        turn = writer.turn
+        unit = turn.unit(len(turn.operations), self._client, token)
+        turn.synced = True
+        self._parts.duplicates.repeated(destination, duplicate_id, unit, undo)
+        writer.schedule()
+
+    def check_publish(self, destination: str) -> None:
+        self._client.check_open()
+        self._writer.check_writable()
+        self._parts.access.check_destination(self._client, destination)
+
+    # --- acknowledging -------------------------------------------------------------------------
 
     def acknowledge(
         self,
@@ -95,7 +237,7 @@ class Settling:
         consumer.in_flight_bytes -= size
         if was_full:  # any of its lists may have waited for this room
             for pending_list in consumer.lists:
-                self._parts.flow.mark_ready(pending_list)
+                self._flow.mark_ready(pending_list)
         return entries
 
     def _restore_in_flight(self, steps: Iterable[Settled]) -> None:
@@ -123,7 +265,7 @@ class Settling:
         if transaction is not None:
             self._hold(consumer, entries, transaction, token, is_rejected=True)
             return
-        writer, publisher = self._writer, self._parts.publisher
+        writer, publisher = self._writer, self._publisher
         again, dead = publisher.sort_rejected(entries)
         turn = writer.turn
         first = len(turn.operations)
@@ -134,6 +276,8 @@ class Settling:
         turn.synced = turn.synced or bool(dead) or token is not None
         writer.give_back(again)
         writer.schedule()
+
+    # --- transactions --------------------------------------------------------------------------
 
     def begin(self, transaction: str) -> None:
         if transaction in self._transactions:
@@ -148,7 +292,7 @@ class Settling:
 
     def commit(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
-        parts, writer, publisher = self._parts, self._writer, self._parts.publisher
+        parts, writer, publisher = self._parts, self._writer, self._publisher
         self._check_commit(transaction, held)
         del self._transactions[transaction]
         rejected = (entry for step in held.settled if step.is_rejected for entry in step.entries)
@@ -185,11 +329,11 @@ class Settling:
         turn.synced = was_synced
         turn.commits = True
         writer.give_back(again)
-        if turn.body_bytes > parts.flow.turn_bytes_max:
-            parts.flow.throttle_unwritten(self._client)
-        if parts.flow.full_lists and not self.has_in_flight():
+        if turn.body_bytes > self._flow.turn_bytes_max:
+            self._flow.throttle_unwritten(self._client)
+        if self._flow.full_lists:
             for route in routes:
-                parts.flow.throttle_full(self._client, route)
+                self._throttle_full(route)
         writer.schedule()
 
     def _check_commit(self, transaction: str, held: Transaction) -> None:
@@ -200,9 +344,9 @@ class Settling:
         for step in published:  # a temporary one may be gone
             if names.is_temporary(step.message.destination):
                 parts.temporary.check_exists(step.message.destination)
-        if parts.publisher.has_detours:
+        if self._publisher.has_detours:
             messages = [step.message for step in published]
-            parts.publisher.check_together(self._client.client_id, messages)
+            self._publisher.check_together(self._client.client_id, messages)
         ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
         if ids:
             try:
@@ -233,8 +377,8 @@ class Settling:
             owner=owner,
             give_back=lambda: self._restore_in_flight(held.settled),
         )
-        if self._writer.turn.body_bytes > parts.flow.turn_bytes_max:
-            parts.flow.throttle_unwritten(self._client)
+        if self._writer.turn.body_bytes > self._flow.turn_bytes_max:
+            self._flow.throttle_unwritten(self._client)
 
     def _transaction(self, transaction: str) -> Transaction:
         held = self._transactions.get(transaction)
@@ -273,22 +417,3 @@ class Settling:
     def has_in_flight(self) -> bool:
         """Messages wait for this client's acknowledgement, or for its COMMIT."""
         return bool(self._transactions) or self._serving.has_in_flight()
-
-    def hold_publish(
-        self,
-        transaction: str,
-        message: Message,
-        token: Token,
-        inflight: InflightRecord | None,
-        duplicate_id: str,
-    ) -> None:
-        """Publish it with the transaction. Raises: GatewayError."""
-        parts = self._parts
-        held = self._transaction(transaction)
-        held.check_room(1)
-        if message.retain:
-            parts.publisher.retained.check_room(message)
-        parts.publisher.resolve(message.destination)  # a bad name must fail now, not at COMMIT
-        held.publish(Published(message, inflight, duplicate_id))
-        if token is not None:
-            self._writer.confirm(self._client, token)
