@@ -419,7 +419,12 @@ class PendingList:
             consumer.resting = True
         self._around.sent += len(messages)
         if self.succession is not None and self.succession.old is self:
-            messages = as_granted(messages)
+            messages = [  # at most once, whatever is granted now
+                StoredMessage(
+                    m.sequence, msgspec.structs.replace(m.message, qos=0), m.delivery_count
+                )
+                for m in messages
+            ]
         consumer.client.deliver(consumer, messages)
         if consumer.resting:
             # The socket's flow control acts only when its buffer is written at the end of the
@@ -452,6 +457,7 @@ class PendingList:
             self.dispatch()
 
 
+@dataclass(slots=True, eq=False)
 class Succession:
     """A subscription that is replaced by one of another kind, without missing a message.
 
@@ -463,23 +469,16 @@ class Succession:
     Args: remove: called for *old* when nothing comes from it any more.
     """
 
-    __slots__ = ("_around", "_is_due", "_remove", "new", "old")
+    _around: Surroundings
+    old: PendingList
+    new: PendingList
+    _remove: Callable[[PendingList], None]
+    _is_due: bool = False
 
-    def __init__(
-        self,
-        around: Surroundings,
-        old: PendingList,
-        new: PendingList,
-        remove: Callable[[PendingList], None],
-    ) -> None:
-        self.old = old
-        self.new = new
-        self._around = around
-        self._remove = remove
-        self._is_due = False
-        old.succession = new.succession = self
+    def __post_init__(self) -> None:
+        self.old.succession = self.new.succession = self
         # When nothing of the turn will come, there is nothing to wait for either.
-        around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
+        self._around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
 
     def _due(self) -> None:
         """The turn's messages are handed out next."""
@@ -503,11 +502,3 @@ class Succession:
         """Nothing comes from the old list any more."""
         self.new.succession = self.old.succession = None
         self._remove(self.old)
-
-
-def as_granted(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
-    """What a list that is replaced hands out: at most once, whatever is granted now."""
-    return [
-        StoredMessage(m.sequence, msgspec.structs.replace(m.message, qos=0), m.delivery_count)
-        for m in messages
-    ]
