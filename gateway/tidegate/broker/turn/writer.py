@@ -23,10 +23,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route, hand_out
 from tidegate.broker.turn.turn import Turn, Unit, Waiting
 from tidegate.spi import (
@@ -199,6 +199,25 @@ class TurnWriter:
         group[1].extend([message.delivery_count for message in messages])
         self.schedule()
 
+    def come_back(self, entries: Iterable[InFlight]) -> dict[PendingList, list[StoredMessage]]:
+        """Delivered messages are to go back to their lists, marked as redelivered.
+
+        Returns: them, list by list; their delivery counts are in the filling turn.
+        """
+        by_list: dict[PendingList, list[StoredMessage]] = {}
+        for message, pending_list, _ in entries:
+            if not pending_list.is_removed:
+                by_list.setdefault(pending_list, []).append(returned(message))
+        for pending_list, messages in by_list.items():
+            if pending_list.is_stored:
+                self.record_delivery(pending_list, messages)
+        return by_list
+
+    def give_back(self, entries: Iterable[InFlight]) -> None:
+        """Delivered messages go back to their lists now."""
+        for pending_list, messages in self.come_back(entries).items():
+            pending_list.put_back(messages)
+
     # --- writing -------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
@@ -370,3 +389,8 @@ class TurnWriter:
                 unit.who.failed(unit.token, error)
             except Exception:
                 _log.exception("telling a failure failed")
+
+
+def returned(message: StoredMessage) -> StoredMessage:
+    """*message* as it is when it comes back: delivered once more."""
+    return StoredMessage(message.sequence, message.message, message.delivery_count + 1)
