@@ -305,7 +305,8 @@ def read(metadata: LmdbMetadata) -> dict[str, Any]:
         raise MetadataError("there is no checkpoint")
     try:
         return contents(loaded)
-    except FormatError as error:  # a piece that cannot be unpacked: never behind a CRC that is right
+    except FormatError as error:
+        # A piece that cannot be unpacked: never behind a CRC that is right.
         raise MetadataError(str(error)) from error
 
 
