@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -12,9 +13,8 @@ from tidegate_store_journal.checkpoint.bindings import BindingsFile, BindingsFou
 from tidegate_store_journal.checkpoint.live import LiveList
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
+from tidegate_store_journal.log.datafile import DataFile, read_data_file
 from tidegate_store_journal.log.format import (
-    BATCH_HEADER_BYTES,
     DATA_OFFSET,
     RECORD_HEADER_BYTES,
     BatchHeader,
@@ -76,12 +76,12 @@ class _Reader:
                 elif (file := self._open(name)) is not None:
                     files.append(file)
         files.sort(key=lambda file: file.first_batch)
-        heads = [_first_header(file) for file in files]
         expected = files[0].first_batch if files else 1
         for number, file in enumerate(files):
-            behind = heads[number + 1 :]
-            until = behind[0].batch if behind else 1 << 62
-            expected = self._read_file(file, expected, until, behind)
+            behind = files[number + 1 :]
+            until = behind[0].first_batch if behind else 1 << 62
+            synced = max((other.first_synced for other in behind), default=0)
+            expected = self._read_file(file, expected, until, synced)
         self._index.forget_small_changes()
         if files and found.batch and files[0].first_batch > found.mark.oldest:
             self._damaged(files[0].name, 0, "older files of the bindings journal are missing")
@@ -112,16 +112,14 @@ class _Reader:
             return None
         return file
 
-    def _read_file(
-        self, file: DataFile, expected: int, until: int, heads: Sequence[BatchHeader]
-    ) -> int:
-        """Args: until: first batch of the next file; heads: of the files behind.
+    def _read_file(self, file: DataFile, expected: int, until: int, synced: int) -> int:
+        """Args: until: first batch of the next file; synced: the last one that any behind calls so.
 
         Returns: the number of the batch that must come next. Raises: CorruptRecordError, OSError.
         """
         item = BindingsFile(file)
         self.found.files.append(item)
-        offset, synced = DATA_OFFSET, max((head.synced for head in heads), default=0)
+        offset = DATA_OFFSET
         for found in walk(file, number=expected):
             if isinstance(found, Batch):
                 if found.header.batch >= until:
@@ -150,13 +148,13 @@ class _Reader:
         else:
             stream, at = payload[continued:], position + continued
         offset = 0
-        while (record := _record_at(stream, offset)) is not None:
-            size = RECORD_HEADER_BYTES + len(record.payload)
-            if record.type == _format.MARK:
-                self._apply(record, header, file)
-            else:
-                self._segment.append((record, at + offset))
-            offset += size
+        with suppress(FormatError):  # the last one is not whole
+            for record in _format.iterate_records(stream, len(stream)):
+                if record.type == _format.MARK:
+                    self._apply(record, header, file)
+                else:
+                    self._segment.append((record, at + record.offset))
+                offset = record.offset + RECORD_HEADER_BYTES + len(record.payload)
         self._rest, self._rest_at = stream[offset:], at + offset
 
     def _apply(self, mark: _format.Record, header: BatchHeader, file: DataFile) -> None:
@@ -198,26 +196,3 @@ class _Reader:
             "subscriptions, sessions and retained messages that can be read",
             location=f"{self._storage.describe(name)} at offset {offset}",
         )
-
-
-def _first_header(file: DataFile) -> BatchHeader:
-    with using(file) as handle:
-        header = _format.decode_batch_header(
-            file.seed, handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
-        )
-    assert header is not None
-    return header
-
-
-def _record_at(stream: bytes, offset: int) -> _format.Record | None:
-    """The record at *offset*; None when it is not whole."""
-    begin = offset + RECORD_HEADER_BYTES
-    if begin > len(stream):
-        return None
-    size, _, sequence, pending_list, prefix, body, kind = _format.RECORD_HEADER.unpack_from(
-        stream, offset
-    )
-    if begin + size > len(stream):
-        return None
-    payload = stream[begin : begin + size]
-    return _format.Record(offset, sequence, pending_list, prefix, body, kind, payload)
