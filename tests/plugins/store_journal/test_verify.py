@@ -152,7 +152,7 @@ def test_damage_is_named_with_the_batch_where_it_begins(journal: Path) -> None:
     found = checked(journal)
     assert (found.damages[0].file, found.damages[0].offset) == (name, DATA_OFFSET)
     assert "a batch is damaged, and" in found.damages[0].problem
-    assert "whole ones come behind it" in found.damages[0].problem
+    assert f"at offset {DATA_OFFSET} (batch 1)" in found.damages[0].problem
     assert end > DATA_OFFSET
 
 
