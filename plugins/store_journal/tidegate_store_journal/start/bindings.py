@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -36,7 +37,7 @@ def read_bindings(
     Args: mends: go on behind what is damaged, and have everything written anew.
     Raises: CorruptRecordError; OSError.
     """
-    return _Reader(storage, index, mends=mends).read(names)
+    return _Reader(storage, index, mends).read(names)
 
 
 def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> None:
@@ -55,11 +56,13 @@ def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> 
         report.write()
 
 
+@dataclass
 class _Reader:
-    def __init__(self, storage: Storage, index: Index, *, mends: bool) -> None:
-        self._storage = storage
-        self._index = index
-        self._mends = mends
+    storage: Storage
+    index: Index
+    mends: bool
+
+    def __post_init__(self) -> None:
         self.found = BindingsFound()
         self._rest = b""  # of a record that goes on in the next batch
         self._rest_at = 0  # its position
@@ -72,7 +75,7 @@ class _Reader:
             if _format.BINDINGS_NAME.fullmatch(name):
                 found.next_file_id = max(found.next_file_id, _format.file_id_of(name) + 1)
                 if name.endswith(".free"):
-                    found.free.append((name, length_of(self._storage, name)))
+                    found.free.append((name, length_of(self.storage, name)))
                 elif (file := self._open(name)) is not None:
                     files.append(file)
         files.sort(key=lambda file: file.first_batch)
@@ -82,7 +85,7 @@ class _Reader:
             until = behind[0].first_batch if behind else 1 << 62
             synced = max((other.first_synced for other in behind), default=0)
             expected = self._read_file(file, expected, until, synced)
-        self._index.forget_small_changes()
+        self.index.forget_small_changes()
         if files and found.batch and files[0].first_batch > found.mark.oldest:
             self._damaged(files[0].name, 0, "older files of the bindings journal are missing")
         for item in list(found.files):
@@ -91,20 +94,20 @@ class _Reader:
                 found.files.remove(item)
                 found.leftovers.append((item.file.name, item.file.length))
         if found.is_damaged:
-            self._index.mark_small_state_changed()
+            self.index.mark_small_state_changed()
         return found
 
     def _open(self, name: str) -> DataFile | None:
         """A file with batches. Raises: CorruptRecordError, OSError."""
         try:
-            file = read_data_file(self._storage, name)
+            file = read_data_file(self.storage, name)
             if file.name != name:
                 raise FormatError("it is another file; move it away")
             if self.found.store_id not in ("", file.store_id):
                 raise FormatError(f"it belongs to store {file.store_id}; move it away")
         except FormatError as error:
             self._damaged(name, 0, str(error))
-            self.found.leftovers.append((name, length_of(self._storage, name)))
+            self.found.leftovers.append((name, length_of(self.storage, name)))
             return None
         self.found.store_id = file.store_id
         if not file.first_batch:
@@ -159,7 +162,7 @@ class _Reader:
 
     def _apply(self, mark: _format.Record, header: BatchHeader, file: DataFile) -> None:
         """Everything up to a mark counts. Raises: CorruptRecordError when a newer version wrote it."""
-        index, places = self._index, self.found.places
+        index, places = self.index, self.found.places
         try:
             for record, at in self._segment:
                 size = RECORD_HEADER_BYTES + len(record.payload)
@@ -184,7 +187,7 @@ class _Reader:
 
     def _damaged(self, name: str, offset: int, problem: str) -> None:
         """Go on behind it, or raise CorruptRecordError."""
-        if not self._mends:
+        if not self.mends:
             raise self._corrupt(name, offset, problem)
         self.found.is_damaged = True
         self.found.problems.append((name, offset, problem))
@@ -194,5 +197,5 @@ class _Reader:
             f"{problem}. Nothing was changed. Restore the file from a copy; or set "
             "damaged_journal_policy = 'quarantine' in [store] to go on with the destinations, "
             "subscriptions, sessions and retained messages that can be read",
-            location=f"{self._storage.describe(name)} at offset {offset}",
+            location=f"{self.storage.describe(name)} at offset {offset}",
         )
