@@ -53,7 +53,7 @@ def _run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
 

@@ -1,9 +1,18 @@
-"""How many examples hypothesis tries: few in `make test`, its own hundred by default, many in `make fuzz`."""
+"""How many examples hypothesis tries: few in `make test`, its own hundred by default, many in `make fuzz`.
 
-from hypothesis import settings
+None of them has a time limit of its own: how long one takes says something of the machine alone.
+"""
 
-settings.register_profile("quick", max_examples=30)
-settings.register_profile("thorough", max_examples=400)
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+_UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+settings.register_profile("usual", **_UNTIMED)
+settings.register_profile("quick", max_examples=30, **_UNTIMED)
+settings.register_profile("thorough", max_examples=400, **_UNTIMED)
+settings.load_profile("usual")
 
 
 def examples(usual: int) -> int:

@@ -31,7 +31,7 @@ MARK: Final = "mqtt_clause"
 #: Tests that are written out for one statement; the table says how many more there are.
 TESTS_SHOWN_MAX: Final = 3
 
-_COLLECT_TIMEOUT_S: Final = 100
+_COLLECT_TIMEOUT_S: Final = 240
 _OPTION: Final = "--mqtt-clauses-file"
 _STATEMENT: Final = re.compile(r"MQTT-(\d+)\.(\d+)\.(\d+)-(\d+)")
 

@@ -10,7 +10,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def properties(packet: str, **values: Any) -> Properties:

@@ -132,7 +132,7 @@ async def fill_and_recover(gateway: SmallDiskGateway, clients: list[StompClient]
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
     policy = '[[destinations]]\nmatch = ">"\nprefetch_count = 1\n'
     small = (

@@ -87,7 +87,7 @@ async def counts_after_kills(directory: Path, store: str, broker: str = "") -> C
                 work = asyncio.create_task(produce(gateway.stomp_port, wanted, confirmed, chance))
                 if kill < KILLS:
                     goal = len(confirmed) + 20
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(60):
                         while len(confirmed) < goal and not work.done():
                             await asyncio.sleep(0)
                     gateway.kill()

@@ -90,7 +90,7 @@ def test_the_example_passes_the_conformance_kit_by_the_documented_command(
         env=installed,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

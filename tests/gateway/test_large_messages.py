@@ -496,7 +496,7 @@ def hold_syncs(running: EmbeddedGateway) -> threading.Event:
     sync = large.sync
 
     def wait(call: Callable[[], None]) -> None:
-        assert event.wait(30)
+        assert event.wait(60)
         sync(call)
 
     large.sync = wait

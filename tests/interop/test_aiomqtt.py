@@ -11,7 +11,7 @@ import pytest
 from paho_recorder import properties
 
 pytestmark = pytest.mark.interop
-WAIT_S = 20.0
+WAIT_S = 60.0
 VERSIONS = {"3.1.1": aiomqtt.ProtocolVersion.V311, "5.0": aiomqtt.ProtocolVersion.V5}
 
 

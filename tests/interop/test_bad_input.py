@@ -12,7 +12,7 @@ from gateway_process import GatewayProcess
 from stomp_recorder import stomp_connect
 
 pytestmark = pytest.mark.interop
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:localhost\n\n\0"
 MQTT_CONNECT = bytes.fromhex("101000044d5154540402003c000474657374")

@@ -14,7 +14,7 @@ from tidegate_protocols.stomp import SERVER_COMMANDS, Decoder, Frame, Version, e
 
 pytestmark = pytest.mark.interop
 
-IO_TIMEOUT_S = 20.0
+IO_TIMEOUT_S = 60.0
 
 
 class Stomp:

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 SOURCE = Path(__file__).parent / "go_stomp"
 BUILD = Path(__file__).resolve().parents[2] / "build" / "go_stomp"
-RUN_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 240.0
 SCENARIOS = [
     "auto", "client", "individual", "nack", "transaction", "heartbeat", "headers", "error",
 ]  # fmt: skip
@@ -40,7 +40,7 @@ def program() -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=240,
     )
     assert done.returncode == 0, f"building the client failed:\n{done.stderr}"
     return BUILD / "go_stomp"

@@ -22,7 +22,7 @@ pytestmark = [
         reason="mosquitto_pub and mosquitto_sub (package mosquitto-clients) are not on PATH",
     ),
 ]
-RUN_TIMEOUT_S = 30.0
+RUN_TIMEOUT_S = 240.0
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 TRANSPORTS = pytest.mark.parametrize("transport", ["tcp", "tls"])
 

@@ -15,7 +15,7 @@ pytestmark = [
     # amqtt 0.11 leaves the socket of a WebSocket connection to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ pytestmark = [
 SOURCE = Path(__file__).parent / "mqttjs"
 BUILD = Path(__file__).resolve().parents[2] / "build" / "mqttjs"
 SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
-RUN_TIMEOUT_S = 90.0
+RUN_TIMEOUT_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def program() -> Path:
             capture_output=True,
             text=True,
             check=False,
-            timeout=110,
+            timeout=240,
         )
         if done.returncode != 0:
             package.unlink()

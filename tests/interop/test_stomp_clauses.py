@@ -13,7 +13,7 @@ from gateway_process import GatewayProcess
 from wire import frame
 
 pytestmark = pytest.mark.interop
-WAIT_S = 20.0
+WAIT_S = 60.0
 EVERY_VERSION = pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 SINCE_1_1 = pytest.mark.parametrize("version", ["1.1", "1.2"])
 

@@ -10,7 +10,7 @@ from stomp_recorder import Recorder
 from stomp_recorder import stomp_connect as connect
 
 pytestmark = pytest.mark.interop
-WAIT_S = 20.0
+WAIT_S = 60.0
 VERSIONS = [stomp.Connection10, stomp.Connection11, stomp.Connection12]
 
 

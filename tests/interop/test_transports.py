@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket_connect
 
 pytestmark = pytest.mark.interop
-WAIT_S = 20.0
+WAIT_S = 60.0
 KINDS = ("tls", "ws", "wss")
 
 

@@ -236,7 +236,7 @@ async def test_stomp_and_mqtt_consumers_of_one_queue_share_it_without_loss_or_re
     async with EmbeddedGateway() as gateway:
         reading = asyncio.create_task(stomp(gateway.stomp_port, others))
         mine: list[bytes] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.to_thread(mqtt, gateway.mqtt_port, mine)
         reading.cancel()
         await asyncio.wait((reading,))

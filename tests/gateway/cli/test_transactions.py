@@ -83,7 +83,7 @@ class Client:
         self.connection.subscribe(SubscribeRequest(key="s", destination=destination))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.001)
 

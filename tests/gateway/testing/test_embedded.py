@@ -16,7 +16,7 @@ SUBSCRIBE = b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:auto\n\n\0"
 async def stomp(port: int, frame: bytes, answer: bytes) -> bytes:
     """Connect, send one frame, and read up to the frame that begins with *answer*."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         writer.write(CONNECT)
         assert (await reader.readuntil(b"\0")).startswith(b"CONNECTED\n")
         writer.write(frame)

@@ -9,7 +9,7 @@ import pytest
 
 def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240)
 
 
 def test_the_options_are_described() -> None:

@@ -105,7 +105,7 @@ async def test_no_more_passwords_are_checked_at_a_time_than_allowed(
             checking.append(password)
             if len(checking) == 2:
                 both.set()
-        assert go.wait(30)
+        assert go.wait(60)
         return True
 
     monkeypatch.setattr(_authenticator, "is_correct", check)

@@ -156,7 +156,7 @@ async def test_a_read_that_was_overtaken_brings_nothing(
         if threading.current_thread() is threading.main_thread():
             return read_file(head, written)
         is_reading.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(60)
         return read_file(head, written)
 
     monkeypatch.setattr(Spool, "_read_file", held_up)

@@ -125,7 +125,7 @@ async def test_a_batch_is_refused_for_now_or_for_good(
         await write(store, add(3))
     assert type(caught.value) is kind
     if caught.value.retryable:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not store.statistics().writable:
                 await asyncio.sleep(0.01)
         await write(store, add(3), ack(1))
@@ -230,7 +230,7 @@ async def test_a_journal_carries_a_plan_over_once_though_the_clean_up_has_no_roo
 
 
 async def _carried_over(where: Path, sequence: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             with sqlite3.connect(where / "tidegate.db") as connection:
                 query = f"SELECT 1 FROM TIDEGATE_MSGS WHERE sequence = {sequence}"

@@ -145,7 +145,7 @@ async def test_the_refusal_names_the_owner(tmp_path: Path) -> None:
 async def test_a_lease_is_renewed_for_as_long_as_its_owner_lives(tmp_path: Path) -> None:
     options = JdbcOptions(lock_renew_period=0.02, lock_expiration=0.3, network_timeout=0.3)
     master, _ = await opened(tmp_path, options)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         first = sqlite_rows(tmp_path, "SELECT expires_at FROM TIDEGATE_LOCK")[0][0]
         while sqlite_rows(tmp_path, "SELECT expires_at FROM TIDEGATE_LOCK")[0][0] < first + 600:
             await asyncio.sleep(0.02)
@@ -177,7 +177,7 @@ async def test_a_taken_lock_is_noticed_without_writing(tmp_path: Path) -> None:
     with thief:
         thief.execute("UPDATE TIDEGATE_LOCK SET fencing_token = fencing_token + 1")
     thief.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while store.statistics().writable:
             await asyncio.sleep(0.02)
     with pytest.raises(StoreIOError):

@@ -83,7 +83,7 @@ async def test_a_standby_creates_nothing_beside_a_master_that_holds_its_tables(
     )
     standby = JdbcStore(context, options)
     opening = asyncio.create_task(standby.open())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not waiting:
             await asyncio.sleep(0.01)
     await writer.execute("ROLLBACK")

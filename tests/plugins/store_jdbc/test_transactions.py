@@ -221,7 +221,7 @@ async def test_an_idle_store_is_healthy_again_without_a_batch(
         assert await pending(store) == [1]
         await until(lambda: store.statistics().writable)
         await store.close()
-        async with asyncio.timeout(30):  # the lease was given back
+        async with asyncio.timeout(60):  # the lease was given back
             store, state = await opened(tmp_path, through(proxy, postgres, tmp_path))
         assert state.report.clean
         await store.close()

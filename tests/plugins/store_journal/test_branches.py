@@ -141,6 +141,41 @@ async def test_a_file_that_a_branch_keeps_names_the_branch_and_is_compacted(tmp_
         assert sum(report.references for report in reports) == 0
 
 
+async def test_a_list_that_was_dropped_does_not_come_back_after_two_rebuilds(
+    tmp_path: Path,
+) -> None:
+    """What it held had been copied; the first rebuild forgot that the drop spoke of the copies."""
+
+    async def fill(store: JournalStore, first: int) -> None:
+        for sequence in range(first, first + 7):
+            await write(store, add(sequence, size=20_000), ack(sequence))
+
+    store, _ = await opened(tmp_path / "a", journal_compact_min_files=1)
+    await write(store, QUEUE, add(1), PutBranch(ONE), add(2, 7), add(3, 7))
+    for first in range(20, 60, 7):
+        await fill(store, first)
+    await cleanup(store)
+    assert await compact(store) >= 3
+    await store.close()
+    store, _ = await opened(tmp_path / "a", journal_compact_min_files=0)
+    await fill(store, 100)
+    await write(store, RemoveBranch(ONE.branch_id, 7))
+    copy = without_metadata(killed(tmp_path / "a", tmp_path / "b"))
+    await store.close()
+    store, _ = await opened(copy, journal_compact_min_files=0)
+    before = data_files(copy)
+    await fill(store, 200)
+    await cleanup(store)
+    assert set(data_files(copy)).isdisjoint(before[1:])
+    again = without_metadata(killed(copy, tmp_path / "c"))
+    await store.close()
+    store, state = await opened(again)
+    assert list(state.pending) == [1]
+    assert await pending(store) == [1]
+    assert await pending(store, 7) == []
+    await store.close()
+
+
 async def test_a_message_that_a_branch_locks_names_the_branch_besides_its_queue(
     tmp_path: Path,
 ) -> None:

@@ -24,7 +24,7 @@ async def result_of(ring: CaioRing, file: DirectoryFile, data: bytes, at: int, s
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     ring.write(file, data, at, future.set_result, synced=synced)
     assert not future.done()  # never before it returned
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await future
 
 
@@ -51,11 +51,11 @@ async def test_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
         future: asyncio.Future[int] = loop.create_future()
         ring.write(file, b"%4d" % number, 4 * number, future.set_result, synced=False)
         futures.append(future)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await asyncio.gather(*futures) == [4] * 64
     synced: asyncio.Future[int] = loop.create_future()
     ring.datasync(file, synced.set_result)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await synced == 0
     assert file.pread(300, 0) == b"".join(b"%4d" % number for number in range(64))
     ring.close()

@@ -35,7 +35,7 @@ def checkpointer_of(store: JournalStore) -> Checkpointer:
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

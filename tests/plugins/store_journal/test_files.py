@@ -44,7 +44,7 @@ async def taken(files: DataFiles, length: int, *, grows: bool) -> DataFile:
 
 
 async def until_spares(files: DataFiles, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while files.spare_count < count:
             await asyncio.sleep(0.001)
 

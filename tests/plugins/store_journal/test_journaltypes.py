@@ -58,7 +58,7 @@ async def counted(**changes: Any) -> tuple[JournalStore, Counting]:
     """A store in which nothing goes on beside what the test does."""
     storage = Counting()
     store, _ = await opened(Path("unused"), with_ring(storage), **changes)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store._files._preparing is not None:  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0.001)
     return store, storage
@@ -228,7 +228,7 @@ async def test_a_batch_is_synced_before_it_is_confirmed_where_the_options_say_so
 async def test_what_was_confirmed_without_a_sync_is_synced_soon(journal_type: str) -> None:
     store, storage = await counted(journal_type=journal_type, journal_sync_non_transactional=False)
     await write(store, add(1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store._writer.synced_batch < 1:  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0.001)
     after = storage.crash()

@@ -327,7 +327,7 @@ async def test_a_body_that_is_being_read_stays_although_it_is_acknowledged(tmp_p
     assert b"".join(parts) == content()
     reader.close()
     del reader
-    async with asyncio.timeout(20):  # the thread that read may not have let go of it yet
+    async with asyncio.timeout(60):  # the thread that read may not have let go of it yet
         while body_files(tmp_path):
             await checkpoint(store)
     await store.close()
@@ -376,7 +376,7 @@ async def test_an_upload_that_is_given_up_leaves_no_file(tmp_path: Path) -> None
     writer.abandon()
     with pytest.raises(StoreClosedError):
         await writer.write(b"more")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while body_files(tmp_path):
             await asyncio.sleep(0.002)
     await store.close()
@@ -637,7 +637,7 @@ async def test_a_body_whose_size_is_not_known_is_refused_when_it_takes_the_room(
     with pytest.raises(StoreFullError, match=f"{SIZE + 21} bytes or more has no room"):
         await writer.write(b"y" * 10, b"z")
     assert [name for name in storage.list() if name.endswith(".free")] == []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(name.endswith(".body") for name in storage.list()):
             await asyncio.sleep(0.002)
     await store.close()
@@ -663,7 +663,7 @@ async def test_a_disk_that_fails_costs_the_upload_and_nothing_else(
     await store.open()
     with pytest.raises(expected):
         await upload(store)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(name.endswith(".body") for name in storage.list()):
             await asyncio.sleep(0.002)
     await add_large(store, 1)
@@ -892,14 +892,14 @@ async def test_an_upload_that_began_with_a_free_file_and_is_given_up_leaves_none
     store, _ = await opened(tmp_path)
     await use_up(store, 1)
     bodies_of(store).create(SIZE).abandon()  # before its first byte
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(name.endswith(".free") for name in files(tmp_path)):
             await asyncio.sleep(0.002)
     await use_up(store, 2)
     writer = bodies_of(store).create(SIZE)
     await writer.write(b"x" * KB, b"y" * KB)
     writer.abandon()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(name.endswith((".free", ".body")) for name in files(tmp_path)):
             await asyncio.sleep(0.002)
     await store.close()
@@ -939,7 +939,7 @@ async def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
     await asyncio.sleep(0.05)
     assert len(body_files(tmp_path)) == 2
     await write(store, ack(2))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while body_files(tmp_path):
             await asyncio.sleep(0.002)
     await store.close()
@@ -953,7 +953,7 @@ async def test_bodies_that_nobody_takes_make_a_checkpoint_due_as_well(
     store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)
     for number in range(6):  # as for a topic to which nobody subscribes
         await upload(store, number)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(body_files(tmp_path)) > 2:
             await asyncio.sleep(0.002)
     await store.close()

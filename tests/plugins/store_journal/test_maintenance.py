@@ -24,7 +24,7 @@ from tidegate_store_journal.space.maintenance import RoomWatch
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -20,7 +20,7 @@ def reclaim_of(store: JournalStore) -> Reclaim:
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -319,7 +319,7 @@ async def test_a_store_that_is_closed_amid_a_tidy_up_writes_nothing_after_its_la
 
     monkeypatch.setattr(reader, "read_values", read_late)
     await write(store, ack(*(n for n in range(1, 1001) if n % 10)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await is_copying.wait()
     await store.close()
     store, state = await opened(tmp_path, per_destination=ALL)

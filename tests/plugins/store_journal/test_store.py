@@ -51,7 +51,7 @@ from tidegate_store_journal.write.writer import BACKGROUND_SYNC_SECONDS
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
 

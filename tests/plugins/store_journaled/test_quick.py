@@ -70,7 +70,7 @@ async def test_bodies_that_a_crash_left_behind_are_swept(tmp_path: Path, monkeyp
         pass
     await crash(store)
     store, _ = await opened(tmp_path, use_quick_journal=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await bodies_kept(store) != [3, 4, 5]:
             await asyncio.sleep(0.02)
     assert await pending(store) == [3, 4, 5]

@@ -100,7 +100,7 @@ async def test_ten_thousand_produced_and_9900_consumed_write_100_rows(
 async def test_an_interval_starts_checkpoints(tmp_path: Path) -> None:
     store, _ = await opened(tmp_path, checkpoint_interval=0.02)
     await write(store, QUEUE, add(1))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while message_rows(tmp_path) != 1:
             await asyncio.sleep(0.01)
     await store.close()

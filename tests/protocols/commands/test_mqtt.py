@@ -57,8 +57,8 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 
 @pytest.fixture
-def at(gateway: Any) -> tuple[str, str]:
-    return ("--url", gateway.url)
+def at(gateway: Any) -> tuple[str, ...]:
+    return ("--url", gateway.url, "--answer-timeout", "60s")
 
 
 def retained(call: Any, at: Any, name: str, body: str, *more: object) -> None:
@@ -71,7 +71,7 @@ def test_what_was_published_is_heard(call, at, version, qos) -> None:
     name = f"cli/{version}/{qos}"
     given = ("-q", qos, "--protocol", version, *at)
     retained(call, at, name, "hello wörld", "-q", qos, "--protocol", version)
-    assert call("sub", "-t", f"cli/{version}/{qos}/#", "-n", 1, "--timeout", "20s", *given) == (
+    assert call("sub", "-t", f"cli/{version}/{qos}/#", "-n", 1, "--timeout", "60s", *given) == (
         0,
         "hello wörld\n",
         "",
@@ -84,8 +84,8 @@ def test_a_kept_session_is_gone_on_with(call, at, version) -> None:
     assert call(*sub, "--keep-session", "--timeout", "200ms") == (0, "", "")
     for body in "abc":
         assert call("pub", "-t", "kept/x", "-m", body, *at, "--protocol", version)[0] == 0
-    assert call(*sub, "--keep-session", "-n", 2, "--timeout", "20s") == (0, "a\nb\n", "")
-    assert call(*sub, "--keep-session", "-n", 1, "-v", "--timeout", "20s") == (0, "kept/x c\n", "")
+    assert call(*sub, "--keep-session", "-n", 2, "--timeout", "60s") == (0, "a\nb\n", "")
+    assert call(*sub, "--keep-session", "-n", 1, "-v", "--timeout", "60s") == (0, "kept/x c\n", "")
     assert call("pub", "-t", "kept/x", "-m", "d", *at, "--protocol", version)[0] == 0
     assert call(*sub, "--clean", "--timeout", "200ms") == (0, "", ""), "the session is dropped"
 
@@ -100,7 +100,7 @@ def test_each_line_is_a_message_in_order(call, at, monkeypatch) -> None:
     done = json.loads(out)
     assert (code, done["sent"], done["confirmed"], done["bytes"]) == (0, 250, True, 640)
     assert sum(done["reasons"].values()) == 250
-    assert call(*sub, "-n", 250, "--timeout", "20s") == (0, "\n".join(lines) + "\n", "")
+    assert call(*sub, "-n", 250, "--timeout", "60s") == (0, "\n".join(lines) + "\n", "")
 
 
 def test_the_body_may_come_from_stdin_or_a_file(call, at, monkeypatch, tmp_path) -> None:
@@ -109,9 +109,9 @@ def test_the_body_may_come_from_stdin_or_a_file(call, at, monkeypatch, tmp_path)
     file = tmp_path / "body"
     file.write_bytes(b"\xff\0")
     assert call("pub", "-t", "from/file", "--file", file, "-r", *at)[0] == 0
-    code, out, _ = call("sub", "-t", "from/stdin", "-n", 1, "--timeout", "20s", *at)
+    code, out, _ = call("sub", "-t", "from/stdin", "-n", 1, "--timeout", "60s", *at)
     assert (code, out) == (0, "piped\nwhole\n")
-    code, out, _ = call("sub", "-t", "from/file", "-n", 1, "--json", "--timeout", "20s", *at)
+    code, out, _ = call("sub", "-t", "from/file", "-n", 1, "--json", "--timeout", "60s", *at)
     assert (code, json.loads(out)["body_base64"]) == (0, "/wA=")
 
 
@@ -121,7 +121,7 @@ def test_properties_go_along_and_come_back_as_json(call, at) -> None:
         "--correlation-data", "7", "--expiry", "1h", "--text", "-D", "b:1", "-D", "a:x:y", "-D",
         "b:2",
     )  # fmt: skip
-    code, out, _ = call("sub", "-t", "props", "-n", 1, "--json", "--timeout", "20s", *at)
+    code, out, _ = call("sub", "-t", "props", "-n", 1, "--json", "--timeout", "60s", *at)
     shown = json.loads(out)
     properties = shown.pop("properties")
     assert code == 0
@@ -140,16 +140,16 @@ def test_subscription_options_of_5(call, at) -> None:
     retained(call, at, "options", "old")
     sub = ("sub", "-t", "options", "-n", 1, "--timeout", "300ms", *at)
     assert call(*sub, "--retain-handling", "never")[0] == 8
-    assert call(*sub, "--retain-handling", "always", "--timeout", "20s")[1] == "old\n"
+    assert call(*sub, "--retain-handling", "always", "--timeout", "60s")[1] == "old\n"
     named = (*sub, "-i", "optioned", "--keep-session", "--retain-handling", "new")
-    assert call(*named, "--timeout", "20s")[1] == "old\n"
+    assert call(*named, "--timeout", "60s")[1] == "old\n"
     assert call(*named)[0] == 8, "the subscription is not new any more"
     kept = ("sub", "-t", "options", "-i", "local", "--keep-session", "--no-local", "-n", 1)
     kept = (*kept, "--retain-as-published", "--retain-handling", "never", "--json", *at)
     assert call(*kept, "--timeout", "200ms")[0] == 8
     # From the same client id: not sent back to it. Without --keep-session its session would end.
     retained(call, at, "options", "from another", "-i", "other")
-    shown = json.loads(call(*kept, "--timeout", "20s")[1])
+    shown = json.loads(call(*kept, "--timeout", "60s")[1])
     assert (shown["body"], shown["retain"]) == ("from another", True)
 
 
@@ -161,7 +161,7 @@ def test_every_transport(call, gateway, transport) -> None:
     trust = () if transport == "ws" else ("--cafile", gateway.cafile)
     name = f"transport/{transport}"
     assert call("pub", "-t", name, "-m", transport, "-r", *at, *trust) == (0, "", "")
-    done = call("sub", "-t", name, "-n", 1, "--timeout", "20s", *at, *trust)
+    done = call("sub", "-t", name, "-n", 1, "--timeout", "60s", *at, *trust)
     assert done == (0, f"{transport}\n", "")
     if trust:
         code, out, err = call("pub", "-t", name, "-m", "x", *at)
@@ -174,14 +174,14 @@ def test_several_filters_and_too_few_messages(call, at) -> None:
     retained(call, at, "several/a", "1")
     retained(call, at, "several/b", "2")
     code, out, err = call(
-        "sub", "-t", "several/a", "-t", "several/b", "-n", 3, "--timeout", "500ms", *at
+        "sub", "-t", "several/a", "-t", "several/b", "-n", 3, "--timeout", "3s", *at
     )
     assert (code, sorted(out.split())) == (8, ["1", "2"])
-    assert err == "tidegate: error: 2 of 3 messages came; no more within 500ms\n"
+    assert err == "tidegate: error: 2 of 3 messages came; no more within 3s\n"
 
 
 def test_a_refused_subscription_and_a_refused_message_are_one_line(call, at) -> None:
-    code, out, err = call("sub", "-t", "$share/nofilter", "--timeout", "20s", *at)
+    code, out, err = call("sub", "-t", "$share/nofilter", "--timeout", "60s", *at)
     assert (code, out, err.count("\n")) == (8, "", 1)
     code, out, err = call("pub", "-t", "$SYS/mine", "-m", "x", *at)
     assert (code, out, err.count("\n")) == (8, "", 1)
@@ -211,14 +211,14 @@ def test_the_will_is_published_when_the_command_is_killed(call, at, gateway) -> 
         assert dying.stdout is not None
         assert dying.stdout.readline() == b"yes\n", "it is connected"
         dying.kill()
-    assert call(*sub, "-n", 1, "-v", "--timeout", "20s") == (0, "will/sub gone\n", "")
+    assert call(*sub, "-n", 1, "-v", "--timeout", "60s") == (0, "will/sub gone\n", "")
 
 
 def test_a_reader_that_goes_away_ends_the_command_well(call, at, gateway) -> None:
     for number in range(3):
         retained(call, at, f"pipe/{number}", "x")
     command = [sys.executable, "-m", "tidegate", "mqtt", "sub", "-t", "pipe/+"]
-    given = ("--url", gateway.url, "--timeout", "20s", "-n", "4")
+    given = ("--url", gateway.url, "--timeout", "60s", "-n", "4")
     with subprocess.Popen(
         [*command, *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as running:
@@ -227,7 +227,7 @@ def test_a_reader_that_goes_away_ends_the_command_well(call, at, gateway) -> Non
         assert running.stdout.readline() == b"x\n"
         running.stdout.close()
         retained(call, at, "pipe/4", "for nobody")
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
         assert running.stderr.read() == b""
 
 

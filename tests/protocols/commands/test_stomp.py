@@ -44,8 +44,8 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 
 @pytest.fixture
-def at(gateway: GatewayProcess) -> tuple[str, str]:
-    return ("--url", f"stomp://127.0.0.1:{gateway.stomp_port}")
+def at(gateway: GatewayProcess) -> tuple[str, ...]:
+    return ("--url", f"stomp://127.0.0.1:{gateway.stomp_port}", "--timeout", "60s")
 
 
 def answer(data: bytes) -> int:
@@ -54,7 +54,7 @@ def answer(data: bytes) -> int:
 
     def serve() -> None:
         with listener, listener.accept()[0] as connection, contextlib.suppress(OSError):
-            connection.settimeout(10)
+            connection.settimeout(60)
             connection.recv(65536)
             connection.sendall(data)
             while connection.recv(65536):
@@ -70,9 +70,9 @@ CONNECTED = b"CONNECTED\nversion:1.2\n\n\0"
 def test_what_was_sent_is_received_once(call, at) -> None:
     assert call("send", "/queue/cli.once", "hello wörld", *at) == (0, "", "")
     assert call("receive", "/queue/cli.once", *at) == (0, "hello wörld\n", "")
-    code, out, err = call("receive", "/queue/cli.once", "--timeout", "200ms", *at)
+    code, out, err = call("receive", "/queue/cli.once", *at, "--timeout", "3s")
     assert (code, out) == (8, "")
-    assert err == "tidegate: error: 0 of 1 messages came; no more within 200ms\n"
+    assert err == "tidegate: error: 0 of 1 messages came; no more within 3s\n"
 
 
 def test_headers_go_along_and_come_back_as_json(call, at) -> None:
@@ -106,8 +106,7 @@ def test_counts_and_modes(call, at, ack, receipt) -> None:
     name = f"/queue/cli.count.{ack}.{receipt}"
     assert call("send", name, "m", "--count", 3, receipt, *at)[0] == 0
     assert call("receive", name, "--count", 3, "--ack", ack, *at) == (0, "m\nm\nm\n", "")
-    code, out, _ = call("receive", name, "--count", 0, "--timeout", "200ms", *at)
-    assert (code, out) == (0, ""), "all three were acknowledged"
+    assert call("browse", name, *at) == (0, "", ""), "all three were acknowledged"
 
 
 def test_a_selector_chooses_what_is_received_and_shown(call, at) -> None:
@@ -154,7 +153,7 @@ def test_browse_ends_at_the_brokers_end_frame(call) -> None:
         + b"MESSAGE\nsubscription:1\nmessage-id:2\ndestination:/queue/a\nbrowser:end\n\n\0"
         + b"RECEIPT\nreceipt-id:leave\n\n\0"
     )
-    done = call("browse", "/queue/a", "--url", f"stomp://127.0.0.1:{port}", "--timeout", "20s")
+    done = call("browse", "/queue/a", "--url", f"stomp://127.0.0.1:{port}", "--timeout", "60s")
     assert done == (0, "one\n", "")
 
 
@@ -188,7 +187,7 @@ def test_the_password_comes_from_the_environment(call, monkeypatch) -> None:
 
     def serve() -> None:
         with listener, listener.accept()[0] as connection:
-            connection.settimeout(10)
+            connection.settimeout(60)
             heard.append(connection.recv(65536))
             connection.sendall(b"ERROR\nmessage:no\n\n\0")
 
@@ -204,7 +203,7 @@ def test_the_password_comes_from_the_environment(call, monkeypatch) -> None:
         "--url",
         f"stomp://127.0.0.1:{listener.getsockname()[1]}",
     )
-    thread.join(10)
+    thread.join(60)
     assert b"\nlogin:me\n" in heard[0]
     assert b"\npasscode:s3cret\n" in heard[0]
 

@@ -16,7 +16,7 @@ from tidegate_protocols.mqtt import (
 )
 from tidegate_protocols.mqtt._front_end import address_of
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def config(**values):

@@ -9,7 +9,7 @@ import pytest
 from tidegate.spi import ConfigError, ConnectResult, ListenerConfig, Message, StoredMessage
 from tidegate_protocols.stomp import StompFrontEndFactory, StompOptions
 
-TIMEOUT_S = 20  # bounds a hanging test, nothing waits for it
+TIMEOUT_S = 60  # bounds a hanging test, nothing waits for it
 
 
 class Connection:

@@ -40,7 +40,7 @@ async def test_a_silent_connection_is_closed_and_another_has_its_place(files, pr
     if transport in ("tls", "wss"):
         more += f'tls_certificate = "{files}/server.pem"\ntls_key = "{files}/server.key"\n'
     config = LISTENER.format(protocol=protocol, transport=transport, more=more)
-    async with asyncio.timeout(30), EmbeddedGateway(config) as gateway:
+    async with asyncio.timeout(60), EmbeddedGateway(config) as gateway:
         port = gateway.port(protocol)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         assert [await is_closed(*one, within_s=20.0) for one in silent] == [True, True]

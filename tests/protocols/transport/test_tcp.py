@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import resource
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -118,8 +119,15 @@ async def test_one_connection_too_many_is_told_and_closed(caplog):
         await hang_up(writer)
 
 
-async def test_refusals_are_logged_now_and_then_with_their_number(caplog, monkeypatch):
-    monkeypatch.setattr(tcp, "LOG_EVERY_S", 0.3)
+def test_what_comes_often_is_logged_now_and_then_with_its_number(caplog):
+    seldom = tcp._Seldom("refused connections_max=%d")
+    for second in (0.0, 1.0, tcp.LOG_EVERY_S - 0.1, tcp.LOG_EVERY_S):
+        seldom.say(second, 1)
+    assert re.findall(r"refused connections_max=1 count=(\d+)", caplog.text) == ["1", "3"]
+
+
+async def test_refusals_are_logged_once_though_the_limit_is_left_meanwhile(caplog, monkeypatch):
+    monkeypatch.setattr(tcp, "LOG_EVERY_S", 3600.0)
 
     async with listening(connections_max=1, refusal=b"full\n") as (_, handlers, port):
 
@@ -135,14 +143,10 @@ async def test_refusals_are_logged_now_and_then_with_their_number(caplog, monkey
             await hang_up(writer)
             await handler.until(lambda h: isinstance(h.events[-1], tuple))
         assert caplog.text.count("connections refused") == 1
-        await asyncio.sleep(tcp.LOG_EVERY_S)
-        _, writer, _ = await connected(port, handlers)
-        assert await is_full()
-        await hang_up(writer)
-        assert re.findall(r"refused connections_max=1 count=(\d+)", caplog.text) == ["1", "3"]
 
 
-async def test_without_descriptors_the_others_go_on_and_accepting_rests(caplog):
+async def test_without_descriptors_the_others_go_on_and_accepting_rests(caplog, monkeypatch):
+    monkeypatch.setattr(tcp, "LOG_EVERY_S", 3600.0)
     loop = asyncio.get_running_loop()
     async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
         reader, writer, _ = await connected(port, handlers)
@@ -154,9 +158,9 @@ async def test_without_descriptors_the_others_go_on_and_accepting_rests(caplog):
         resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))  # not one more
         try:
             await loop.sock_connect(late, ("127.0.0.1", port))  # the kernel takes it
-            began, used = loop.time(), time.thread_time()
             while "accept failed" not in caplog.text:
                 await asyncio.sleep(0)
+            began, used = loop.time(), time.thread_time()
             while loop.time() - began < 5 * tcp.ACCEPT_RETRY_S / 2:
                 await asyncio.sleep(tcp.ACCEPT_RETRY_S / 10)
                 writer.write(b"x")
@@ -353,6 +357,29 @@ async def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered():
         writer.write_eof()
         assert await reader.read() == b"x"
         await hang_up(writer)
+
+
+async def test_what_is_flushed_is_with_the_kernel_at_once_and_the_rest_follows_in_order():
+    loop = asyncio.get_running_loop()
+    async with listening() as (_, handlers, port):
+        with socket.socket() as peer:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", port))
+            while not handlers or handlers[0].link is None:
+                await asyncio.sleep(0)
+            link = handlers[0].link
+            link.send(b"first")
+            link.flush()
+            assert select.select([peer], [], [], TIMEOUT_S)[0]  # without a turn of the loop
+            large = os.urandom(1 << 20) * 8  # more than the kernel takes
+            for data in (large, b"last"):
+                link.send(data)
+                link.flush()
+            received = bytearray()
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(received) < len(large) + 9:
+                    received += await loop.sock_recv(peer, 1 << 20)
+            assert received == b"first" + large + b"last"
 
 
 # ------------------------------------------------------------------------------------ one write

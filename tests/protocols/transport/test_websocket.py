@@ -215,8 +215,8 @@ async def test_one_connection_too_many_gets_503():
 
 
 async def test_garbage_is_answered_and_silence_is_ended():
-    async def scenario(first):
-        async with Listening(handshake_timeout="30ms") as server:
+    async def scenario(first, handshake_timeout="60s"):
+        async with Listening(handshake_timeout=handshake_timeout) as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(first)
             answer = await reader.read()
@@ -226,8 +226,8 @@ async def test_garbage_is_answered_and_silence_is_ended():
 
     assert await scenario(b"STOMP\n\n\0") == b"HTTP/1.1 400 Bad Request"
     assert (await scenario(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 426 ")
-    assert await scenario(b"GET /") == b"HTTP/1.1 408 Request Timeout"
-    assert await scenario(b"") == b"HTTP/1.1 408 Request Timeout"
+    assert await scenario(b"GET /", "30ms") == b"HTTP/1.1 408 Request Timeout"
+    assert await scenario(b"", "30ms") == b"HTTP/1.1 408 Request Timeout"
 
 
 async def test_a_client_that_vanishes_during_the_request_leaves_nothing_behind():

@@ -329,7 +329,7 @@ class Index(References, SmallState):
             return
         for sequence in pending.deliveries:
             self._dirty.deliveries.pop((list_id, sequence), None)
-        self._loose.pop(list_id, None)
+        self._note_speaks_of([*self._loose.pop(list_id, {}).values()])
         self._dirty.dropped_lists.append(list_id)
         is_first = not self._dropped
         self._dropped.append((pending, self._file_id))

@@ -14,7 +14,7 @@ from mqtt_raw import V311, Client
 
 from tidegate.testing.embedded import EmbeddedGateway
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 _NUMBERS = itertools.count(1)
 
 

@@ -106,13 +106,13 @@ def test_a_response_topic_has_no_wildcard(dial, name, topic):
 # ---------------------------------------------------------------------------------------- expiry
 
 
-def wait_for_expiry(dial, name):
-    """Return when a second has passed since now: a will that waits that long has come."""
+def wait_for_expiry(dial, name, seconds=1):
+    """Return when so many seconds have passed: a will that waits that long has come."""
     observer = dial(connect=f"{name}clock")
     observer.subscribe(f"{name}clock")
     dial(
         V5, connect=f"{name}clock2", session_expiry=1000,
-        will=(f"{name}clock", b""), will_properties={"will_delay": 1},
+        will=(f"{name}clock", b""), will_properties={"will_delay": seconds},
     ).drop()  # fmt: skip
     observer.message()
 
@@ -158,11 +158,11 @@ def test_what_was_sent_before_it_expired_is_completed(dial, name):
     kept = {"clean": False, "session_expiry": 1000}
     client = subscriber_of(dial, name, **kept)
     publisher = dial(V5, connect=name)
-    publisher.publishes(f"{name}/a", b"1", 1, message_expiry=1)
-    publisher.publishes(f"{name}/a", b"2", 2, message_expiry=1)
+    publisher.publishes(f"{name}/a", b"1", 1, message_expiry=3)  # time enough to be sent
+    publisher.publishes(f"{name}/a", b"2", 2, message_expiry=3)
     first = [client.message() for _ in range(2)]
     client.drop()
-    wait_for_expiry(dial, name)
+    wait_for_expiry(dial, name, seconds=3)
     client = dial(V5, connect=f"{name}s", **kept)
     again = [client.message() for _ in range(2)]
     assert [(m.body, m.packet_id, m.dup) for m in again] == [

@@ -17,7 +17,7 @@ protocol = "mqtt"
 transport = "ws"
 bind = "127.0.0.1:0"
 """
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
