@@ -52,7 +52,7 @@ class Tidy:
     percentage: int
 
     def __post_init__(self) -> None:
-        self._file_length = self.series.policy.file_length
+        self._file_length = self.series.files.file_length
         if self.percentage:
             self.series.keep_bound = self.keep_bound
         self._lock = asyncio.Lock()  # one file is emptied at a time
@@ -184,7 +184,7 @@ class Tidy:
                 self._stuck.add(file.file_id)
         self.series.let_go("copies")
         await self.checkpointer.run(cleanup=True)
-        self._stuck |= {file.file_id for file in files if file.file_id in self.series.staying()}
+        self._stuck |= {file.file_id for file in files if self.series.files.get(file.file_id)}
 
     async def _compact(self, directory: Directory, percentage: int) -> None:
         """Empty every file of a directory of which less than *percentage* lives."""
