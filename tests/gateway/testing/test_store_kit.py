@@ -349,7 +349,7 @@ def test_a_close_that_hangs_ends_its_test_soon(
     finally:
         HangsInAThread.goes_on.set()
         HangsInAThread.goes_on = threading.Event()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60, "it waited for the limit of a scenario"
 
 
 def test_a_close_that_hangs_ends_the_model_soon(tmp_path: Path, short: None) -> None:
@@ -366,7 +366,7 @@ def test_a_close_that_hangs_ends_the_model_soon(tmp_path: Path, short: None) -> 
                 STORE_MACHINE_SETTINGS, max_examples=1, phases=[hypothesis.Phase.generate]
             ),
         )
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60, "it waited for the limit of a scenario"
 
 
 @pytest.mark.parametrize(
