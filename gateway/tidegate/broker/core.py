@@ -8,36 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tidegate.broker.connection.connection import Connection
-from tidegate.broker.destinations import Destinations
-from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.limits.sockets import Sockets
-from tidegate.broker.limits.subscription_limit import SubscriptionLimits
-from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.parts import Parts
-from tidegate.broker.publish.access import Access
-from tidegate.broker.publish.publisher import Publisher
-from tidegate.broker.publish.retained_delivery import RetainedDeliveries
 from tidegate.broker.publish.system_topics import SystemTopics
-from tidegate.broker.publish.temporary import TemporaryDestinations
-from tidegate.broker.route.retained import RetainedMessages
-from tidegate.broker.sessions.admission import until_durable
 from tidegate.broker.sessions.authentication import Authentication
-from tidegate.broker.sessions.sessions import Sessions
-from tidegate.broker.sessions.wills import Wills
-from tidegate.broker.tasks import Tasks
-from tidegate.broker.transactions.branches import Branches
-from tidegate.broker.transactions.duplicates import DuplicateIds
-from tidegate.broker.turn.flow import Flow
+from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     Action,
-    AuthenticationExchange,
     Authenticator,
     Authorizer,
     ClientPeer,
@@ -47,11 +30,11 @@ from tidegate.spi import (
     CursorFactory,
     EnhancedAuthenticator,
     FlowControlError,
+    GatewayError,
     Interceptor,
     LargeBodies,
     MessageStore,
     RecoveredState,
-    StoredMessage,
     StoreError,
     StoreIOError,
     Subscription,
@@ -63,7 +46,7 @@ _log = logging.getLogger("tidegate.broker")
 MAINTENANCE_INTERVAL_S: Final = 1.0
 
 
-class BrokerCore:
+class BrokerCore(Parts):
     """See the module's docstring.
 
     Args:
@@ -88,106 +71,25 @@ class BrokerCore:
         version: str,
         sequence_floor: int = 1,
     ) -> None:
-        self.config = config
-        self.store = store
-        self.connections: set[Connection] = set()
-        self.sockets = Sockets(config.connections_max)
-        self.clients_maximum = 0
-        self.tasks = Tasks()
-        self.acknowledged_log = AcknowledgedLog(store, config)
-        self.retained = RetainedMessages(limit_bytes=config.retained_limit)
-        self.flow = Flow(
-            store,
-            self.tasks,
-            config.pending_write_limit,
-            clock=self.now,
-            on_write=self.acknowledged_log.notify,
-            lower=self._lower,
-            half_sent=self._half_sent,
-            ended=self._list_ended,
-        )
-        self.writer = self.flow.writer
-        detours: set[object] = set()
-        self.subscription_limits = SubscriptionLimits(self.flow, detours)
-        self.destinations = Destinations(
+        super().__init__(
             config,
-            self.flow,
-            self.tasks,
-            self.subscription_limits,
+            store,
             cursors=cursors,
             policies=policies,
+            extensions=extensions,
             temporary_directory=temporary_directory,
         )
-        self._assemble(extensions, detours)
-        self._version = version
+        self.connections: set[Connection] = set()
+        self.clients_maximum = 0
+        self.version = version
+        sockets = self.sockets = Sockets(config.connections_max)
+        self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         self._sequence_floor = sequence_floor
         self._authentication = Authentication(extensions)
+        self.begin_authentication = self._authentication.begin
         self._by_client: dict[tuple[str, str], Connection] = {}
         self._closing = False
         self._stopped = False
-
-    def _assemble(self, extensions: Sequence[object], detours: set[object]) -> None:
-        """Make the parts above the lists, each of those below it."""
-        config, store = self.config, self.store
-        self.deliveries = RetainedDeliveries(
-            self.flow, self.retained, self.acknowledged_log, detours
-        )
-        self.temporary = TemporaryDestinations(self.destinations)
-        self.publisher = Publisher(
-            self.writer,
-            self.destinations,
-            self.retained,
-            self.deliveries,
-            self.subscription_limits,
-            self.temporary,
-            detours,
-        )
-        self.access = Access(extensions, self.acknowledged_log)
-        self.duplicates = DuplicateIds(
-            self.writer, config, is_kept=store.capabilities.duplicate_ids is not None
-        )
-        self.branches = Branches(
-            store,
-            self.writer,
-            self.tasks,
-            self.destinations,
-            self.publisher,
-            self.duplicates,
-            prepared_max=config.prepared_branches_max,
-        )
-        self.wills = Wills(self.writer, self.publisher, self.access)
-        self.sessions = Sessions(self.writer, self.destinations, self.wills)
-        self._parts = Parts(
-            config,
-            store,
-            self.tasks,
-            self.flow,
-            self.writer,
-            self.destinations,
-            self.deliveries,
-            self.temporary,
-            self.access,
-            self.publisher,
-            self.duplicates,
-            self.branches,
-            self.wills,
-            self.sessions,
-        )
-
-    def now(self) -> int:
-        """Microseconds since the Unix epoch; may jump when the operator sets the clock."""
-        return time.time_ns() // 1000
-
-    # What lists ask for of parts that are made after them.
-
-    def _lower(self, pending_list: PendingList, is_lowered: bool) -> None:
-        self.destinations.lower(pending_list, is_lowered)
-
-    def _half_sent(self, subscription: Subscription, messages: Sequence[StoredMessage]) -> set[int]:
-        return self.sessions.half_sent(subscription, messages)
-
-    def _list_ended(self, pending_list: PendingList) -> None:
-        self.deliveries.end(pending_list)
 
     # --- tidegate.spi.Broker ---------------------------------------------------------------
 
@@ -200,23 +102,8 @@ class BrokerCore:
         return self.acknowledged_log.store_id
 
     @property
-    def version(self) -> str:
-        return self._version
-
-    @property
     def large_bodies(self) -> LargeBodies | None:
         return self.store.capabilities.large_bodies
-
-    def socket_opened(self) -> bool:
-        return self.sockets.opened()
-
-    def socket_closed(self) -> None:
-        self.sockets.closed()
-
-    def begin_authentication(
-        self, method: str, request: ConnectRequest
-    ) -> AuthenticationExchange | None:
-        return self._authentication.begin(method, request)
 
     async def connect(self, request: ConnectRequest, peer: ClientPeer) -> ConnectResult:
         if self._closing:
@@ -238,7 +125,7 @@ class BrokerCore:
                         f"another connection with client id {request.client_id!r} took over",
                     )
                 )
-        connection = Connection(self._parts, request, peer, principal, self._forget)
+        connection = Connection(self, request, peer, principal, self._forget)
         if request.will is not None:  # refused now, not when nobody is there to be told
             self.access.authorize(connection, Action.PUBLISH, request.will.destination)
         session = self.sessions.find(*key) if request.client_id else None
@@ -266,17 +153,49 @@ class BrokerCore:
         )
 
     async def _admit(self, connection: Connection) -> None:
-        """Wait until the session is durable. A client that leaves meanwhile, or is taken over (the
-        front-end is told then), was never accepted, so there is no will. Raises: GatewayError."""
+        """Wait until the session is durable.
+
+        What the answer to a CONNECT says (there is a session, or it begins anew; the will is kept)
+        must still be true after the gateway was killed: a client that began anew gives its packet
+        ids out again, and the QoS 2 states of the session before would make its messages
+        duplicates. A client that leaves meanwhile, or is taken over (the front-end is told then),
+        was never accepted, so there is no will. Raises: GatewayError.
+        """
         connection.is_admitted = False
         try:
-            await until_durable(self.writer)
+            await self._until_durable()
             if self._closing:
                 raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         except BaseException:
             connection.disconnect(graceful=True)
             raise
         connection.is_admitted = True
+
+    async def _until_durable(self) -> None:
+        """Wait for everything asked for so far; but not for room in a full store, for longer than
+        ``FULL_BACK_OFF_S``: the clients that can make some by acknowledging must be let in."""
+        writer, loop = self.writer, asyncio.get_running_loop()
+        if writer.full_until > loop.time():
+            return
+        future: asyncio.Future[None] = loop.create_future()
+
+        def done(error: GatewayError | None = None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        writer.when_durable(done, done)
+        try:
+            while not future.done():
+                await asyncio.wait((future,), timeout=FULL_BACK_OFF_S)
+                if writer.full_until:
+                    return
+            future.result()
+        finally:
+            future.cancel()
 
     def _check_connections(self) -> None:
         if len(self.connections) >= self.config.connections_max:
@@ -388,7 +307,7 @@ class BrokerCore:
         served = sum(len(connection.consumers) for connection in self.connections)
         away = sum(not item.consumers for item in self.destinations.durable.values())
         return {
-            "version": f"tidegate version {self._version}",
+            "version": f"tidegate version {self.version}",
             "clients.connected": connected,
             "clients.disconnected": disconnected,
             "clients.total": connected + disconnected,

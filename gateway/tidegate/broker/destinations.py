@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -94,7 +95,7 @@ class Destinations:
         self._router = Router(self.queue_list)
         self.routes = self._router.routes
         self._queue_watchers: list[tuple[str, Consumer]] = []
-        self._next_unstored = -1
+        self._unstored_ids = count(-1, -1)
 
     def all_lists(self) -> Iterator[PendingList]:
         """Those that the store knows, and temporary queues."""
@@ -137,36 +138,28 @@ class Destinations:
         found = self.queues.get(destination)
         if found is not None:
             return found
-        if len(self.queues) >= DESTINATIONS_MAX:
-            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
+        self._check_queue_count()
         list_id = self._writer.take_list_id()
         self._writer.add_operation(AddDestination(destination, list_id))
         return self.make_queue(destination, list_id, 0)
 
-    def make_queue(self, destination: str, list_id: int, count: int) -> PendingList:
-        policy = self.policy(destination)
-        made = PendingList(
-            self._flow,
-            list_id,
-            destination,
-            self._make_cursor(policy.cursor, policy, destination, list_id, count),
-            is_queue=True,
-            is_stored=True,
-        )
-        self.queues[destination] = made
+    def add_temporary_queue(self, destination: str) -> PendingList:
+        """The pending list of a temporary queue: the store never hears of it."""
+        self._check_queue_count()
+        return self.make_queue(destination, next(self._unstored_ids), 0)
+
+    def _check_queue_count(self) -> None:
+        if len(self.queues) >= DESTINATIONS_MAX:
+            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
+
+    def make_queue(self, destination: str, list_id: int, messages: int) -> PendingList:
+        """The pending list of a queue in which so many *messages* wait."""
+        cursor = self._make_cursor(destination, list_id, messages)
+        made = self.queues[destination] = PendingList(self._flow, list_id, destination, cursor)
         name = names.name_of(destination)
         for filter_name, consumer in self._queue_watchers:
             if names.matches(filter_name, name):
                 made.attach(consumer)
-        return made
-
-    def add_temporary_queue(self, destination: str) -> PendingList:
-        """The pending list of a temporary queue: the store never hears of it."""
-        if len(self.queues) >= DESTINATIONS_MAX:
-            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
-        list_id, cursor = self._make_unstored_cursor(destination)
-        made = PendingList(self._flow, list_id, destination, cursor, is_queue=True, is_stored=False)
-        self.queues[destination] = made
         return made
 
     def remove_temporary(self, destination: str) -> None:
@@ -186,19 +179,25 @@ class Destinations:
     def unwatch_queues(self, consumer: Consumer) -> None:
         self._queue_watchers = [item for item in self._queue_watchers if item[1] is not consumer]
 
-    def _make_cursor(
-        self, cursor: str, policy: DestinationPolicy, destination: str, list_id: int, count: int
-    ) -> PendingCursor:
-        store = self._store
+    def _make_cursor(self, destination: str, list_id: int, messages: int) -> PendingCursor:
+        store, policy, name = self._store, self.policy(destination), ""
+        is_stored = list_id > 0
+        if not is_stored:
+            name = policy.subscriber_cursor
+        elif names.is_topic(destination):
+            name = policy.durable_cursor
+        factory = self._cursors[name or policy.cursor]
+        if factory.needs_store and not is_stored:
+            factory = self._cursors[CURSOR_UNSTORED_DEFAULT]
 
         async def read_page(after: int, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
             return await store.page_in(list_id, after, limit, bytes_max)
 
-        return self._cursors[cursor].create(
+        return factory.create(
             CursorContext(
                 destination=destination,
-                read_page=read_page if list_id > 0 else None,
-                recovered_count=count,
+                read_page=read_page if is_stored else None,
+                recovered_count=messages,
                 memory_limit_bytes=policy.memory_limit,
                 page_count=policy.page_count,
                 temporary_directory=self._temporary_directory,
@@ -207,77 +206,47 @@ class Destinations:
             )
         )
 
-    def _make_unstored_cursor(self, destination: str) -> tuple[int, PendingCursor]:
-        """Id and cursor of a list that is not stored."""
-        list_id = self._next_unstored
-        self._next_unstored -= 1
-        policy = self.policy(destination)
-        cursor = policy.subscriber_cursor or policy.cursor
-        if self._cursors[cursor].needs_store:
-            cursor = CURSOR_UNSTORED_DEFAULT
-        return list_id, self._make_cursor(cursor, policy, destination, list_id, 0)
-
     # --- subscriptions -------------------------------------------------------------------------
 
     def add_subscription(
         self, client: Subscriber, request: SubscribeRequest, *, is_stored: bool, durable: bool
     ) -> PendingList:
         """A new topic subscription with a list of its own."""
-        if is_stored:
-            list_id = self._writer.take_list_id()
-            subscription = subscription_of(list_id, client, request, durable=durable)
-            self._writer.add_operation(PutSubscription(subscription))
-            return self.restore_subscription(subscription, 0, once=client.rules.delivers_once)
-        list_id, cursor = self._make_unstored_cursor(request.destination)
+        list_id = self._writer.take_list_id() if is_stored else next(self._unstored_ids)
+        made = subscription_of(list_id, client, request, durable=durable)
+        once = client.rules.delivers_once
+        if not is_stored:
+            return self._make_list(made, 0, once=once)
+        self._writer.add_operation(PutSubscription(made))
+        return self.restore_subscription(made, 0, once=once)
+
+    def _make_list(self, wanted: Subscription, messages: int, *, once: bool) -> PendingList:
+        cursor = self._make_cursor(wanted.filter, wanted.pending_list, messages)
         made = PendingList(
             self._flow,
-            list_id,
-            request.destination,
+            wanted.pending_list,
+            wanted.filter,
             cursor,
-            is_queue=False,
-            is_stored=False,
-            qos=request.qos,
-            no_local=request.no_local,
-            client_id=client.client_id,
-            overlap_key=_overlap_key(
-                client.protocol, client.client_id, request, once=client.rules.delivers_once
-            ),
-            matches=compile_selector(request.selector),
+            qos=wanted.qos,
+            no_local=wanted.no_local,
+            client_id=wanted.client_id,
+            overlap_key=_overlap_key(wanted, once=once),
+            matches=_selector_of(wanted),
         )
         self._router.add_filter(made)
         return made
 
     def restore_subscription(
-        self, subscription: Subscription, count: int, *, once: bool
+        self, subscription: Subscription, messages: int, *, once: bool
     ) -> PendingList:
-        """Make the list of a stored *subscription*, in which *count* messages wait.
+        """Make the list of a stored *subscription*, in which so many *messages* wait.
 
         Args: once: see :attr:`tidegate.spi.ClientRules.delivers_once`.
         """
-        policy = self.policy(subscription.filter)
-        cursor = policy.durable_cursor or policy.cursor
-        made = PendingList(
-            self._flow,
-            subscription.pending_list,
-            subscription.filter,
-            self._make_cursor(
-                cursor, policy, subscription.filter, subscription.pending_list, count
-            ),
-            is_queue=False,
-            is_stored=True,
-            subscription=subscription,
-            qos=subscription.qos,
-            no_local=subscription.no_local,
-            client_id=subscription.client_id,
-            overlap_key=_overlap_key(
-                subscription.protocol,
-                subscription.client_id,
-                subscription,
-                once=once,
-            ),
-            matches=_selector_of(subscription),
-        )
+        made = self._make_list(subscription, messages, once=once)
+        made.subscription = subscription
         if subscription.durable or subscription.share_group:
+            policy = self.policy(subscription.filter)
             self._limits.set_limit(made, policy.subscription_limit, policy.subscription_overflow)
         if subscription.share_group:
             self.shared[subscription.share_group, subscription.filter] = made
@@ -285,7 +254,6 @@ class Destinations:
             self.durable[subscription.protocol, subscription.client_id, subscription.name] = made
             client = (subscription.protocol, subscription.client_id)
             self._by_client.setdefault(client, {})[subscription.name] = made
-        self._router.add_filter(made)
         return made
 
     def update_subscription(
@@ -293,7 +261,9 @@ class Destinations:
     ) -> None:
         """The same subscription with other options; its list stays."""
         old = pending_list.subscription
-        if old is not None:
+        if old is None:
+            new = subscription_of(pending_list.id, client, request, durable=False)
+        else:
             new = msgspec.structs.replace(
                 old, qos=request.qos, no_local=request.no_local, options=request.options
             )
@@ -301,13 +271,11 @@ class Destinations:
                 return
             pending_list.subscription = new
             self._writer.add_operation(PutSubscription(new))
-        if pending_list.is_stored:  # what it was stored until now may not have been handed out
-            pending_list.is_lowered = request.qos == 0 and pending_list.stores
-        pending_list.qos = request.qos
-        pending_list.no_local = request.no_local
-        pending_list.overlap_key = _overlap_key(
-            client.protocol, pending_list.client_id, request, once=client.rules.delivers_once
-        )
+            # What it was stored until now may not have been handed out.
+            pending_list.is_lowered = new.qos == 0 and pending_list.stores
+        pending_list.qos = new.qos
+        pending_list.no_local = new.no_local
+        pending_list.overlap_key = _overlap_key(new, once=client.rules.delivers_once)
         self._route_anew(pending_list)
 
     def remove_subscription(self, pending_list: PendingList) -> None:
@@ -404,13 +372,12 @@ def _selector_of(subscription: Subscription) -> Matcher | None:
         return None
 
 
-def _overlap_key(
-    protocol: str, client_id: str, subscription: SubscribeRequest | Subscription, *, once: bool
-) -> tuple[str, str] | None:
+def _overlap_key(subscription: Subscription, *, once: bool) -> tuple[str, str] | None:
     """Subscriptions with the same key that overlap deliver a message once.
 
     One that does not want the client's own messages must not stand for one that does.
     """
-    if not once or not client_id or subscription.share_group:
+    if not once or not subscription.client_id or subscription.share_group:
         return None
-    return (f"{protocol} no local" if subscription.no_local else protocol, client_id)
+    protocol = subscription.protocol
+    return (f"{protocol} no local" if subscription.no_local else protocol, subscription.client_id)

@@ -1,40 +1,98 @@
-"""What a broker is made of; each part knows only those below it."""
+"""What a broker is made of; each part knows only those that are made before it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.publish.access import Access
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
 from tidegate.broker.publish.temporary import TemporaryDestinations
+from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.sessions.sessions import Sessions
 from tidegate.broker.sessions.wills import Wills
 from tidegate.broker.tasks import Tasks
 from tidegate.broker.transactions.branches import Branches
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.turn.flow import Flow
-from tidegate.broker.turn.writer import TurnWriter
-from tidegate.config import BrokerConfig
-from tidegate.spi import MessageStore
+from tidegate.config import BrokerConfig, DestinationPolicy
+from tidegate.spi import CursorFactory, MessageStore
 
 
-@dataclass(frozen=True, slots=True)
 class Parts:
-    """See the module."""
+    """Makes them all. Args: see :class:`tidegate.broker.core.BrokerCore`."""
 
-    config: BrokerConfig
-    store: MessageStore
-    tasks: Tasks
-    flow: Flow
-    writer: TurnWriter
-    destinations: Destinations
-    deliveries: RetainedDeliveries
-    temporary: TemporaryDestinations
-    access: Access
-    publisher: Publisher
-    duplicates: DuplicateIds
-    branches: Branches
-    wills: Wills
-    sessions: Sessions
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        *,
+        cursors: Mapping[str, CursorFactory],
+        policies: Sequence[DestinationPolicy],
+        extensions: Sequence[object],
+        temporary_directory: Path,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.tasks = Tasks()
+        self.acknowledged_log = AcknowledgedLog(store, config)
+        self.retained = RetainedMessages(limit_bytes=config.retained_limit)
+        self.flow = Flow(
+            store,
+            self.tasks,
+            config.pending_write_limit,
+            clock=self.now,
+            on_write=self.acknowledged_log.notify,
+        )
+        self.writer = self.flow.writer
+        detours: set[object] = set()
+        self.subscription_limits = SubscriptionLimits(self.flow, detours)
+        self.destinations = Destinations(
+            config,
+            self.flow,
+            self.tasks,
+            self.subscription_limits,
+            cursors=cursors,
+            policies=policies,
+            temporary_directory=temporary_directory,
+        )
+        self.deliveries = RetainedDeliveries(
+            self.flow, self.retained, self.acknowledged_log, detours
+        )
+        self.temporary = TemporaryDestinations(self.destinations)
+        self.publisher = Publisher(
+            self.writer,
+            self.destinations,
+            self.retained,
+            self.deliveries,
+            self.subscription_limits,
+            self.temporary,
+            detours,
+        )
+        self.access = Access(extensions, self.acknowledged_log)
+        has_ids = store.capabilities.duplicate_ids is not None
+        self.duplicates = DuplicateIds(self.writer, config, is_kept=has_ids)
+        self.branches = Branches(
+            store,
+            self.writer,
+            self.tasks,
+            self.destinations,
+            self.publisher,
+            self.duplicates,
+            prepared_max=config.prepared_branches_max,
+        )
+        self.wills = Wills(self.writer, self.publisher, self.access)
+        self.sessions = Sessions(self.writer, self.destinations, self.wills)
+        # What lists ask for of parts that are made after them.
+        self.flow.lower = self.destinations.lower
+        self.flow.half_sent = self.sessions.half_sent
+        self.flow.ended = self.deliveries.end
+
+    def now(self) -> int:
+        """Microseconds since the Unix epoch; may jump when the operator sets the clock."""
+        return time.time_ns() // 1000

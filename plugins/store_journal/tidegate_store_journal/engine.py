@@ -28,6 +28,7 @@ from tidegate.spi import (
     StoreError,
     StoreFullError,
     StoreIOError,
+    SyncedFor,
     format_size,
 )
 from tidegate_store_journal import assembly as _assembly
@@ -106,6 +107,7 @@ class Engine:
         self._large = _assembly.make_large(options, large_storage)
         self._metadata = _assembly.make_metadata(options, storage)
         self._synced_for = _assembly.synced_for(options)
+        self._syncs_all = self._synced_for == SyncedFor.SINGLE | SyncedFor.TRANSACTION
         self._buffer: TimedBuffer | None = None
         self._bindings: Bindings | None = None
         self._resources = AsyncExitStack()

@@ -24,7 +24,6 @@ from tidegate.spi import (
     StoredMessage,
     StoreIOError,
     StoreStatistics,
-    SyncedFor,
     WriteBatch,
 )
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
@@ -43,9 +42,8 @@ class JournalStore(Engine):
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        always = self._synced_for == SyncedFor.SINGLE | SyncedFor.TRANSACTION
         return StoreCapabilities(
-            durable=self._storage.durable and always,
+            durable=self._storage.durable and self._syncs_all,
             acknowledged_log=self,
             large_bodies=self._large,
             branches=self,
@@ -87,12 +85,13 @@ class JournalStore(Engine):
         """See MessageStore."""
         if not self._is_open:
             raise StoreClosedError("the journal store is not open")
-        operations = batch.operations
-        synced = batch.durability is Durability.SYNCED and bool(batch.synced_for & self._synced_for)
+        synced = batch.durability is Durability.SYNCED and (
+            self._syncs_all or bool(batch.synced_for & self._synced_for)
+        )
         if self._buffer is None:
-            await self._write(operations, synced)
+            await self._write(batch.operations, synced)
         else:
-            await self._buffer.write(operations, synced)
+            await self._buffer.write(batch.operations, synced)
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int

@@ -109,6 +109,11 @@ class Client:
         self.received_at = 0
         self.touched: list[Subscription] = []
 
+    @property
+    def is_subscribed(self) -> bool:
+        """It may be sent messages."""
+        return bool(self._by_key)
+
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> bytes:
         """The MESSAGE frames for *messages*; b"" when the client has unsubscribed meanwhile.
 

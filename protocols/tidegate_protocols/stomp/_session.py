@@ -191,6 +191,8 @@ class Session:
             tokens = [*tokens[:-1], last.receipt] if last.receipt is not None else tokens[:-1]
         if tokens:
             self._wire.write(encode_receipts(cast("Sequence[str]", tokens), self._version))
+            if self._client is not None and not self._client.is_subscribed:
+                self._wire.link.flush()  # nothing else will come in this turn
         if type(last) is _Farewell:
             self._state = step(self._state, Input.SETTLED)
             if not self._wire.is_streaming:  # else when that is over

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -64,10 +65,15 @@ class _Seldom:
 
 @final
 class TcpLink:
-    """A :class:`~tidegate_protocols.transport.Link` over an asyncio transport."""
+    """A :class:`~tidegate_protocols.transport.Link` over an asyncio transport.
+
+    Args: descriptor: of the socket, to be written to directly: uvloop's transport writes only at the end
+        of a turn of the loop, and by then the store may sync what came in meanwhile. -1: not with TLS.
+    """
 
     __slots__ = (
         "_closing",
+        "_descriptor",
         "_linger",
         "_loop",
         "_pieces",
@@ -83,10 +89,12 @@ class TcpLink:
         loop: asyncio.AbstractEventLoop,
         peer: str,
         tls_subject: str = "",
+        descriptor: int = -1,
     ) -> None:
         self.peer: Final = peer
         self.tls_subject: Final = tls_subject
         self._transport = transport
+        self._descriptor = descriptor
         self._loop = loop
         self._pieces: list[bytes] = []
         self._closing = False
@@ -117,7 +125,21 @@ class TcpLink:
         if not pieces:
             return  # an explicit flush came before the scheduled one
         self._pieces = []
-        self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        transport = self._transport
+        if (
+            self._descriptor < 0
+            or transport.is_closing()  # the descriptor may be another connection's by now
+            or transport.get_write_buffer_size()
+        ):
+            transport.write(data)
+            return
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError:
+            written = 0  # full or broken: the transport knows what to do
+        if written < len(data):
+            transport.write(memoryview(data)[written:])
 
     def close(self) -> None:
         if self._closing:
@@ -373,7 +395,9 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tcp = cast(asyncio.Transport, transport)
         certificate = cast("Mapping[str, object] | None", tcp.get_extra_info("peercert"))
-        link = TcpLink(tcp, self._loop, _peer_name(tcp), subject_of(certificate))
+        link = TcpLink(
+            tcp, self._loop, _peer_name(tcp), subject_of(certificate), _descriptor_of(tcp)
+        )
         self._link = link
         try:
             if self._refusal:
@@ -477,6 +501,13 @@ def _peer_name(transport: asyncio.BaseTransport) -> str:
         return "unknown"  # the peer was gone before it was asked for
     host, port = cast("tuple[str, int]", name[:2])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _descriptor_of(transport: asyncio.BaseTransport) -> int:
+    """The socket that takes what is written as it is; -1: there is none."""
+    sock = cast("socket.socket | None", transport.get_extra_info("socket"))
+    is_plain = transport.get_extra_info("ssl_object") is None
+    return sock.fileno() if sock is not None and is_plain else -1
 
 
 def _tune(transport: asyncio.BaseTransport) -> None:

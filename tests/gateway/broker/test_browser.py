@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_harness import Broker
 
-from tidegate.broker.lists.browser import PAGE_COUNT
+from tidegate.broker.connection.browser import PAGE_COUNT
 from tidegate.spi import Acknowledge, RequestError, StoredMessage, StoreIOError
 
 

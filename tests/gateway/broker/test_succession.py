@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_harness import Broker
 
-from tidegate.broker.lists.granted import as_granted
+from tidegate.broker.lists.pending_list import as_granted
 from tidegate.spi import Message, StoredMessage
 
 

@@ -42,6 +42,7 @@ class FakeLink:
     def __init__(self, tls_subject: str = "") -> None:
         self.tls_subject = tls_subject
         self.sent: list[bytes] = []
+        self.flushed: list[int] = []  # packets that had been sent each time
         self.is_closing = False
         self.is_aborted = False
         self.is_reading = True
@@ -53,7 +54,8 @@ class FakeLink:
     def send_piece(self, data, *, last):
         self.send(data)
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        self.flushed.append(len(self.sent))
 
     def close(self) -> None:
         self.is_closing = True

@@ -627,6 +627,15 @@ def test_nothing_is_delivered_to_a_connection_that_ended(client, stored):
     assert client.gets() == []
 
 
+def test_confirmations_leave_before_the_broker_goes_on_unless_messages_may_join_them(client):
+    puback = b"\x40\x02\x00\x01"
+    client.session.confirmed([puback])
+    assert client.link.flushed == [len(client.link.sent)]
+    client.sends(subscribe(("a", 1)))
+    client.session.confirmed([puback])
+    assert len(client.link.flushed) == 1
+
+
 # ------------------------------------------------------------------------------ persistent session
 
 

@@ -104,6 +104,7 @@ class FakeLink:
     def __init__(self):
         self.peer, self.subprotocol, self.tls_subject = "10.0.0.9:5555", "", ""
         self.written, self.is_closing, self.is_aborted, self.is_reading = [], False, False, True
+        self.flushed = []  # how much was written each time
 
     def send(self, data):
         if not self.is_closing:
@@ -113,7 +114,7 @@ class FakeLink:
         self.send(data)
 
     def flush(self):
-        pass
+        self.flushed.append(len(self.written))
 
     def close(self):
         self.is_closing = True

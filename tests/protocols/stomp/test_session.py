@@ -215,6 +215,14 @@ class TestConfirmations:
         assert len(harness.link.written) == 1
         assert [f.headers["receipt-id"] for f in harness.frames()] == ["1", "a:b", "3"]
 
+    def test_leave_before_the_broker_goes_on_unless_messages_may_join_them(self, harness):
+        harness.connect()
+        harness.session.confirmed(["1"])
+        assert harness.link.flushed == [1]
+        harness.subscribe()
+        harness.session.confirmed(["2"])
+        assert harness.link.flushed == [1]
+
     def test_that_fail_are_errors_with_the_receipt(self, harness):
         harness.connect()
         harness.session.failed("7", StoreIOError("the disk is gone"))

@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import resource
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -356,6 +357,29 @@ async def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered():
         writer.write_eof()
         assert await reader.read() == b"x"
         await hang_up(writer)
+
+
+async def test_what_is_flushed_is_with_the_kernel_at_once_and_the_rest_follows_in_order():
+    loop = asyncio.get_running_loop()
+    async with listening() as (_, handlers, port):
+        with socket.socket() as peer:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", port))
+            while not handlers or handlers[0].link is None:
+                await asyncio.sleep(0)
+            link = handlers[0].link
+            link.send(b"first")
+            link.flush()
+            assert select.select([peer], [], [], TIMEOUT_S)[0]  # without a turn of the loop
+            large = os.urandom(1 << 20) * 8  # more than the kernel takes
+            for data in (large, b"last"):
+                link.send(data)
+                link.flush()
+            received = bytearray()
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(received) < len(large) + 9:
+                    received += await loop.sock_recv(peer, 1 << 20)
+            assert received == b"first" + large + b"last"
 
 
 # ------------------------------------------------------------------------------------ one write

@@ -6,29 +6,24 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.publishing import Publishing
 from tidegate.broker.connection.serving import Serving
 from tidegate.broker.connection.settling import Settling
-from tidegate.broker.lists.browser import Browser
-from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.spi import (
-    Action,
     Branch,
     BranchId,
     ClientPeer,
-    ConnectionEndedError,
     ConnectRequest,
     GatewayError,
     InflightDirection,
     InflightRecord,
     PutInflight,
     RemoveInflight,
-    RequestError,
-    StoredMessage,
     SubscribeRequest,
     Subscription,
     Token,
@@ -43,15 +38,14 @@ STOPPING: Final = "stopping"
 NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
 
 
-class Connection:
+class Connection(Client):
     """One connected client. Made by :meth:`BrokerCore.connect`.
 
     Args: on_end: called once, last.
 
     Attributes:
-        is_writable: the socket takes more and the handshake is finished.
-        is_admitted: False while its session is not durable yet (:mod:`tidegate.broker.sessions.admission`).
-        authorized: (action, destination) that every authorizer allowed.
+        is_admitted: False while its session is not durable yet.
+        consumers: what it consumes from, by the front-end's key.
     """
 
     def __init__(
@@ -62,28 +56,16 @@ class Connection:
         principal: str,
         on_end: Callable[[Connection], None],
     ) -> None:
-        self.client_id = request.client_id
-        self.protocol = request.protocol
-        self.rules = request.rules
-        self.address = request.peer
-        self.prefetch_count = request.prefetch_count
-        self.session: SessionState | None = None
-        self.is_writable = False
-        self.is_closed = False
+        super().__init__(parts, request, peer, principal)
         self.is_admitted = True
-        self.authorized: set[tuple[Action, str]] = set()
         self._is_ending = False
-        self._parts = parts
         self._writer = parts.writer
-        self._flow = parts.flow
-        self._peer = peer
-        self._principal = principal
         self._will = request.will
         self._on_end = on_end
         self._socket_writable = True
         self._resumed = False
-        self._throttled: set[object] = set()
         self._serving = Serving(parts, self)
+        self.consumers = self._serving.consumers
         self._settling = Settling(parts, self, self._serving)
         publishing = Publishing(parts, self, self._settling)
         # Nearly every message comes these ways.
@@ -91,65 +73,9 @@ class Connection:
         self.acknowledge = self._settling.acknowledge
         self.check_publish = publishing.check
 
-    def __repr__(self) -> str:
-        return f"<{self.protocol} {self.address} client_id={self.client_id!r}>"
-
-    @property
-    def principal(self) -> str:
-        return self._principal
-
-    @property
-    def consumers(self) -> Mapping[str, Consumer]:
-        """What it consumes from, by the front-end's key."""
-        return self._serving.consumers
-
-    # --- what the writer and the lists call ------------------------------------------------
-
-    def confirmed(self, tokens: list[Token]) -> None:
-        if self.is_closed:
-            return
-        try:
-            self._peer.confirmed(tokens)
-        except Exception:
-            self._front_end_failed("confirm")
-
-    def failed(self, token: Token, error: GatewayError) -> None:
-        if self.is_closed:
-            return
-        try:
-            self._peer.failed(token, error)
-        except Exception:
-            self._front_end_failed("tell a failure")
-
-    def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
-        try:
-            self._peer.deliver(consumer.key, messages)
-        except Exception:
-            self._front_end_failed("deliver")
-
-    def _front_end_failed(self, what: str) -> None:
-        """The contract forbids it, but one client's front-end must not stop the others."""
-        _log.exception("peer=%s: front-end failed to %s", self.address, what)
-        self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
-
-    def throttle(self, reason: object) -> None:
-        """Stop reading from this client until :meth:`unthrottle` with the same reason."""
-        if not self._throttled:
-            self._peer.throttle(True)
-        self._throttled.add(reason)
-
-    def unthrottle(self, reason: object) -> None:
-        if reason in self._throttled:
-            self._throttled.discard(reason)
-            if not self._throttled and not self.is_closed:
-                self._peer.throttle(False)
-
     def end(self, error: GatewayError) -> None:
-        """The broker ends the connection and tells the front-end.
-
-        The front-end is told first: what the client acknowledged and which packet ids are in
-        flight, it can still say (acknowledge, disconnect) from within ``closed()``.
-        """
+        """The front-end is told first: what the client acknowledged and which packet ids are in
+        flight, it can still say (acknowledge, disconnect) from within ``closed()``."""
         if self.is_closed or self._is_ending:
             return
         self._is_ending = True
@@ -185,7 +111,7 @@ class Connection:
 
     def make_temporary(self, destination: str) -> str:
         self.check_open()
-        return self._parts.temporary.make(self, destination)
+        return self.parts.temporary.make(self, destination)
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         self.check_open()
@@ -194,12 +120,6 @@ class Connection:
     def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
         self.check_open()
         return self._serving.unsubscribe(key, token, forget=forget)
-
-    def is_served(self, consumer: Consumer) -> bool:
-        return self._serving.is_served(consumer)
-
-    def browsed(self, browser: Browser) -> None:
-        self._serving.browsed(browser)
 
     def reject(
         self,
@@ -227,22 +147,18 @@ class Connection:
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self._parts.branches.complete(
-            branch_id, self, token, commit=True, principal=self._principal
-        )
+        self.parts.branches.complete(branch_id, self, token, commit=True, principal=self.principal)
 
     def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self._parts.branches.complete(
-            branch_id, self, token, commit=False, principal=self._principal
-        )
+        self.parts.branches.complete(branch_id, self, token, commit=False, principal=self.principal)
 
     def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self._parts.branches.forget(branch_id, self, token, principal=self._principal)
+        self.parts.branches.forget(branch_id, self, token, principal=self.principal)
 
     def branches(self) -> Sequence[Branch]:
-        return self._parts.branches.all_of(self._principal)
+        return self.parts.branches.all_of(self.principal)
 
     # --- BrokerConnection: the rest --------------------------------------------------------
 
@@ -267,12 +183,6 @@ class Connection:
         if token is not None:
             self._writer.confirm(self, token)
 
-    def put_inflight(self, record: InflightRecord) -> None:
-        session = self.session
-        assert session is not None
-        session.inflight[record.direction, record.packet_id] = record
-        self._writer.add_operation(PutInflight(record))
-
     def synchronize(self, token: Token) -> None:
         self._writer.confirm(self, token)
 
@@ -286,11 +196,11 @@ class Connection:
     ) -> None:
         if self.is_closed:
             return
-        parts = self._parts
+        parts = self.parts
         self._settling.abort_all()
         self.is_closed = True
         self.is_writable = False
-        session, consumers = self.session, self._serving.consumers
+        session, consumers = self.session, self.consumers
         if session is not None and session_expiry is not None:
             parts.sessions.set_expiry(session, session_expiry)
         if unanswered:
@@ -307,21 +217,16 @@ class Connection:
                 Will(
                     parts.wills,
                     will,
-                    principal=self._principal,
+                    principal=self.principal,
                     client_id=self.client_id,
                     address=self.address,
                     session=None,
                     due=self._writer.elapsed(),
                 )
             )
-        self._flow.forget_client(self)
+        parts.flow.forget_client(self)
         self._on_end(self)
 
     def restore(self, session: SessionState) -> list[Subscription]:
         """Take up the durable subscriptions of a session; they are served after ``resume()``."""
         return self._serving.restore(session)
-
-    def check_open(self) -> None:
-        """Raises: RequestError."""
-        if self.is_closed:
-            raise RequestError("the connection is closed")

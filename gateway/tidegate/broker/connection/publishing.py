@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from tidegate.broker.connection.settling import Client, Settling, forget_inflight
+from tidegate.broker.connection.client import Client
+from tidegate.broker.connection.settling import Settling
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.publisher import at_least_once
 from tidegate.broker.route.router import Route
@@ -21,20 +21,12 @@ from tidegate.spi import (
 )
 
 
-class Producer(Client, Protocol):
-    """The connection."""
-
-    is_closed: bool
-
-    def check_open(self) -> None: ...
-
-
 class Publishing:
     """The producer's side of one connection."""
 
     __slots__ = ("_client", "_flow", "_parts", "_publisher", "_settling", "_writer")
 
-    def __init__(self, parts: Parts, client: Producer, settling: Settling) -> None:
+    def __init__(self, parts: Parts, client: Client, settling: Settling) -> None:
         self._parts = parts
         self._writer = parts.writer
         self._publisher = parts.publisher
@@ -127,9 +119,7 @@ class Publishing:
         route = publisher.publish(message, self._client.client_id, undo)
         if duplicate_id:
             duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
-        if inflight is not None and self._client.session is not None:
-            self._client.put_inflight(inflight)
-            undo.append(forget_inflight(self._client.session, inflight))
+        self._client.put_inflight(inflight, undo)
         turn.unit(first, self._client, token, undo)
         turn.synced = True
         if turn.body_bytes > self._flow.turn_bytes_max:
@@ -144,18 +134,12 @@ class Publishing:
     ) -> None:
         """The message came before: confirm it, and take note of its packet id."""
         writer, session = self._writer, self._client.session
-        undo: Callable[[], None] | None = None
-        if inflight is not None and session is not None:
+        undo: list[Callable[[], None]] = []
+        self._client.put_inflight(inflight, undo)
+        if undo and inflight is not None and session is not None:
             # Not part of the unit: that may be taken out of its turn.
-            self._client.put_inflight(inflight)
-            forget = forget_inflight(session, inflight)
-
-            def undo_inflight() -> None:
-                forget()
-                key = (inflight.direction, inflight.packet_id)
-                writer.add_operation(RemoveInflight(session.client_id, *key))
-
-            undo = undo_inflight
+            removed = RemoveInflight(session.client_id, inflight.direction, inflight.packet_id)
+            undo.append(lambda: writer.add_operation(removed))
         turn = writer.turn
         unit = turn.unit(len(turn.operations), self._client, token)
         turn.synced = True

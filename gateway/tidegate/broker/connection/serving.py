@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
-from tidegate.broker.destinations import Subscriber, subscription_of
-from tidegate.broker.lists.browser import Browser, BrowsingClient
+from tidegate.broker.connection.browser import Browser
+from tidegate.broker.connection.client import Client
+from tidegate.broker.destinations import subscription_of
 from tidegate.broker.lists.pending_list import (
     Consumer,
     InFlight,
     PendingList,
+    Succession,
+    returned,
 )
 from tidegate.broker.lists.selector import Matcher, compile_selector
-from tidegate.broker.lists.succession import Succession
 from tidegate.broker.parts import Parts
-from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
-from tidegate.broker.sessions.state import Connected, SessionState
-from tidegate.broker.turn.turn import Waiting
+from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
-    ClientRules,
-    MessageStore,
     RequestError,
     RetainHandling,
     StoredMessage,
@@ -39,19 +37,6 @@ from tidegate.spi import (
 AUTOMATIC_TURN_COUNT: Final = 1000
 
 
-class Served(BrowsingClient, Subscriber, Author, Connected, Waiting, Protocol):
-    """The connection that is served.
-
-    Attributes: prefetch_count: of subscriptions that are restored with the session.
-    """
-
-    client_id: str
-    protocol: str
-    rules: ClientRules
-    prefetch_count: int
-    session: SessionState | None
-
-
 class Serving:
     """The subscriptions of one connection.
 
@@ -60,7 +45,7 @@ class Serving:
 
     __slots__ = ("_client", "_parts", "consumers")
 
-    def __init__(self, parts: Parts, client: Served) -> None:
+    def __init__(self, parts: Parts, client: Client) -> None:
         self.consumers: dict[str, Consumer] = {}
         self._parts = parts
         self._client = client
@@ -97,7 +82,8 @@ class Serving:
             else:
                 consumer, taken_up, is_new = self._subscribe_topic(request)
             if old is not None:
-                Succession(parts.writer, self, old, consumer.lists[0])
+                remove = parts.destinations.remove_subscription
+                Succession(parts.flow, old, consumer.lists[0], remove)
         self.consumers[request.key] = consumer
         if token is not None:
             parts.writer.confirm(self._client, token)
@@ -131,17 +117,11 @@ class Serving:
             raise RequestError(f"{destination!r} cannot be browsed; only one queue at a time can")
         if names.is_temporary(destination):
             raise RequestError(f"{destination!r} is a temporary queue, which cannot be browsed")
-        browser = Browser(self._client, self, parts.writer, request.key, destination, matches)
+        browser = Browser(self._client, self.consumers, request.key, destination, matches)
         self.consumers[request.key] = browser
         if token is not None:
             parts.writer.confirm(self._client, token)
         browser.begin()
-
-    def browsed(self, browser: Browser) -> None:
-        """Everything has been shown: tell the client; the subscription is over."""
-        if self.consumers.get(browser.key) is browser:
-            del self.consumers[browser.key]
-            self._client.deliver(browser, ())
 
     def is_served(self, consumer: Consumer) -> bool:
         """Tell whether *consumer* is still one of this connection's."""
@@ -359,32 +339,12 @@ class Serving:
             for consumer in list(self.consumers.values()):
                 in_doubt.hand_back(self._parts.writer, session, consumer)
 
-    # --- what lists and browsers ask for -------------------------------------------------------
-
-    @property
-    def store(self) -> MessageStore:
-        return self._parts.store
-
-    @property
-    def queues(self) -> dict[str, PendingList]:
-        return self._parts.destinations.queues
-
-    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object:
-        return self._parts.tasks.spawn(work, name)
-
-    def mark_ready(self, pending_list: PendingList) -> None:
-        self._parts.flow.mark_ready(pending_list)
-
-    def remove_subscription(self, pending_list: PendingList) -> None:
-        self._parts.destinations.remove_subscription(pending_list)
-
 
 def give_back(writer: TurnWriter, entries: Sequence[InFlight]) -> None:
     """Delivered messages go back to their lists, marked as redelivered."""
     by_list: dict[PendingList, list[StoredMessage]] = {}
     for message, pending_list, _ in entries:
-        again = StoredMessage(message.sequence, message.message, message.delivery_count + 1)
-        by_list.setdefault(pending_list, []).append(again)
+        by_list.setdefault(pending_list, []).append(returned(message))
     for pending_list, messages in by_list.items():
         if pending_list.is_removed:
             continue

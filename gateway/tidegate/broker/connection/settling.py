@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from tidegate.broker.connection.serving import Served, Serving, give_back
+from tidegate.broker.connection.client import Client
+from tidegate.broker.connection.serving import Serving, give_back
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.parts import Parts
 from tidegate.broker.route.router import Route
-from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.transactions.transactions import Outcome, Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
@@ -22,12 +21,6 @@ from tidegate.spi import (
     Token,
     names,
 )
-
-
-class Client(Served, Protocol):
-    """The connection."""
-
-    def put_inflight(self, record: InflightRecord) -> None: ...
 
 
 class Settling:
@@ -74,9 +67,8 @@ class Settling:
                     pending_list.selecting.leaving(group[0])
             group[0].append(message.sequence)
             group[1].append(delivered_at)
-        if inflight is not None and self._client.session is not None:
+        if inflight is not None:
             self._client.put_inflight(inflight)
-            turn.synced = True
         if token is not None:
             turn.units.append(Unit(0, 0, self._client, token))
             turn.synced = True
@@ -203,9 +195,7 @@ class Settling:
                     sequence = self._writer.next_sequence - 1
                     destination = step.message.destination
                     parts.duplicates.add(destination, step.duplicate_id, sequence, undo)
-                if step.inflight is not None and self._client.session is not None:
-                    self._client.put_inflight(step.inflight)
-                    undo.append(forget_inflight(self._client.session, step.inflight))
+                self._client.put_inflight(step.inflight, undo)
             elif step.outcome is Outcome.ACKNOWLEDGED:
                 self._acknowledge_now(step, now)
         self._move(moves)
@@ -349,15 +339,3 @@ class Settling:
         held.add(Published(message, inflight, duplicate_id), 1)
         if token is not None:
             self._writer.confirm(self._client, token)
-
-
-def forget_inflight(session: SessionState, record: InflightRecord) -> Callable[[], None]:
-    """A publish that was dropped must not leave its packet id behind: the client's next try with
-    the same id would be taken for a duplicate and the message lost."""
-
-    def undo() -> None:
-        key = (record.direction, record.packet_id)
-        if session.inflight.get(key) is record:
-            del session.inflight[key]
-
-    return undo

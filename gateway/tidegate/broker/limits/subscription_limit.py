@@ -15,10 +15,11 @@ is in flight, or was and came back, is not dropped: the client may have received
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.broker.lists.neighbours import Limit
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.flow import Flow
@@ -42,51 +43,35 @@ _DROP_BYTES: Final = 16 << 20
 _ROUTES_CACHED_MAX: Final = 1000
 
 
+@dataclass(slots=True, eq=False)
 class SubscriptionLimit:
     """The limit of one pending list.
 
     Args: count_max: messages, 1 or more; overflow: one of the three constants above.
     """
 
-    __slots__ = (
-        "_accepted",
-        "_before",
-        "_is_dropping",
-        "_is_reached",
-        "_kept_count",
-        "_limits",
-        "_list",
-        "_margin",
-        "_writer",
-        "count_max",
-        "dropped",
-        "is_near",
-        "overflow",
-    )
+    _limits: SubscriptionLimits
+    _list: PendingList
+    count_max: int
+    overflow: str
+    dropped: int = 0
+    is_near: bool = False
+    margin: int = field(init=False)
+    # How many were accepted, and the turn they are in: the last one and the one before.
+    _accepted: tuple[int, int] = (0, 0)
+    _before: tuple[int, int] = (0, 0)
+    _is_reached: bool = False
+    _is_dropping: bool = False
+    _kept_count: int = -1
 
-    def __init__(
-        self, limits: SubscriptionLimits, pending_list: PendingList, count_max: int, overflow: str
-    ) -> None:
-        self.count_max = count_max
-        self.overflow = overflow
-        self.is_near = False
-        self.dropped = 0
-        self._limits = limits
-        self._writer = limits.writer
-        self._list = pending_list
-        self._margin = max(MARGIN, count_max // 10)
-        # How many were accepted, and the turn they are in: the last one and the one before.
-        self._accepted = (0, 0)
-        self._before = (0, 0)
-        self._is_reached = False
-        self._is_dropping = False
-        self._kept_count = -1
+    def __post_init__(self) -> None:
+        self.margin = max(MARGIN, self.count_max // 10)
 
     def room(self) -> int:
         """How many messages more it may take; negative above the limit."""
         unwritten = 0
         for count, turn in (self._accepted, self._before):
-            if turn >= self._writer.batches:  # not written yet
+            if turn >= self._limits.writer.batches:  # not written yet
                 unwritten += count
         return self.count_max - self._pending() - unwritten
 
@@ -95,12 +80,12 @@ class SubscriptionLimit:
         room = self.room()
         if room > 0 or self.overflow == REFUSE:
             return False
-        return self.overflow == DROP_NEWEST or room <= -self._margin
+        return self.overflow == DROP_NEWEST or room <= -self.margin
 
     def accept(self) -> None:
         """A message for it is being published."""
         count, turn = self._accepted
-        filling = self._writer.turns
+        filling = self._limits.writer.turns
         if turn != filling:
             self._before = self._accepted
             count = 0
@@ -109,10 +94,10 @@ class SubscriptionLimit:
     def update(self) -> None:
         """Messages came or went."""
         pending = self._pending()
-        if pending >= self.count_max - self._margin:
+        if pending >= self.count_max - self.margin:
             if not self.is_near:
                 self.is_near = True
-                self._limits.watch(self)
+                self._limits.watch(self._list, self)
             if pending > self.count_max and self.overflow == DROP_OLDEST:
                 self._drop_oldest(pending - self.count_max)
         elif self.is_near:
@@ -123,7 +108,7 @@ class SubscriptionLimit:
     def end(self) -> None:
         """Publishes need not be watched any more."""
         self.is_near = False
-        self._limits.ignore(self)
+        self._limits.ignore(self._list)
 
     def refusal(self) -> FlowControlError:
         """Log, and make the error for a publish that does not go through."""
@@ -186,7 +171,7 @@ class SubscriptionLimit:
                     excess -= len(gone)
                     self.drop(len(gone))
                     discard = Discard(pending_list.id, tuple(gone), DiscardReason.DROPPED)
-                    self._writer.add_operation(discard, synced=False)
+                    self._limits.writer.add_operation(discard, synced=False)
         finally:
             self._is_dropping = False
             if kept:
@@ -211,7 +196,7 @@ class SubscriptionLimits:
         self.flow = flow
         self.writer: TurnWriter = flow.writer
         self._detours = detours
-        self._near: set[Limit] = set()
+        self._near: dict[PendingList, SubscriptionLimit] = {}
         self._routes: dict[tuple[Route, tuple[PendingList, ...]], Route] = {}
 
     def set_limit(self, pending_list: PendingList, count_max: int, overflow: str) -> None:
@@ -220,13 +205,12 @@ class SubscriptionLimits:
             pending_list.limit = SubscriptionLimit(self, pending_list, count_max, overflow)
             pending_list.limit.update()
 
-    def watch(self, limit: Limit) -> None:
-        self._near.add(limit)
+    def watch(self, pending_list: PendingList, limit: SubscriptionLimit) -> None:
+        self._near[pending_list] = limit
         self._detours.add(self)
 
-    def ignore(self, limit: Limit) -> None:
-        self._near.discard(limit)
-        if not self._near:
+    def ignore(self, pending_list: PendingList) -> None:
+        if self._near.pop(pending_list, None) is not None and not self._near:
             self._detours.discard(self)
             self._routes.clear()
 
@@ -236,40 +220,32 @@ class SubscriptionLimits:
         Returns: the route without the lists that it passes by.
         Raises: FlowControlError when a list refuses it; then nothing is counted.
         """
-        limits = [item.limit for item in route.stored if item.limit is not None]
-        near = [limit for limit in limits if limit.is_near]
-        if not near:
-            return route
-        for limit in near:
+        near = [(item, self._near[item]) for item in route.stored if item in self._near]
+        for _, limit in near:
             if limit.overflow == REFUSE and limit.room() <= 0:
                 raise limit.refusal()
-        excluded: list[Limit] = []
-        for limit in near:
+        excluded: list[PendingList] = []
+        for item, limit in near:
             if limit.excludes():
                 limit.drop(1)
-                excluded.append(limit)
+                excluded.append(item)
             else:
                 limit.accept()
-        return self._without(route, excluded) if excluded else route
+        return self._without(route, tuple(excluded)) if excluded else route
 
     def check(self, routes: Iterable[Route]) -> None:
         """Check that one message along each of *routes* would be admitted, all of them together.
 
         Raises: FlowControlError.
         """
-        counts: dict[Limit, int] = {}
-        for route in routes:
-            for item in route.stored:
-                limit = item.limit
-                if limit is not None and limit.is_near and limit.overflow == REFUSE:
-                    counts[limit] = counts.get(limit, 0) + 1
-        for limit, count in counts.items():
-            if limit.room() < count:
+        counts = Counter(item for route in routes for item in route.stored if item in self._near)
+        for item, count in counts.items():
+            limit = self._near[item]
+            if limit.overflow == REFUSE and limit.room() < count:
                 raise limit.refusal()
 
-    def _without(self, route: Route, excluded: list[Limit]) -> Route:
+    def _without(self, route: Route, gone: tuple[PendingList, ...]) -> Route:
         """One and the same object each time: messages of a turn are handed out by route."""
-        gone = tuple(item for item in route.stored if item.limit in excluded)
         found = self._routes.get((route, gone))
         if found is None:
             if len(self._routes) >= _ROUTES_CACHED_MAX:

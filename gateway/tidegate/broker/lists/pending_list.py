@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from tidegate.broker.lists.granted import as_granted
-from tidegate.broker.lists.neighbours import Limit, Stepping
+import msgspec
+
 from tidegate.broker.lists.selector import Matcher
 from tidegate.spi import (
     Discard,
     DiscardReason,
+    GatewayError,
+    MessageStore,
     Operation,
     PendingCursor,
     StoredMessage,
     Subscription,
+    names,
 )
 
 _log = logging.getLogger("tidegate.broker.pending_list")
@@ -58,35 +62,21 @@ class Choosing(Protocol):
     def dispatch(self) -> None: ...
 
 
-class Succeeding(Protocol):
-    """One list in the place of another (:mod:`tidegate.broker.lists.succession`)."""
+class Limit(Protocol):
+    """How many messages may wait (:mod:`tidegate.broker.limits.subscription_limit`)."""
 
-    @property
-    def old(self) -> PendingList: ...
-    @property
-    def new(self) -> PendingList: ...
-    def is_over(self) -> bool: ...
-    def old_dispatched(self) -> None: ...
+    count_max: int
+
+    def update(self) -> None: ...
     def end(self) -> None: ...
 
 
-class Surroundings(Protocol):
-    """What a list asks of those around it.
+class Turns(Protocol):
+    """The turn that is being filled (:class:`tidegate.broker.turn.writer.TurnWriter`)."""
 
-    Attributes:
-        full_lists: those that take no more; their producers wait.
-        nowhere: the list of what is in flight and in no list.
-        sent: messages handed to front-ends.
-    """
+    next_sequence: int
 
-    full_lists: set[PendingList]
-    sent: int
-
-    @property
-    def nowhere(self) -> PendingList: ...
     def now(self) -> int: ...
-    def mark_ready(self, pending_list: PendingList) -> None: ...
-    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
     def add_operation(self, operation: Operation, /) -> None: ...
     def acknowledge_automatically(
         self,
@@ -96,6 +86,35 @@ class Surroundings(Protocol):
         now: int,
         /,
     ) -> None: ...
+    def when_durable(
+        self,
+        done: Callable[[], object],
+        failed: Callable[[GatewayError], None] | None = None,
+        *,
+        synced: bool = True,
+    ) -> None: ...
+
+
+class Surroundings(Protocol):
+    """What a list asks of those around it.
+
+    Attributes:
+        full_lists: those that take no more; their producers wait.
+        sent: messages handed to front-ends.
+        nowhere: the list of what is in flight and in no list.
+    """
+
+    full_lists: set[PendingList]
+    sent: int
+
+    @property
+    def nowhere(self) -> PendingList: ...
+    @property
+    def store(self) -> MessageStore: ...
+    @property
+    def writer(self) -> Turns: ...
+    def mark_ready(self, pending_list: PendingList) -> None: ...
+    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
     def rest(self, consumer: Consumer) -> None: ...
     def release_consumer(self, client: Client) -> None: ...
     def count_dropped(self, pending_list: PendingList, count: int) -> None: ...
@@ -107,62 +126,35 @@ class Surroundings(Protocol):
     def ended(self, pending_list: PendingList, /) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
     """A subscription that is being served.
 
     Attributes:
         destination: what was subscribed to; may be a filter.
+        matches: what its selector wants of a queue; None: everything. The selector of a topic
+            subscription is the list's, which holds nothing else.
         acknowledges_all: it acknowledges also what is not stored for it.
         in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
         in_flight_bytes: bytes of their bodies.
         lists: what it consumes from; several for a queue filter.
-        matches: what its selector wants of a queue; None: everything. The selector of a topic
-            subscription is the list's, which holds nothing else.
         resting: it was handed messages without acknowledgement and waits for the next turn.
     """
 
-    __slots__ = (
-        "acknowledge",
-        "acknowledges_all",
-        "client",
-        "destination",
-        "in_flight",
-        "in_flight_bytes",
-        "key",
-        "lists",
-        "matches",
-        "prefetch_bytes",
-        "prefetch_count",
-        "resting",
-        "subscription_name",
-    )
-
-    def __init__(
-        self,
-        client: Client,
-        key: str,
-        destination: str,
-        *,
-        subscription_name: str,
-        acknowledge: bool,
-        prefetch_count: int,
-        prefetch_bytes: int,
-        matches: Matcher | None = None,
-        acknowledges_all: bool = True,
-    ) -> None:
-        self.client = client
-        self.key = key
-        self.destination = destination
-        self.subscription_name = subscription_name
-        self.acknowledge = acknowledge
-        self.acknowledges_all = acknowledge and acknowledges_all
-        self.prefetch_count = prefetch_count
-        self.prefetch_bytes = prefetch_bytes
-        self.in_flight: dict[int, InFlight] = {}
-        self.in_flight_bytes = 0
-        self.lists: list[PendingList] = []
-        self.matches = matches
-        self.resting = False
+    client: Client
+    key: str
+    destination: str
+    _: KW_ONLY
+    subscription_name: str
+    acknowledge: bool
+    prefetch_count: int
+    prefetch_bytes: int
+    matches: Matcher | None = None
+    acknowledges_all: bool = False
+    in_flight: dict[int, InFlight] = field(default_factory=dict[int, InFlight])
+    in_flight_bytes: int = 0
+    lists: list[PendingList] = field(default_factory=lambda: list[PendingList]())
+    resting: bool = False
 
     def is_full(self) -> bool:
         """As much is in flight as may be."""
@@ -195,11 +187,12 @@ class Consumer:
         self.in_flight_bytes += size
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingList:
     """Messages that wait for consumers, in sequence order.
 
     Attributes:
-        id: the store's name for it; a negative number when it is not stored.
+        id: the store's name for it; not above 0 when it is not stored.
         destination: queue, or topic filter.
         subscription: what the store keeps of a stored topic subscription, else None.
         matches: what a topic subscription with a selector wants; None: everything.
@@ -210,75 +203,37 @@ class PendingList:
         limit: of a durable subscription that has one.
         is_lowered: its QoS became 0 while messages could wait in it; see :attr:`stores`.
         succession: when this list replaces another one, or is replaced.
-        retained: the retained messages that are on their way to this subscription.
+        retained: hands over more of the retained messages on their way to this subscription.
     """
 
-    __slots__ = (
-        "_around",
-        "_dispatching",
-        "_next_consumer",
-        "_paging",
-        "blocked",
-        "client_id",
-        "consumers",
-        "cursor",
-        "destination",
-        "id",
-        "is_lowered",
-        "is_queue",
-        "is_removed",
-        "is_stored",
-        "limit",
-        "matches",
-        "no_local",
-        "overlap_key",
-        "qos",
-        "retained",
-        "selecting",
-        "subscription",
-        "succession",
-    )
+    _around: Surroundings
+    id: int
+    destination: str
+    cursor: PendingCursor
+    subscription: Subscription | None = None
+    _: KW_ONLY
+    qos: int = 2
+    no_local: bool = False
+    client_id: str = ""
+    overlap_key: tuple[str, str] | None = None
+    matches: Matcher | None = None
+    is_removed: bool = False
+    is_queue: bool = field(init=False)
+    is_stored: bool = field(init=False)
+    is_lowered: bool = False
+    selecting: Choosing | None = None
+    consumers: list[Consumer] = field(default_factory=list[Consumer])
+    blocked: set[Client] = field(default_factory=set[Client])
+    limit: Limit | None = None
+    succession: Succession | None = None
+    retained: Callable[[], None] | None = None
+    _next_consumer: int = 0
+    _paging: bool = False
+    _dispatching: bool = False
 
-    def __init__(
-        self,
-        around: Surroundings,
-        list_id: int,
-        destination: str,
-        cursor: PendingCursor,
-        *,
-        is_queue: bool,
-        is_stored: bool,
-        subscription: Subscription | None = None,
-        qos: int = 2,
-        no_local: bool = False,
-        client_id: str = "",
-        overlap_key: tuple[str, str] | None = None,
-        is_removed: bool = False,
-        matches: Matcher | None = None,
-    ) -> None:
-        self._around = around
-        self.id = list_id
-        self.destination = destination
-        self.cursor = cursor
-        self.is_queue = is_queue
-        self.is_stored = is_stored
-        self.subscription = subscription
-        self.qos = qos
-        self.no_local = no_local
-        self.client_id = client_id
-        self.overlap_key = overlap_key
-        self.matches = matches
-        self.selecting: Choosing | None = None
-        self.consumers: list[Consumer] = []
-        self.blocked: set[Client] = set()
-        self.limit: Limit | None = None
-        self.is_lowered = False
-        self.succession: Succeeding | None = None
-        self.retained: Stepping | None = None
-        self.is_removed = is_removed
-        self._next_consumer = 0
-        self._paging = False
-        self._dispatching = False
+    def __post_init__(self) -> None:
+        self.is_queue = names.is_queue(self.destination)
+        self.is_stored = self.id > 0
 
     @property
     def stores(self) -> bool:
@@ -355,7 +310,7 @@ class PendingList:
         room = len(messages) if consumer.client.is_writable else 0
         if room and consumer.acknowledges_all:
             room = max(0, min(room, consumer.room()))
-            consumer.hold(messages[:room], self._around.nowhere, self._around.now())
+            consumer.hold(messages[:room], self._around.nowhere, self._around.writer.now())
         if room:
             self._around.sent += room
             consumer.client.deliver(consumer, messages[:room])
@@ -392,7 +347,7 @@ class PendingList:
         if self.limit is not None:
             self.limit.update()
         if self.retained is not None:
-            self.retained.step()
+            self.retained()
         if self.succession is not None:
             self.succession.old_dispatched()
 
@@ -429,7 +384,7 @@ class PendingList:
                 return
             if count > 1:  # only who was given something has had its turn
                 self._next_consumer = (index + 1) % count
-            now = self._around.now()
+            now = self._around.writer.now()
             for message in messages:
                 if message.message.expires_at:
                     messages = self.without_expired(messages, now)
@@ -460,7 +415,7 @@ class PendingList:
                 self._around.release_consumer(consumer.client)
         else:
             if self.is_stored:
-                self._around.acknowledge_automatically(consumer, self, messages, now)
+                self._around.writer.acknowledge_automatically(consumer, self, messages, now)
             consumer.resting = True
         self._around.sent += len(messages)
         if self.succession is not None and self.succession.old is self:
@@ -481,7 +436,7 @@ class PendingList:
             return messages
         if self.is_stored:
             sequences = tuple(sorted(expired))
-            self._around.add_operation(Discard(self.id, sequences, DiscardReason.EXPIRED))
+            self._around.writer.add_operation(Discard(self.id, sequences, DiscardReason.EXPIRED))
         return [m for m in messages if m.sequence not in expired]
 
     async def _page_in(self) -> None:
@@ -497,3 +452,70 @@ class PendingList:
             self._paging = False
         if not self.is_removed:
             self.dispatch()
+
+
+class Succession:
+    """A subscription that is replaced by one of another kind, without missing a message.
+
+    A client without a stored session that raises its QoS from 0 gets a stored list where it had one
+    in memory. What waits in *old*, which gets no new messages, and what is accepted and not yet
+    durable, is delivered first, as it was granted (QoS 0), so that the flow of messages is not
+    interrupted [MQTT-3.8.4-3] and each topic stays in order [MQTT-4.6.0-6].
+
+    Both lists know it. It waits for the turn that began it: until that is durable messages may still
+    be on their way to *old*. Args: remove: called for *old* when nothing comes from it any more.
+    """
+
+    __slots__ = ("_around", "_is_due", "_remove", "new", "old")
+
+    def __init__(
+        self,
+        around: Surroundings,
+        old: PendingList,
+        new: PendingList,
+        remove: Callable[[PendingList], None],
+    ) -> None:
+        self.old = old
+        self.new = new
+        self._around = around
+        self._remove = remove
+        self._is_due = False
+        old.succession = new.succession = self
+        # When nothing of the turn will come, there is nothing to wait for either.
+        around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
+
+    def _due(self) -> None:
+        """The turn's messages are handed out next."""
+        self._is_due = True
+        self._around.mark_ready(self.new)
+
+    def is_over(self) -> bool:
+        """Tell whether *new* may hand out; ends the old list then."""
+        self.old.dispatch()
+        if not self._is_due or self.old.cursor.size:
+            return False
+        self.end()
+        return True
+
+    def old_dispatched(self) -> None:
+        """The old list has handed out what there was room for."""
+        if self._is_due and not self.old.cursor.size:
+            self._around.mark_ready(self.new)
+
+    def end(self) -> None:
+        """Nothing comes from the old list any more."""
+        self.new.succession = self.old.succession = None
+        self._remove(self.old)
+
+
+def as_granted(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """What a list that is replaced hands out: at most once, whatever is granted now."""
+    return [
+        StoredMessage(m.sequence, msgspec.structs.replace(m.message, qos=0), m.delivery_count)
+        for m in messages
+    ]
+
+
+def returned(message: StoredMessage) -> StoredMessage:
+    """*message* as it is when it comes back: delivered once more."""
+    return StoredMessage(message.sequence, message.message, message.delivery_count + 1)

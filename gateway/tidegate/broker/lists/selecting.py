@@ -15,24 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
-from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.pending_list import (
+    PAGE_RETRY_S,
+    Consumer,
+    PendingList,
+    Surroundings,
+)
 from tidegate.broker.lists.selector import Matcher
-from tidegate.broker.lists.turns import Turns
-from tidegate.spi import MessageStore, StoredMessage
-
-
-class Around(Protocol):
-    """What the selecting consumers of a list ask of those around it."""
-
-    store: MessageStore
-
-    def mark_ready(self, pending_list: PendingList) -> None: ...
-    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
-
+from tidegate.spi import StoredMessage
 
 _log = logging.getLogger("tidegate.broker.selecting")
 
@@ -44,9 +39,6 @@ PAGE_BYTES: Final = 1 << 20
 #: again instead when there are more.
 AGAIN_MAX: Final = 1000
 
-#: How long after a page could not be read it is tried again: consumers wait for it.
-PAGE_RETRY_S: Final = 5.0
-
 #: How long messages are compared before others have their turn: a selector of full length over
 #: long headers can take milliseconds for each.
 SLICE_S: Final = 0.005
@@ -55,28 +47,31 @@ SLICE_S: Final = 0.005
 _ALL: Final = 1 << 62
 
 
+#: Sequences, with the message that came back, or None for one that left.
+News: TypeAlias = dict[int, StoredMessage | None]
+
+
+@dataclass(slots=True, eq=False)
 class Scanner:
     """How far one consumer has looked through one list.
 
     Attributes:
         after: everything up to this sequence was looked at.
         caught_up: nothing is left behind it; new messages are compared as they come.
+        missed: new messages came since the page that is under way was asked for.
         found: matches that were read and not handed out, by sequence; some may be gone.
         again: matches that came back from some consumer when this one was past them.
         turns: goes up when ``after`` goes back, so that a page under way is not taken for more.
     """
 
-    __slots__ = ("after", "again", "caught_up", "consumer", "found", "matches", "missed", "turns")
-
-    def __init__(self, consumer: Consumer, matches: Matcher) -> None:
-        self.consumer = consumer
-        self.matches = matches
-        self.after = 0
-        self.caught_up = False
-        self.missed = False
-        self.found: dict[int, StoredMessage] = {}
-        self.again: dict[int, StoredMessage] = {}
-        self.turns = 0
+    consumer: Consumer
+    matches: Matcher
+    after: int = 0
+    caught_up: bool = False
+    missed: bool = False
+    found: dict[int, StoredMessage] = field(default_factory=dict[int, StoredMessage])
+    again: dict[int, StoredMessage] = field(default_factory=dict[int, StoredMessage])
+    turns: int = 0
 
     def rewind(self, after: int) -> None:
         """Look at everything behind *after* once more."""
@@ -119,8 +114,8 @@ class Scanner:
 class Selecting:
     """The scanners of one list. Made with the first one, gone when none and no claim is left."""
 
-    def __init__(self, turns: Turns, around: Around, pending_list: PendingList) -> None:
-        self._turns = turns
+    def __init__(self, around: Surroundings, pending_list: PendingList) -> None:
+        self._turns = around.writer
         self._around = around
         self._list = pending_list
         self._scanners: list[Scanner] = []
@@ -131,8 +126,8 @@ class Selecting:
         self._is_started = False
         self._reading = False
         #: While a page is read: what came back, and None for what left.
-        self._news: dict[int, StoredMessage | None] = {}
-        self._settled_news: list[tuple[int, StoredMessage | None]] = []
+        self._news: News = {}
+        self._settled: list[tuple[int, StoredMessage | None]] = []
 
     # --- consumers -------------------------------------------------------------------------
 
@@ -209,53 +204,47 @@ class Selecting:
 
     def returned(self, messages: Sequence[StoredMessage]) -> None:
         """Messages of any consumer were put back into the cursor."""
-        news = self._news
         for message in messages:
             self._claims.discard(message.sequence)
             for scanner in self._scanners:
                 scanner.returned(message)
-            news[message.sequence] = message
         # Pages show the new delivery counts when this turn is durable.
-        self._watch([(message.sequence, message) for message in messages], None)
+        news: News = {message.sequence: message for message in messages}
+        self._news.update(news)
+        self._turns.when_durable(lambda: self._settle(news), synced=False)
 
     def leaving(self, sequences: list[int]) -> None:
         """The filling turn takes these messages off the list; *sequences* may still grow in it."""
-        self._watch(None, sequences)
+        self._turns.when_durable(lambda: self._left(sequences), synced=False)
 
-    def _watch(
-        self, news: list[tuple[int, StoredMessage | None]] | None, sequences: list[int] | None
-    ) -> None:
-        self._turns.when_durable(lambda: self.written(news, sequences), synced=False)
+    def _left(self, sequences: list[int]) -> None:
+        """The turn of :meth:`leaving` is in the store."""
+        gone = self._claims.intersection(sequences)
+        for scanner in self._scanners:  # what came back, because the store was full, and is out
+            gone.difference_update(scanner.consumer.in_flight)
+        self._claims -= gone
+        if gone and not self._list.is_removed:
+            self._list.cursor.remove(sorted(gone))
+        for scanner in self._scanners:
+            for sequence in gone:
+                scanner.found.pop(sequence, None)
+                scanner.again.pop(sequence, None)
+        news: News = dict.fromkeys(gone)
+        self._news.update(news)
+        self._settle(news)
 
-    def written(
-        self, news: list[tuple[int, StoredMessage | None]] | None, sequences: list[int] | None
-    ) -> None:
-        """The turn of ``returned`` or ``leaving`` is in the store."""
-        if sequences:
-            gone = self._claims.intersection(sequences)
-            for scanner in self._scanners:  # what came back, because the store was full, and is out
-                gone.difference_update(scanner.consumer.in_flight)
-            self._claims -= gone
-            if gone and not self._list.is_removed:
-                self._list.cursor.remove(sorted(gone))
-            for scanner in self._scanners:
-                for sequence in gone:
-                    scanner.found.pop(sequence, None)
-                    scanner.again.pop(sequence, None)
-            left: list[tuple[int, StoredMessage | None]] = [(sequence, None) for sequence in gone]
-            self._news.update(left)
-            news = left
-        self._settled_news += news or ()
+    def _settle(self, news: News) -> None:
+        """No page that is read from now on is older than *news*."""
+        self._settled += news.items()
         if not self._reading:
             self._forget_settled()
         self._drop_when_unused()
 
     def _forget_settled(self) -> None:
-        """No page that is read from now on is older than these."""
-        for sequence, message in self._settled_news:
+        for sequence, message in self._settled:
             if self._news.get(sequence, self) is message:
                 del self._news[sequence]
-        self._settled_news = []
+        self._settled = []
 
     # --- handing out -----------------------------------------------------------------------
 
@@ -381,6 +370,3 @@ def _room(scanner: Scanner) -> list[int]:
     consumer = scanner.consumer
     count = consumer.room()
     return [count, consumer.room_bytes() if count > 0 else 0]
-
-
-__all__ = ["Scanner", "Selecting"]

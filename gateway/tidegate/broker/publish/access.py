@@ -33,10 +33,9 @@ class Author(Protocol):
     Attributes: authorized: (action, destination) that every authorizer allowed.
     """
 
+    principal: str
+    address: str
     authorized: set[tuple[Action, str]]
-
-    @property
-    def principal(self) -> str: ...
 
 
 class Access:

@@ -29,6 +29,7 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -66,6 +67,7 @@ RETRY_S: Final = 1.0
 _NOTE: Final = "retained"
 
 
+@dataclass(slots=True)
 class _Chunk:
     """What was added to one turn.
 
@@ -76,13 +78,10 @@ class _Chunk:
         is_next: it is the delivery's chunk; False: one topic whose turn came early.
     """
 
-    __slots__ = ("direct", "is_next", "stored", "unstored")
-
-    def __init__(self, *, is_next: bool) -> None:
-        self.stored: list[int] = []
-        self.direct: list[tuple[int, StoredMessage]] = []
-        self.unstored = 0
-        self.is_next = is_next
+    is_next: bool
+    stored: list[int] = field(default_factory=list[int])
+    direct: list[tuple[int, StoredMessage]] = field(default_factory=list[tuple[int, StoredMessage]])
+    unstored: int = 0
 
 
 class RetainedDelivery:
@@ -404,7 +403,7 @@ class RetainedDeliveries:
             return
         delivery = RetainedDelivery(self, pending_list, numbers)
         self.active[pending_list] = delivery
-        pending_list.retained = delivery
+        pending_list.retained = delivery.step
         self._detours.add(self)
         retained.on_new_number = self._leave_out
         delivery.step()
@@ -450,7 +449,7 @@ class RetainedDeliveries:
             options[_NOTE] = "on their way"
         noted = msgspec.structs.replace(subscription, options=options)
         pending_list.subscription = noted
-        self.flow.add_operation(PutSubscription(noted))
+        self.flow.writer.add_operation(PutSubscription(noted))
 
     def _leave_out(self, number: int) -> None:
         for delivery in self.active.values():

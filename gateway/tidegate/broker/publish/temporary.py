@@ -7,24 +7,11 @@ guess it, no wildcard covers it, and only its owner may subscribe. The store nev
 from __future__ import annotations
 
 import secrets
-from typing import Final, Protocol
+from typing import Final
 
+from tidegate.broker.destinations import Destinations
+from tidegate.broker.publish.access import Author
 from tidegate.spi import AccessError, RequestError, SubscribeRequest, names
-
-
-class Owner(Protocol):
-    """A connection, as far as its temporary destinations need it."""
-
-    @property
-    def principal(self) -> str: ...
-
-
-class Lists(Protocol):
-    """Where their pending lists are."""
-
-    def add_temporary_queue(self, destination: str) -> object: ...
-    def remove_temporary(self, destination: str) -> None: ...
-
 
 #: Of one connection. A client needs one, or one for each kind of request; each is a list in memory.
 TEMPORARY_MAX: Final = 1000
@@ -36,13 +23,13 @@ _TOKEN_BYTES: Final = 16
 class TemporaryDestinations:
     """Those of all connections. See the module's docstring."""
 
-    def __init__(self, lists: Lists) -> None:
+    def __init__(self, lists: Destinations) -> None:
         self._lists = lists
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, Author] = {}
         #: By owner: its token, and what it owns.
-        self._owned: dict[Owner, tuple[str, list[str]]] = {}
+        self._owned: dict[Author, tuple[str, list[str]]] = {}
 
-    def make(self, connection: Owner, destination: str) -> str:
+    def make(self, connection: Author, destination: str) -> str:
         """See :meth:`tidegate.spi.BrokerConnection.make_temporary`."""
         if not (names.is_queue(destination) or names.is_topic(destination)):
             raise RequestError(f"{destination!r} is neither a queue nor a topic")
@@ -75,7 +62,7 @@ class TemporaryDestinations:
                 " owned it has ended"
             )
 
-    def check_subscribe(self, connection: Owner, request: SubscribeRequest) -> None:
+    def check_subscribe(self, connection: Author, request: SubscribeRequest) -> None:
         """Raises: AccessError unless *connection* owns it; RequestError when it is to be kept."""
         if self._owners.get(request.destination) is not connection:
             raise AccessError(
@@ -86,7 +73,7 @@ class TemporaryDestinations:
         if request.durable_name or request.share_group:
             raise RequestError("a subscription to a temporary destination ends with its connection")
 
-    def remove_of(self, connection: Owner) -> None:
+    def remove_of(self, connection: Author) -> None:
         """The connection ended: what it owned is gone, with everything in it."""
         _, owned = self._owned.pop(connection, ("", ()))
         for destination in owned:

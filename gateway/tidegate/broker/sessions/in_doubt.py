@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tidegate.broker.destinations import Destinations
-from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.pending_list import Consumer, PendingList, returned
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
@@ -55,11 +55,8 @@ def set_aside(
         for sequence in sequences:
             entry = consumer.in_flight.pop(sequence, None)
             if entry is not None:
-                message = entry[0]
-                consumer.in_flight_bytes -= len(message.message.body)
-                kept.append(
-                    StoredMessage(message.sequence, message.message, message.delivery_count + 1)
-                )
+                consumer.in_flight_bytes -= len(entry[0].message.body)
+                kept.append(returned(entry[0]))
         if not kept:
             continue
         if session is not None and session.stored.expiry_interval:

@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import (
     ONCE_OPTION,
     PRINCIPAL_OPTION,
     PROTOCOL_OPTION,
-    Connected,
     SessionState,
 )
 from tidegate.broker.sessions.wills import Will, Wills
@@ -119,9 +119,7 @@ class Sessions:
         self._writer.add_operation(PutSession(stored))
         return session
 
-    def end_connection(
-        self, session: SessionState, connection: Connected, *, has_will: bool
-    ) -> None:
+    def end_connection(self, session: SessionState, connection: Author, *, has_will: bool) -> None:
         """Its connection is gone; from now on its expiry interval runs.
 
         Args: has_will: the will is to be published.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from tidegate.spi import InflightDirection, InflightRecord, Session, StoredMessage
 
@@ -16,22 +17,16 @@ ONCE_OPTION: Final = "delivers-once"
 #: By name of the subscription, its messages in doubt, in order.
 InDoubt: TypeAlias = dict[str, list[StoredMessage]]
 
-
-class Connected(Protocol):
-    """The connection that has a session."""
-
-    address: str
-
-    @property
-    def principal(self) -> str: ...
+Inflight: TypeAlias = dict[tuple[InflightDirection, int], InflightRecord]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SessionState:
     """A session: its stored part, its subscriptions and packet-id states.
 
     Attributes:
         inflight: stored packet-id states by (direction, packet id).
-        connection: the one that has it now.
+        connection: the one that has it now, if any.
         is_removed: it is over.
         left_at: when its last connection ended, by :meth:`TurnWriter.elapsed`: its expiry and the
             delay of its will run from there, whatever the wall clock does.
@@ -39,24 +34,13 @@ class SessionState:
             connection left unfinished (:mod:`tidegate.broker.sessions.in_doubt`).
     """
 
-    __slots__ = (
-        "connection",
-        "in_doubt",
-        "inflight",
-        "is_removed",
-        "left_at",
-        "protocol",
-        "stored",
-    )
-
-    def __init__(self, protocol: str, stored: Session) -> None:
-        self.protocol = protocol
-        self.stored = stored
-        self.inflight: dict[tuple[InflightDirection, int], InflightRecord] = {}
-        self.connection: Connected | None = None
-        self.is_removed = False
-        self.left_at = 0
-        self.in_doubt: InDoubt = {}
+    protocol: str
+    stored: Session
+    inflight: Inflight = field(default_factory=Inflight)
+    connection: object = None
+    is_removed: bool = False
+    left_at: int = 0
+    in_doubt: InDoubt = field(default_factory=InDoubt)
 
     @property
     def client_id(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import msgspec
@@ -35,6 +36,7 @@ WAITING_MAX: Final = 100_000
 RETRY_US: Final = 1_000_000
 
 
+@dataclass(slots=True, eq=False)
 class Will:
     """A will whose client is gone.
 
@@ -49,38 +51,16 @@ class Will:
         authorized: see :class:`~tidegate.broker.publish.access.Author`.
     """
 
-    __slots__ = (
-        "_wills",
-        "address",
-        "authorized",
-        "client_id",
-        "due",
-        "is_late",
-        "message",
-        "principal",
-        "session",
-    )
-
-    def __init__(
-        self,
-        wills: Wills,
-        message: Message,
-        *,
-        principal: str,
-        client_id: str,
-        address: str,
-        session: SessionState | None,
-        due: int,
-    ) -> None:
-        self._wills = wills
-        self.message = message
-        self.principal = principal
-        self.client_id = client_id
-        self.address = address
-        self.session = session
-        self.due = due
-        self.is_late = False
-        self.authorized: set[tuple[Action, str]] = set()
+    _wills: Wills
+    message: Message
+    _: KW_ONLY
+    principal: str
+    client_id: str
+    address: str
+    session: SessionState | None
+    due: int
+    is_late: bool = False
+    authorized: set[tuple[Action, str]] = field(default_factory=set[tuple[Action, str]])
 
     def confirmed(self, tokens: list[Token]) -> None:
         """From the writer; never called, because the publish has no token."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -44,6 +45,10 @@ FULL_RINGS_MAX: Final = 50
 _SLACK_PART: Final = 100
 
 
+Repeats = list[tuple[Unit, Sequence[Callable[[], None]]]]
+
+
+@dataclass(slots=True)
 class _Fresh:
     """An id whose message is not durable yet.
 
@@ -51,11 +56,8 @@ class _Fresh:
         what takes them back.
     """
 
-    __slots__ = ("repeats", "turn")
-
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
-        self.repeats: list[tuple[Unit, Callable[[], None] | None]] = []
+    turn: int
+    repeats: Repeats = field(default_factory=Repeats)
 
 
 class DuplicateIds:
@@ -170,7 +172,7 @@ class DuplicateIds:
         destination: str,
         duplicate_id: str,
         unit: Unit,
-        undo: Callable[[], None] | None,
+        undo: Sequence[Callable[[], None]],
     ) -> None:
         """A repetition is discarded; *unit* of the filling turn confirms it.
 
@@ -198,8 +200,8 @@ class DuplicateIds:
         error = StoreFullError("the message store is full, send again later")
         for unit, undo in fresh.repeats:
             # In the turn that is dropped, or the one behind it: neither is confirmed yet.
-            if undo is not None:
-                undo()
+            for step in undo:
+                step()
             fail(unit, error)
 
     # --- branches ------------------------------------------------------------------------------

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
-from tidegate.broker.lists.no_cursor import NoCursor
 from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, PendingList
 from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
 from tidegate.broker.tasks import Tasks
 from tidegate.broker.turn.writer import TurnWriter
-from tidegate.spi import MessageStore, Operation, StoredMessage, Subscription
+from tidegate.spi import MessageStore, PendingCursor, StoredMessage, Subscription
 
 _log = logging.getLogger("tidegate.broker")
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
 
-#: Which of the messages of a subscription its client may have been sent already.
-HalfSent = Callable[[Subscription, Sequence[StoredMessage]], set[int]]
-
 
 class Flow:
     """See the module. What pending lists ask of those around them.
 
-    Args: lower, half_sent, ended: called for what they say; see
-        :class:`tidegate.broker.lists.pending_list.Surroundings`.
-
     Attributes:
+        lower, half_sent, ended: see :class:`tidegate.broker.lists.pending_list.Surroundings`; set
+            when those are there that do it.
         ready: lists that may have something to hand out at the end of this turn.
         full_lists: those that take no more; their producers wait.
         nowhere: where messages are in flight from that no list holds.
@@ -46,24 +41,17 @@ class Flow:
         *,
         clock: Callable[[], int],
         on_write: Callable[[], None],
-        lower: Callable[[PendingList, bool], None],
-        half_sent: HalfSent,
-        ended: Callable[[PendingList], None],
     ) -> None:
         self.store = store
-        self.spawn: Callable[[Coroutine[object, object, None], str], object] = tasks.spawn
+        self.lower: Callable[[PendingList, bool], None]
+        self.half_sent: Callable[[Subscription, Sequence[StoredMessage]], set[int]]
+        self.ended: Callable[[PendingList], None]
+        self.spawn = tasks.spawn
         self.writer = TurnWriter(store, clock, self._end_of_turn, self._written)
-        self.now = clock
-        self.add_operation: Callable[[Operation], None] = self.writer.add_operation
-        self.acknowledge_automatically = self.writer.acknowledge_automatically
-        self.lower = lower
-        self.half_sent = half_sent
-        self.ended = ended
         self.ready: dict[PendingList, None] = {}
         self.full_lists: set[PendingList] = set()
-        self.nowhere = PendingList(
-            self, 0, "", NoCursor(), is_queue=False, is_stored=False, is_removed=True
-        )
+        # Nobody asks a list that is removed for its cursor.
+        self.nowhere = PendingList(self, 0, "", cast("PendingCursor", None), is_removed=True)
         self.sent = 0
         self.dropped = 0
         self.checks_publish = False
@@ -74,7 +62,7 @@ class Flow:
 
     def choosing(self, pending_list: PendingList) -> Choosing:
         """For a list that has just got its first consumer with a selector."""
-        return Selecting(self.writer, self, pending_list)
+        return Selecting(self, pending_list)
 
     # --- consumers -----------------------------------------------------------------------------
 

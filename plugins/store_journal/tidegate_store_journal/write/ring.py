@@ -26,7 +26,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from tidegate_store_journal.log.storage import DirectoryFile, DirectoryStorage, File, Storage
+from tidegate_store_journal.log.storage import (
+    FULL_ERRNOS,
+    DirectoryFile,
+    DirectoryStorage,
+    File,
+    Storage,
+)
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.write.writer import HAND_OVER_BYTES_MIN, BatchWriter, Request, Steps
 
@@ -91,7 +97,6 @@ class RingWriter(BatchWriter):
         self._ring = ring
         self._max_io = options.max_io
         self._request_bytes_max = options.journal_buffer_size
-        self._synced_bytes_max = self._request_bytes_max + _REST_BYTES
         self._queue: deque[Request] = deque()
         self._is_lost = False  # nobody knows what is under way: see _advance
         self._is_closed = False
@@ -122,6 +127,11 @@ class RingWriter(BatchWriter):
         self._is_closed = True
         self._stop_timer()
         self._ring.close()
+
+    def _can_sync_at_once(self, request: Request) -> bool:
+        # Only its own range will be on stable storage.
+        size = sum(map(len, request.buffers))
+        return not self._dirty and size <= self._request_bytes_max + _REST_BYTES
 
     def _next(self) -> None:
         while self._queue and self._current is None:
@@ -174,6 +184,9 @@ class RingWriter(BatchWriter):
             self._error = OSError(code, os.strerror(code))
         if self._error is not None:
             self._pieces.clear()
+            if synced and not (data and self._error.errno in FULL_ERRNOS):
+                assert self._current is not None
+                self._break(self._current)  # it may be the sync that failed
         try:
             self._fill(file, synced)
         except Exception as problem:

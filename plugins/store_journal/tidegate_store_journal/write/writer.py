@@ -27,7 +27,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from tidegate_store_journal.log.storage import FULL_ERRNOS, File
+from tidegate_store_journal.log.storage import File
 from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -38,10 +38,11 @@ BACKGROUND_SYNC_SECONDS: Final = 0.05
 #: A batch of this many bytes did not come from a client that waits for each message, so the loop
 #: has more to do and will keep the GIL.
 HAND_OVER_BYTES_MIN: Final = 4096
-#: Syncs that take at most so long on average may be made on the loop: a hand-over there and back takes
-#: about half of it.
-QUICK_SYNC_SECONDS: Final = 0.0003
-#: A disk has to prove that it is quick: some 30 syncs, and as many again behind one of so long.
+#: Syncs that take at most so long on average may be made on the loop: the others wait no longer than
+#: that. A hand-over there and back takes 0.05 ms on an idle machine and 0.2 on a busy one. A disk of
+#: which every tenth sync takes some milliseconds is still quick.
+QUICK_SYNC_SECONDS: Final = 0.001
+#: A disk has to prove that it is quick: some 20 syncs, and as many again behind one of so long.
 _SYNC_SECONDS_AT_FIRST: Final = 0.01
 #: What a sync counts in the average.
 _SYNC_WEIGHT: Final = 1 / 8
@@ -78,8 +79,8 @@ class Request:
     started: threading.Lock | None = None
 
 
-#: One call to the system: write the buffers to the file at the offset, and, if the last says so, have
-#: them on stable storage then. Without buffers: sync the file. An OSError is thrown in.
+#: Write the buffers to the file at the offset, and, if the last says so, sync it then. An OSError is
+#: thrown in; when it is of the sync, the request says so already.
 Steps = Generator[tuple[File, Sequence[bytes], int, bool], None, None]
 
 
@@ -111,7 +112,6 @@ class BatchWriter:
         }[options.sync_strategy]
         self._slow = options.slow_sync_threshold
         self._on_failure = on_failure
-        self._synced_bytes_max = 0  # so much can be written and be on stable storage in one call
         self._dirty: list[File] = []
         self._dirty_bytes = 0
         self._dirty_since = 0.0
@@ -135,6 +135,10 @@ class BatchWriter:
         """Carry out what was submitted, sync, and end."""
         raise NotImplementedError
 
+    def _can_sync_at_once(self, request: Request) -> bool:
+        """Writing and syncing it in one step leaves nothing that is not synced."""
+        raise NotImplementedError
+
     # ------------------------------------------------------------------------- one request
 
     def _carry_out(self, request: Request) -> Steps:
@@ -148,25 +152,19 @@ class BatchWriter:
             return
         if request.sync_first:
             yield from self._sync(request)
-        # Only its own range would be on stable storage.
-        is_synced = (
-            self._synced_bytes_max > 0
-            and request.sync
-            and not self._dirty
-            and sum(map(len, request.buffers)) <= self._synced_bytes_max
-        )
+        is_synced = request.sync and self._can_sync_at_once(request)
         begin = self.clock() if is_synced else 0.0
         try:
             yield file, request.buffers, request.offset, is_synced
-        except OSError as error:
-            if is_synced and error.errno not in FULL_ERRNOS:
-                self._sync_is_broken = request.sync_failed = True  # it may be the sync that failed
-            else:
+        except OSError:
+            if not request.sync_failed:
                 yield from self._wipe(file, request)
             raise
         self._written_batch = request.batch
         if is_synced:
             self._count_sync(self.clock() - begin)
+            self._dirty.clear()
+            self._dirty_bytes = 0
             self.synced_batch = request.batch
             return
         if file not in self._dirty:
@@ -190,13 +188,7 @@ class BatchWriter:
         """Sync what was written but not synced, one file after the other."""
         while self._dirty:
             begin = self.clock()
-            try:
-                yield self._dirty[0], (), 0, True
-            except OSError:
-                # After a failed fsync the kernel may have dropped the dirty pages and call them
-                # clean: a second sync would succeed and prove nothing. So this is final.
-                self._sync_is_broken = request.sync_failed = True
-                raise
+            yield self._dirty[0], (), 0, True
             self._count_sync(self.clock() - begin)
             del self._dirty[0]
         self._dirty_bytes = 0
@@ -212,7 +204,12 @@ class BatchWriter:
     def _note_error(self, request: Request, error: Exception) -> None:
         request.error = error
         if not isinstance(error, OSError):  # no memory, or a bug: whoever waits must learn of it
-            self._sync_is_broken = request.sync_failed = True
+            self._break(request)
+
+    def _break(self, request: Request) -> None:
+        """A sync failed. After that the kernel may have dropped the dirty pages and call them clean:
+        a second sync would succeed and prove nothing. So this is final."""
+        self._sync_is_broken = request.sync_failed = True
 
     # -------------------------------------------------------------- syncs in the background
 
@@ -267,6 +264,9 @@ class Writer(BatchWriter):
         else:
             self._requests.put(request)
 
+    def _can_sync_at_once(self, request: Request) -> bool:
+        return not self._dirty or self._dirty == [request.file]
+
     def _is_quick(self, request: Request, size: int) -> bool:
         """It may be carried out on the loop: hardly longer than the hand-overs take."""
         return (
@@ -313,12 +313,16 @@ class Writer(BatchWriter):
         try:
             step = next(steps, None)
             while step is not None:
-                file, buffers, offset, _ = step
+                file, buffers, offset, is_synced = step
                 try:
                     if buffers:
                         file.pwritev(buffers, offset)
-                    else:
-                        file.datasync()
+                    if is_synced:
+                        try:
+                            file.datasync()
+                        except OSError:
+                            self._break(request)
+                            raise
                 except OSError as error:
                     step = steps.throw(error)
                 else:

@@ -187,6 +187,11 @@ class Conversation:
 
     # ------------------------------------------------------------------------- from the broker
 
+    @property
+    def is_subscribed(self) -> bool:
+        """The client may be sent messages."""
+        return bool(self._subscriptions.by_key)
+
     def confirmed(self, tokens: Sequence[Token]) -> None:
         """These go to the client now."""
         self.incoming.answered(tokens)

@@ -190,6 +190,8 @@ class Session:
             writing = self._writing
             if not writing.may_stream:
                 writing.send(b"".join(cast("Sequence[bytes]", tokens)))
+                if not self._conversation.is_subscribed:
+                    writing.flush()  # nothing else will come in this turn
                 return
             for token in cast("Sequence[bytes]", tokens):
                 writing.send(token)

@@ -62,6 +62,10 @@ class Writing:
         if self._reading.is_writing_paused:
             self._reading.wrote(len(data))
 
+    def flush(self) -> None:
+        """What was sent so far leaves now."""
+        self._link.flush()
+
     def expect_large(self) -> None:
         """From now on large bodies may have to be written."""
         bodies = self._broker.large_bodies

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Final, Protocol
+from typing import Final
 
-from tidegate.broker.lists.pending_list import Client, Consumer, PendingList
+from tidegate.broker.connection.client import Client
+from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.lists.selector import Matcher
-from tidegate.broker.lists.turns import Turns
-from tidegate.spi import GatewayError, MessageStore, StoreError, Token
-
-
-class BrowsingClient(Client, Protocol):
-    """A connection, as far as a browser needs it."""
-
-    def failed(self, token: Token, error: GatewayError) -> None: ...
-    def is_served(self, consumer: Consumer) -> bool: ...
-    def browsed(self, browser: Browser) -> None: ...
-
-
-class Around(Protocol):
-    """What a browser asks of those around it."""
-
-    @property
-    def store(self) -> MessageStore: ...
-    @property
-    def queues(self) -> dict[str, PendingList]: ...
-    def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
-
+from tidegate.spi import StoreError
 
 #: What is read from the store, and held in memory, at a time: messages, and bytes of bodies.
 PAGE_COUNT: Final = 100
@@ -43,17 +23,17 @@ class Browser(Consumer):
     the client published just before is durable and seen.
     """
 
-    __slots__ = ("_around", "_client", "_last", "_turns", "_woken")
+    __slots__ = ("_client", "_consumers", "_last", "_woken")
 
     def __init__(
         self,
-        client: BrowsingClient,
-        around: Around,
-        turns: Turns,
+        client: Client,
+        consumers: dict[str, Consumer],
         key: str,
         destination: str,
-        matches: Matcher | None = None,
+        matches: Matcher | None,
     ) -> None:
+        """*consumers*: of the connection, by key; it is among them while it is served."""
         super().__init__(
             client,
             key,
@@ -65,9 +45,8 @@ class Browser(Consumer):
             matches=matches,
         )
         self._client = client
-        self._around = around
-        self._turns = turns
-        self._last = turns.next_sequence - 1
+        self._consumers = consumers
+        self._last = client.parts.writer.next_sequence - 1
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -76,33 +55,37 @@ class Browser(Consumer):
 
     def begin(self) -> None:
         """Show the queue when everything that was asked for before is durable."""
+        parts = self._client.parts
         # When it is not, whoever published is told, and here there is no more to do.
-        self._turns.when_durable(
-            lambda: self._around.spawn(self._run(), f"browse {self.destination}"),
+        parts.writer.when_durable(
+            lambda: parts.tasks.spawn(self._run(), f"browse {self.destination}"),
             lambda error: self._client.failed(None, error),
         )
 
+    def _is_served(self) -> bool:
+        return self._consumers.get(self.key) is self
+
     async def _run(self) -> None:
-        client, around = self._client, self._around
-        pending_list = around.queues.get(self.destination)
+        client, parts = self._client, self._client.parts
+        pending_list = parts.destinations.queues.get(self.destination)
         after = 0
         while pending_list is not None:
-            while client.is_served(self) and not client.is_writable:
+            while self._is_served() and not client.is_writable:
                 self._woken.clear()
                 await self._woken.wait()
-            if not client.is_served(self):
+            if not self._is_served():
                 return
             try:
-                page = await around.store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
+                page = await parts.store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
             except StoreError as error:
-                if client.is_served(self):
+                if self._is_served():
                     client.failed(None, error)
                 return
-            if not client.is_served(self):
+            if not self._is_served():
                 return
             if not page:
                 break
-            now, matches = self._turns.now(), self.matches
+            now, matches = parts.now(), self.matches
             shown = [
                 stored
                 for stored in page
@@ -116,4 +99,6 @@ class Browser(Consumer):
             if after >= self._last:
                 break
             await asyncio.sleep(0)  # the socket's flow control acts between turns
-        client.browsed(self)
+        if self._is_served():  # everything has been shown: the subscription is over
+            del self._consumers[self.key]
+            client.deliver(self, ())

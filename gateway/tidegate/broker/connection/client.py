@@ -1,0 +1,130 @@
+"""A connected client as its connection's parts and everybody else in the broker see it."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from tidegate.broker.lists.pending_list import Consumer
+from tidegate.broker.parts import Parts
+from tidegate.broker.sessions.state import SessionState
+from tidegate.spi import (
+    Action,
+    ClientPeer,
+    ConnectionEndedError,
+    ConnectRequest,
+    GatewayError,
+    InflightRecord,
+    PutInflight,
+    RequestError,
+    StoredMessage,
+    Token,
+)
+
+_log = logging.getLogger("tidegate.broker.connection")
+
+
+class Client(ABC):
+    """See the module.
+
+    Attributes:
+        prefetch_count: of subscriptions that are restored with the session.
+        is_writable: the socket takes more and the handshake is finished.
+        authorized: (action, destination) that every authorizer allowed.
+    """
+
+    def __init__(
+        self, parts: Parts, request: ConnectRequest, peer: ClientPeer, principal: str
+    ) -> None:
+        self.parts = parts
+        self.client_id = request.client_id
+        self.protocol = request.protocol
+        self.rules = request.rules
+        self.address = request.peer
+        self.prefetch_count = request.prefetch_count
+        self.principal = principal
+        self.session: SessionState | None = None
+        self.is_writable = False
+        self.is_closed = False
+        self.authorized: set[tuple[Action, str]] = set()
+        self._peer = peer
+        self._throttled: set[object] = set()
+
+    def __repr__(self) -> str:
+        return f"<{self.protocol} {self.address} client_id={self.client_id!r}>"
+
+    @abstractmethod
+    def end(self, error: GatewayError) -> None:
+        """The broker ends the connection and tells the front-end."""
+
+    def check_open(self) -> None:
+        """Raises: RequestError."""
+        if self.is_closed:
+            raise RequestError("the connection is closed")
+
+    # --- what the writer and the lists call ------------------------------------------------
+
+    def confirmed(self, tokens: list[Token]) -> None:
+        if self.is_closed:
+            return
+        try:
+            self._peer.confirmed(tokens)
+        except Exception:
+            self._front_end_failed("confirm")
+
+    def failed(self, token: Token, error: GatewayError) -> None:
+        if self.is_closed:
+            return
+        try:
+            self._peer.failed(token, error)
+        except Exception:
+            self._front_end_failed("tell a failure")
+
+    def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
+        try:
+            self._peer.deliver(consumer.key, messages)
+        except Exception:
+            self._front_end_failed("deliver")
+
+    def _front_end_failed(self, what: str) -> None:
+        """The contract forbids it, but one client's front-end must not stop the others."""
+        _log.exception("peer=%s: front-end failed to %s", self.address, what)
+        self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
+
+    def throttle(self, reason: object) -> None:
+        """Stop reading from this client until :meth:`unthrottle` with the same reason."""
+        if not self._throttled:
+            self._peer.throttle(True)
+        self._throttled.add(reason)
+
+    def unthrottle(self, reason: object) -> None:
+        if reason in self._throttled:
+            self._throttled.discard(reason)
+            if not self._throttled and not self.is_closed:
+                self._peer.throttle(False)
+
+    # --- its session -----------------------------------------------------------------------
+
+    def put_inflight(
+        self, record: InflightRecord | None, undo: list[Callable[[], None]] | None = None
+    ) -> None:
+        """Put a packet-id state into the filling turn, where there is a session to keep it.
+
+        Args: undo: what takes it back is added here. A publish that was dropped must not leave its
+            packet id behind: the client's next try with the same id would be taken for a duplicate
+            and the message lost.
+        """
+        session = self.session
+        if record is None or session is None:
+            return
+        key = (record.direction, record.packet_id)
+        session.inflight[key] = record
+        self.parts.writer.add_operation(PutInflight(record))
+
+        def forget() -> None:
+            if session.inflight.get(key) is record:
+                del session.inflight[key]
+
+        if undo is not None:
+            undo.append(forget)
