@@ -126,10 +126,13 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
 
 
 def _state_of(directory: Path) -> dict[str, int]:
-    """What is another when somebody wrote meanwhile: names, and when each was written last."""
+    """What is another when somebody wrote meanwhile: names, and when each was written last.
+
+    Not LMDB's table of readers: that is ours, too.
+    """
     found: dict[str, int] = {}
     for folder, _, names in os.walk(directory):
-        for name in names:
+        for name in set(names) - {"lock.mdb"}:
             path = f"{folder}/{name}"
             with suppress(FileNotFoundError):
                 found[path] = os.stat(path).st_mtime_ns
