@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import queue
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,6 +19,23 @@ from tidegate_store_jdbc import JdbcOptions
 
 #: Longest wait for a line, in seconds.
 LINE_SECONDS = 60.0
+
+
+def _is_stopped(thread: Path) -> bool:
+    try:
+        return ") T " in (thread / "stat").read_text()
+    except OSError:  # it has ended
+        return True
+
+
+def _is_free(database: Path) -> bool:
+    """Nobody holds a lock on a database of SQLite for long."""
+    with contextlib.closing(sqlite3.connect(database, timeout=0.5)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return False
+    return True
 
 
 class Child:
@@ -56,6 +75,20 @@ class Child:
         for line in self.process.stdout:
             self._lines.put(line.strip())
         self._lines.put("end")
+
+    def freeze(self, database: Path | None = None) -> None:
+        """SIGSTOP. With *database*, one of SQLite, never in a transaction: nobody would get in."""
+        threads = Path(f"/proc/{self.process.pid}/task")
+        end = time.monotonic() + LINE_SECONDS
+        while time.monotonic() < end:
+            self.signal(signal.SIGSTOP)
+            while not all(_is_stopped(one) for one in threads.iterdir()):
+                time.sleep(0.001)
+            if database is None or _is_free(database):
+                return
+            self.signal(signal.SIGCONT)
+            time.sleep(0.01)
+        raise AssertionError("somebody is always in a transaction")
 
     def until(self, word: str) -> str:
         """Read lines up to one that begins with *word*. Raises: AssertionError when none comes."""
