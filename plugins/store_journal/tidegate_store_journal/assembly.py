@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.spi import StoreContext, SyncedFor
-from tidegate_store_journal.bodies.large import NO_NEW_BODIES, LargeFiles
-from tidegate_store_journal.bodies.series import SeriesPolicy
+from tidegate.spi import StoreContext, StoreIOError, SyncedFor
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
-from tidegate_store_journal.log.files import FilePolicy
+from tidegate_store_journal.log.mapped import can_map, with_mapping
 from tidegate_store_journal.log.memory import MemoryStorage
-from tidegate_store_journal.log.names import NamedStorage
+from tidegate_store_journal.log.names import NAMINGS, NamedStorage, holds_journal
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptions
-from tidegate_store_journal.presets import directory_of, refuse_other_journal, require_directory
+from tidegate_store_journal.options import ALWAYS, MAPPED, JournalOptions
+from tidegate_store_journal.presets import PRESETS, directory_of, is_default, require_directory
 from tidegate_store_journal.start.replay import Replay
-from tidegate_store_journal.write.journaltypes import open_directory
 
 
 def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
@@ -23,6 +20,12 @@ def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
     if not context.persistent:
         return MemoryStorage(options.memory_limit)
     return open_directory(options, directory_of(context, options.directory))
+
+
+def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
+    """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
+    maps = options.journal_type == MAPPED and can_map(directory)
+    return NamedStorage(directory, NAMINGS.get(options.preset), wrap=with_mapping if maps else None)
 
 
 def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage | None:
@@ -33,18 +36,6 @@ def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage 
     # Switched off, those that are there still have to be delivered.
     is_used = options.large_message_min_size or directory.is_dir()
     return DirectoryStorage(directory) if is_used else None
-
-
-def make_large(options: JournalOptions, storage: Storage | None) -> LargeFiles | None:
-    """Large bodies in *storage*."""
-    if storage is None:
-        return None
-    return LargeFiles(
-        storage,
-        size_min=options.large_message_min_size or NO_NEW_BODIES,
-        free_limit_bytes=options.disk_free_limit,
-        syncs=options.sync_strategy != NEVER,
-    )
 
 
 def make_metadata(options: JournalOptions, storage: Storage) -> Metadata:
@@ -59,10 +50,29 @@ def make_metadata(options: JournalOptions, storage: Storage) -> Metadata:
 def claim(context: StoreContext, options: JournalOptions, storage: Storage) -> None:
     """Take the directory for this process. Blocks. Raises: StoreLockedError, StoreIOError, OSError."""
     if isinstance(storage, NamedStorage):
-        refuse_other_journal(context, options.directory)
+        _refuse_other_journal(context, options.directory)
         if not options.create_journal_dir:
             require_directory(context, options.directory)
     storage.lock(f"gateway={context.gateway_name}")
+
+
+def _refuse_other_journal(context: StoreContext, directory: str) -> None:
+    """Do not begin an empty store beside one that another preset made. Blocks.
+
+    Without this, changing ``preset`` would look like losing every message.
+    Raises: StoreIOError; OSError.
+    """
+    own = directory_of(context, directory)
+    if not is_default(directory) or holds_journal(own):
+        return
+    for other in ("journal", *(str(values["directory"]) for values in PRESETS.values())):
+        place = directory_of(context, other)
+        if place != own and holds_journal(place):
+            raise StoreIOError(
+                f"{place} holds a journal, and {own}, the directory of this preset, none. Set "
+                f'directory = "{other}" to go on with it under the new preset, or move it away '
+                "to begin an empty one"
+            )
 
 
 def synced_for(options: JournalOptions) -> SyncedFor:
@@ -74,32 +84,6 @@ def synced_for(options: JournalOptions) -> SyncedFor:
         if options.journal_sync_transactional:
             waiting |= SyncedFor.TRANSACTION
     return waiting
-
-
-def file_policy(options: JournalOptions, free_limit_bytes: int) -> FilePolicy:
-    """How many data files there are."""
-    return FilePolicy(
-        length=options.file_length,
-        files_min=options.journal_min_files,
-        pool_files=options.journal_pool_files,
-        archive=options.directory_archive if options.archive_data_logs else "",
-        free_limit_bytes=free_limit_bytes,
-    )
-
-
-def series_policy(options: JournalOptions, storage: Storage) -> SeriesPolicy:
-    """Which destinations have directories, and how those are kept."""
-    is_periodic = options.sync_strategy == PERIODIC
-    return SeriesPolicy(
-        filters=options.per_destination if storage.durable else (),
-        file_length=options.file_length,
-        record_bytes_max=options.max_record_size,
-        pool_limit=options.filepool_limit,
-        clean_percent=options.filepool_cleanratio,
-        cleans_up=options.message_cleanup,
-        sync=options.sync_strategy == ALWAYS,
-        sync_seconds=options.journal_disk_sync_interval if is_periodic else 0.0,
-    )
 
 
 def keeps_orphans(options: JournalOptions, found: Replay) -> bool:

@@ -57,7 +57,7 @@ from tidegate_store_journal.start.replay import ADVICE, Replay
 from tidegate_store_journal.write.append import Appender, Tail
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
-from tidegate_store_journal.write.journaltypes import make_writer
+from tidegate_store_journal.write.ring import make_writer
 from tidegate_store_journal.write.writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -104,7 +104,7 @@ class Engine:
                 if ignored:
                     self._warning += f" options_without_effect={','.join(ignored)}"
         self._storage = storage
-        self._large = _assembly.make_large(options, large_storage)
+        self._large = LargeFiles(large_storage, options) if large_storage is not None else None
         self._metadata = _assembly.make_metadata(options, storage)
         self._synced_for = _assembly.synced_for(options)
         self._syncs_all = self._synced_for == SyncedFor.SINGLE | SyncedFor.TRANSACTION
@@ -203,7 +203,7 @@ class Engine:
         files = self._files = DataFiles(
             self._storage,
             self._workers,
-            _assembly.file_policy(options, free_limit),
+            options,
             store_id=found.store_id,
         )
         files.adopt(found.files, found.spares, found.pool, found.next_file_id)
@@ -221,8 +221,8 @@ class Engine:
         self._appender = Appender(
             index, files, self._start_writer(), room, tail, bindings, self._workers
         )
-        series = self._series = self._make_series(found, room)
-        files.elsewhere = series
+        self._series = self._make_series(found, room)
+        self._resources.push_async_callback(self._series.close)
         self._losses = Losses(
             index,
             self._reader,
@@ -372,7 +372,7 @@ class Engine:
             found.elsewhere,
             self._files,
             self._index,
-            _assembly.series_policy(self._options, self._storage),
+            self._options,
             store_id=found.store_id,
             require_room=require_room,
             checkpoint=lambda: self._checkpointer.run(cleanup=True),
@@ -384,7 +384,7 @@ class Engine:
 
     async def _check_directories(self) -> Lost:
         """Raises: CorruptRecordError when something is damaged and the policy is *refuse*."""
-        index, files = self._index, self._series.staying()
+        index, files = self._index, self._files.elsewhere()
         held = itertools.chain.from_iterable(map(index.held_in, files))
         wanted = sorted({(one.sequence, one.location) for one in held}, key=itemgetter(1))
         why = "their records are damaged"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, format_size, names, option, option_info
-from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.presets import (
     CHOICES,
     NO_PRESET,
@@ -38,6 +37,8 @@ REFUSE: Final = "refuse"
 QUARANTINE: Final = "quarantine"
 DAMAGE_POLICIES: Final = (REFUSE, QUARANTINE)
 
+#: The header of a data file is a page, and there must be room for something behind it.
+_FILE_BYTES_MIN: Final = 16 << 10
 #: One that fills, one that is ready, one that is compacted, and one for acknowledgements at the limit.
 _MEMORY_FILES_MIN: Final = 4
 
@@ -378,7 +379,7 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
                 "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
                 key="journal_buffer_size",
             )
-    if options.file_length < 4 * DATA_OFFSET:
+    if options.file_length < _FILE_BYTES_MIN:
         raise ConfigError("is too small", key="journal_max_file_length")
     _check_layout(options)
     if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:

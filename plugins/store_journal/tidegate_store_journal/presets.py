@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import StoreContext, StoreIOError
-from tidegate_store_journal.log.names import holds_journal
 
 #: Every destination: what ``per_destination`` is for the flat-file layout.
 ALL_DESTINATIONS: Final = ("queue://>", "topic://>")
@@ -110,22 +109,3 @@ def require_directory(context: StoreContext, directory: str) -> None:
             f"{place} does not exist, and create_journal_dir = false: mount the volume that it is "
             "on, or make the directory"
         )
-
-
-def refuse_other_journal(context: StoreContext, directory: str) -> None:
-    """Do not begin an empty store beside one that another preset made. Blocks.
-
-    Without this, changing ``preset`` would look like losing every message.
-    Raises: StoreIOError; OSError.
-    """
-    own = directory_of(context, directory)
-    if not is_default(directory) or holds_journal(own):
-        return
-    for other in ("journal", *(str(values["directory"]) for values in PRESETS.values())):
-        place = directory_of(context, other)
-        if place != own and holds_journal(place):
-            raise StoreIOError(
-                f"{place} holds a journal, and {own}, the directory of this preset, none. Set "
-                f'directory = "{other}" to go on with it under the new preset, or move it away '
-                "to begin an empty one"
-            )

@@ -203,4 +203,4 @@ class JournalStore(Engine):
     def _disk_bytes(self) -> int:
         large = 0 if self._large is None else self._large.disk_bytes
         large += 0 if self._bindings is None else self._bindings.capacity
-        return self._files.disk_bytes + self._metadata.disk_bytes + self._series.disk_bytes + large
+        return self._files.disk_bytes + self._metadata.disk_bytes + large

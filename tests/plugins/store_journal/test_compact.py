@@ -25,10 +25,10 @@ from journal_kit import (
 )
 
 from tidegate.spi import Durability, WriteBatch
-from tidegate_store_journal import JournalStore
+from tidegate_store_journal import JournalOptions, JournalStore
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles, FilePolicy
+from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.space.reclaim import choose
 
 MB = 1 << 20
@@ -42,7 +42,8 @@ class Journal:
 
     def __init__(self, *live: int) -> None:
         self.index = Index(keep_acknowledged=False)
-        self.files = DataFiles(CrashStorage(), None, FilePolicy(1000), store_id="0" * 32)  # pyright: ignore[reportArgumentType]  # nothing is prepared
+        small = JournalOptions(journal_max_file_length=1000)
+        self.files = DataFiles(CrashStorage(), None, small, store_id="0" * 32)  # pyright: ignore[reportArgumentType]  # nothing is prepared
         self.made = [
             DataFile(number, 1000, 0, home=CrashStorage()) for number in range(1, len(live) + 1)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from journal_kit import CrashStorage, full
 
-from tidegate_store_journal.log.datafile import prepare, reuse
+from tidegate_store_journal.log.datafile import prepare
 from tidegate_store_journal.log.format import (
     DATA_OFFSET,
     END_MARK,
@@ -63,7 +63,7 @@ def test_a_reused_file_is_as_long_as_before_and_none_of_its_old_batches_is_valid
     storage = CrashStorage()
     free = dead_file(storage)
     old = storage.open(free).pread(LENGTH, 0)
-    file = reuse(storage, STORE_ID, 9, LENGTH, free)
+    file = prepare(storage, STORE_ID, 9, LENGTH, free=free)
     after = storage.crash()
     assert after.list() == [file.name] == ["journal-0000000009.data"]
     data = after.open(file.name).pread(LENGTH, 0)
@@ -80,7 +80,7 @@ def test_reusing_a_file_writes_one_page_and_a_mark() -> None:
     storage = CrashStorage()
     free = dead_file(storage)
     before = storage.written
-    reuse(storage, STORE_ID, 9, LENGTH, free)
+    prepare(storage, STORE_ID, 9, LENGTH, free=free)
     assert storage.written - before == DATA_OFFSET + len(END_MARK)
 
 
@@ -97,7 +97,7 @@ def test_a_power_cut_while_a_file_is_reused_leaves_no_half_made_data_file(at: in
 
     storage.fault = fault
     try:
-        reuse(storage, STORE_ID, 9, LENGTH, free)
+        prepare(storage, STORE_ID, 9, LENGTH, free=free)
     except OSError:
         assert at < 3
     else:
@@ -115,5 +115,5 @@ def test_a_file_that_cannot_be_reused_leaves_nothing_behind() -> None:
     free = dead_file(storage)
     storage.fault = full("pwritev")
     with pytest.raises(OSError, match="space"):
-        reuse(storage, STORE_ID, 9, LENGTH, free)
+        prepare(storage, STORE_ID, 9, LENGTH, free=free)
     assert storage.list() == []

@@ -13,9 +13,10 @@ import pytest
 from journal_kit import CrashStorage, full
 
 from tidegate.spi import StoreClosedError, StoreFullError, StoreIOError
-from tidegate_store_journal.log import handles as _handles
+from tidegate_store_journal import JournalOptions
+from tidegate_store_journal.log import homes as _homes
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles, FilePolicy, Reclaimer
+from tidegate_store_journal.log.files import DataFiles, Reclaimer
 from tidegate_store_journal.log.format import FILE_HEADER_BYTES, decode_file_header
 
 STORE_ID = "0" * 32
@@ -27,8 +28,13 @@ async def data_files(
     storage: CrashStorage, *, files_min: int = 2, free_limit: int = 0, **more: Any
 ) -> AsyncIterator[DataFiles]:
     with ThreadPoolExecutor(2) as executor:
-        policy = FilePolicy(LENGTH, files_min=files_min, free_limit_bytes=free_limit, **more)
-        files = DataFiles(storage, executor, policy, store_id=STORE_ID)
+        options = JournalOptions(
+            journal_max_file_length=LENGTH,
+            journal_min_files=files_min,
+            disk_free_limit=free_limit,
+            **more,
+        )
+        files = DataFiles(storage, executor, options, store_id=STORE_ID)
         yield files
         await files.close()
 
@@ -189,7 +195,7 @@ async def test_nothing_is_taken_after_closing() -> None:
 async def test_only_so_many_old_files_stay_open_and_one_being_read_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_handles, "OPEN_FILES_MAX", 2)
+    monkeypatch.setattr(_homes, "OPEN_FILES_MAX", 2)
     async with data_files(CrashStorage()) as files:
         made = [await taken(files, 2 * LENGTH, grows=True) for _ in range(4)]
         files.borrow(made[0])
@@ -274,7 +280,7 @@ async def test_dead_files_are_kept_up_to_the_limit_of_files_in_all(
 ) -> None:
     """Two are kept at least: the spares that are needed next."""
     storage = CrashStorage()
-    async with data_files(storage, pool_files=pool_files) as files:
+    async with data_files(storage, journal_pool_files=pool_files) as files:
         made = await used_files(files, 10)
         await files.dispose(made[:8])
         assert files.pool_count == kept
@@ -294,7 +300,7 @@ async def test_files_of_another_length_are_never_kept() -> None:
 
 async def test_dead_files_go_into_the_archive_with_all_their_bytes() -> None:
     storage = CrashStorage()
-    async with data_files(storage, archive="old/logs") as files:
+    async with data_files(storage, archive_data_logs=True, directory_archive="old/logs") as files:
         made = await used_files(files, 3)
         assert made[0].handle is not None
         made[0].handle.pwritev([b"here"], 5000)
@@ -309,7 +315,7 @@ async def test_dead_files_go_into_the_archive_with_all_their_bytes() -> None:
 
 async def test_a_file_that_cannot_be_put_away_and_those_behind_it_are_still_there() -> None:
     storage = CrashStorage()
-    async with data_files(storage, archive="archive") as files:
+    async with data_files(storage, archive_data_logs=True) as files:
         made = await used_files(files, 4)
         real = storage.rename
 

@@ -29,11 +29,11 @@ from journal_kit import (
 
 from tidegate.spi import Durability, SyncedFor, WriteBatch
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal.assembly import open_directory
 from tidegate_store_journal.log.mapped import MappedFile
 from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.write.journaltypes import make_writer, open_directory
-from tidegate_store_journal.write.ring import RingWriter
+from tidegate_store_journal.write.ring import RingWriter, make_writer
 from tidegate_store_journal.write.writer import Writer
 
 PLAIN, TRANSACTION = SyncedFor.SINGLE, SyncedFor.TRANSACTION

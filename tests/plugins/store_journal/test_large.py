@@ -773,7 +773,7 @@ async def test_strategy_never_does_not_sync_bodies(tmp_path: Path) -> None:
         def sync_directory(self) -> None:
             syncs.append("directory")
 
-    files = LargeFiles(Counting(tmp_path), size_min=1, free_limit_bytes=0, syncs=False)
+    files = LargeFiles(Counting(tmp_path), options(journal_datasync=False))
     files.prepare("test")
     with ThreadPoolExecutor() as executor:
         files.start(executor, executor)

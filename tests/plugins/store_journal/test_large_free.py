@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate_store_journal.bodies.free import FreeFiles
+from tidegate_store_journal.bodies.kept import FreeFiles
 
 
 def test_a_body_gets_the_smallest_file_that_is_at_most_half_empty() -> None:

@@ -1,6 +1,6 @@
 """Bodies that were just written and are read from memory: which, how many, and until when."""
 
-from tidegate_store_journal.bodies.recent import RecentBodies
+from tidegate_store_journal.bodies.kept import RecentBodies
 
 
 def kept(recent: RecentBodies, body_id: str, size: int) -> bool:

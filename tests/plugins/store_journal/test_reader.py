@@ -9,10 +9,11 @@ import pytest
 from journal_kit import CrashStorage, message
 
 from tidegate.spi import CorruptRecordError, StoreIOError
+from tidegate_store_journal import JournalOptions
 from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import DataFiles, FilePolicy
+from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import DATA_OFFSET, location
 
 LENGTH = 1 << 20
@@ -26,8 +27,8 @@ class Bench:
         self.reads = 0
         self.storage.fault = self.count
         self.error: OSError | None = None
-        policy = FilePolicy(LENGTH)
-        self.files = DataFiles(self.storage, executor, policy, store_id="0" * 32)
+        options = JournalOptions(journal_max_file_length=LENGTH)
+        self.files = DataFiles(self.storage, executor, options, store_id="0" * 32)
         self.reader = Reader(self.files, executor)
         self.made: list[DataFile] = []
 

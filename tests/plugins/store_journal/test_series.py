@@ -368,15 +368,16 @@ async def test_files_used_again_too_soon_are_found_by_the_same_check(
     """The other negative control: a file goes although a checkpoint may still name it."""
 
     async def hasty(self: Checkpointer, **_: object) -> int:
-        await self._files.dispose(self._files.elsewhere.dead())  # pyright: ignore[reportPrivateUsage]
+        await self._files.dispose(self._files.dead_elsewhere())  # pyright: ignore[reportPrivateUsage]
         return 0
 
-    monkeypatch.setattr(_series.Series, "_get_back", lambda self: hasty(self._hasty))  # pyright: ignore[reportPrivateUsage, reportUnknownLambdaType, reportUnknownMemberType, reportUnknownArgumentType]
+    checkpointers: list[Checkpointer] = []
+    monkeypatch.setattr(_series.Series, "_get_back", lambda _: hasty(checkpointers[-1]))
     real = Checkpointer.__init__
 
     def known(self: Checkpointer, *arguments: Any, **options: Any) -> None:
         real(self, *arguments, **options)
-        arguments[3].elsewhere._hasty = self
+        checkpointers.append(self)
 
     monkeypatch.setattr(Checkpointer, "__init__", known)
     assert await is_found(crash, tmp_path, range(1, 60, 2))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Self
 
+from tidegate_store_journal.bodies.folders import Folders
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, make_file, new_file
 from tidegate_store_journal.log.format import (
@@ -14,7 +16,7 @@ from tidegate_store_journal.log.format import (
     END_MARK,
     encode_record,
 )
-from tidegate_store_journal.log.storage import Folder
+from tidegate_store_journal.log.homes import Home
 
 #: A file grows by so much at once at most, and only when that is room for some more batches: with
 #: large ones it would only be written twice.
@@ -34,29 +36,31 @@ class Spot(NamedTuple):
     batch: int = 0
 
 
-class Directory:
+class Directory(Home):
     """Attributes:
-    files: by id. pool: names and lengths of dead files. spots: where messages are appended
-        ("tail") and where compaction copies to ("copies"); none after a start, because what lies
-        behind the last reference may be of a batch that never came.
+    spots: where messages are appended ("tail") and where compaction copies to ("copies"); none after
+        a start, because what lies behind the last reference may be of a batch that never came.
     is_used: written to since somebody looked.
     """
 
-    __slots__ = ("files", "home", "is_made", "is_used", "name", "pool", "spots")
-
-    def __init__(self, name: str, home: Folder, *, is_made: bool) -> None:
-        self.name = name
-        self.home = home
+    def __init__(self, name: str, folders: Folders, executor: Executor, *, is_made: bool) -> None:
+        super().__init__(name, folders.get(name), executor)
+        self.folders = folders
         self.is_made = is_made
         self.is_used = True
-        self.files: dict[int, DataFile] = {}
-        self.pool: list[tuple[str, int]] = []
         self.spots: dict[str, Spot] = {}
 
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes of all its files."""
-        return sum(file.length for file in self.files.values()) + sum(n for _, n in self.pool)
+    def delete(self, names: Iterable[str]) -> None:
+        """Dead files that are in the pool no more. Blocks. Raises: OSError."""
+        for name in names:
+            self.folder.unlink(name)
+        self.folder.sync_directory()
+
+    def empty_pool(self) -> None:
+        """Dead files keep their names only. Blocks. Raises: OSError."""
+        for name, length in list(self.pool):
+            if length:
+                self.folder.open(name, create=True).close()
 
 
 class Job:
@@ -77,45 +81,25 @@ class Job:
         self.error: OSError | None = None
         self.is_new_file = False
         self._buffers: list[bytes] = []
-        self._offset = spot.end
         self._free = ""
-        self._make: Callable[[], object] | None = None
 
     @classmethod
     def in_new_file(
-        cls,
-        directory: Directory,
-        key: str,
-        *,
-        store_id: str,
-        file_id: int,
-        length: int,
-        make: Callable[[], object],
-    ) -> Job:
-        """A batch that begins a file, of the dead one whose length is nearest to *length*.
-
-        *make*: makes the directory.
-        """
+        cls, directory: Directory, key: str, *, store_id: str, file_id: int, length: int
+    ) -> Self:
+        """A batch that begins a file, of the dead one whose length is nearest to *length*."""
         free, old_length = "", 0
         if directory.pool:
             best = min(directory.pool, key=lambda item: abs(item[1] - length))
             directory.pool.remove(best)
             free, old_length = best
-        file, page = new_file(
-            directory.home,
-            store_id,
-            file_id,
-            length,
-            reused=old_length > 0,
-            folder=directory.name,
-        )
+        home, name, reused = directory.folder, directory.name, old_length > 0
+        file, page = new_file(home, store_id, file_id, length, reused=reused, folder=name)
         file.length = old_length
         job = cls(directory, key, Spot(file))
         job.is_new_file = True
         job._buffers.append(page)
-        job._offset = 0
         job._free = free
-        job._make = None if directory.is_made else make
         return job
 
     def put(self, items: Sequence[Item], *, growth_max: int) -> None:
@@ -136,6 +120,7 @@ class Job:
         self._buffers += [header, payload]
         if file.reused:
             self._buffers.append(END_MARK)
+        self._offset = 0 if self.is_new_file else spot.end
         self.spot = Spot(file, at, number)
         self.end = at
         pad = min(at // 2, growth_max, _PAD_BYTES_MAX)
@@ -143,38 +128,37 @@ class Job:
             self._buffers.append(_ZEROS[:pad])
             self.end += pad
 
-    def write(self, *, synced: bool) -> None:
-        """In a thread. Raises: OSError."""
-        del synced
-        if not self.is_new_file:
-            assert self.file.handle is not None
-            self.file.handle.pwritev(self._buffers, self._offset)
-
-    def finish(self, *, synced: bool) -> None:
+    def write(self) -> None:
         """In a thread. Raises: OSError.
 
         Crash story: a new file has its header and its first batch on stable storage before it has
         its name, and its name before anything refers to it.
         """
-        file = self.file
-        if self.is_new_file:
-            if self._make is not None:
-                self._make()
-            file.handle = make_file(
-                file.home, file.name, lambda to: to.pwritev(self._buffers, 0), free=self._free
-            )
-        elif synced:
+        file, directory = self.file, self.directory
+        if not self.is_new_file:
             assert file.handle is not None
-            file.handle.datasync()
+            file.handle.pwritev(self._buffers, self._offset)
+            return
+        if not directory.is_made:
+            directory.folders.make(directory.name)
+        file.handle = make_file(
+            file.home, file.name, lambda to: to.pwritev(self._buffers, 0), free=self._free
+        )
+
+    def sync(self) -> None:
+        """In a thread. Raises: OSError."""
+        if not self.is_new_file:
+            assert self.file.handle is not None
+            self.file.handle.datasync()
 
 
 def carry_out(jobs: Sequence[Job], *, synced: bool) -> None:
     """In a thread: write all, then sync all; what went wrong is in each job."""
-    for step in (Job.write, Job.finish):
+    for step in (Job.write, Job.sync) if synced else (Job.write,):
         for job in jobs:
             if job.error is None:
                 try:
-                    step(job, synced=synced)
+                    step(job)
                 except OSError as error:
                     job.error = error
 
@@ -182,22 +166,3 @@ def carry_out(jobs: Sequence[Job], *, synced: bool) -> None:
 def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
     """A message as it lies in a directory; who has it, the reference says."""
     return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes
-
-
-def put_away(home: Folder, files: Sequence[DataFile], kept: dict[str, int]) -> None:
-    """In a thread."""
-    for file in files:
-        free = _format.free_name(file.file_id)
-        if free in kept:
-            home.rename(file.name, free)
-            if not kept[free]:
-                home.open(free, create=True).close()
-        else:
-            home.unlink(file.name)
-    home.sync_directory()
-
-
-def delete(home: Folder, names: Sequence[str]) -> None:
-    for name in names:
-        home.unlink(name)
-    home.sync_directory()

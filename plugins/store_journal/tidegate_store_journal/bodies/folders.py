@@ -65,7 +65,7 @@ class Folders:
 
     def names(self) -> Sequence[str]:
         """The folders that are there, sorted."""
-        if not isinstance(self._storage, DirectoryStorage):
+        if isinstance(self._storage, FolderStorage):
             begin = f"{FOLDERS_NAME}|"
             names = [name for name in self._storage.list() if name.startswith(begin)]
             return sorted({name.split("|")[1] for name in names})
@@ -77,7 +77,6 @@ class Folders:
         """One that is there."""
         if isinstance(self._storage, FolderStorage):
             return self._storage.folder(f"{FOLDERS_NAME}|{name}")
-        assert isinstance(self._storage, DirectoryStorage)
         return DirectoryStorage(self._root / name)
 
     def make(self, name: str) -> Folder:
@@ -90,7 +89,7 @@ class Folders:
 
     def remove(self, name: str) -> None:
         """Remove it when nothing is in it; those of a flat storage end with their last file."""
-        if not isinstance(self._storage, DirectoryStorage):
+        if isinstance(self._storage, FolderStorage):
             return
         try:
             (self._root / name).rmdir()

@@ -14,12 +14,12 @@ import asyncio
 import os
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, LargeBody, format_size
-from tidegate_store_journal.bodies.free import FREE_BYTES_MAX
-from tidegate_store_journal.bodies.recent import RECENT_BYTES_MAX, RecentBodies
+from tidegate_store_journal.bodies.kept import FREE_BYTES_MAX, RECENT_BYTES_MAX, RecentBodies
 from tidegate_store_journal.bodies.transfer import (
     BODY_SUFFIX,
     BodyFiles,
@@ -30,35 +30,25 @@ from tidegate_store_journal.bodies.transfer import (
 from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.log.format import crc32c
 from tidegate_store_journal.log.storage import Storage, open_regular
+from tidegate_store_journal.options import JournalOptions
 
 #: Threads that write and sync large bodies: apart from the others, because one sync of a large body
 #: can take seconds. More would only make the disk seek.
 LARGE_THREADS: Final = 4
 #: Threads that read them: who is read to does not wait for the syncs of who writes.
 READING_THREADS: Final = 2
-#: ``size_min`` of a store whose bodies are only read: no body is so large.
-NO_NEW_BODIES: Final = 1 << 62
+#: Of a store whose bodies are only read: no body is so large.
+_NO_NEW_BODIES: Final = 1 << 62
 _LOST_SUFFIX: Final = ".lost"
 _FREE_SUFFIX: Final = ".free"
 
 
 class LargeFiles(BodyFiles):
-    """The :class:`~tidegate.spi.LargeBodies` of a journal; one directory of files.
+    """The :class:`~tidegate.spi.LargeBodies` of a journal; one directory of files."""
 
-    Args:
-        storage: the directory.
-        size_min: see ``large_message_min_size``.
-        free_limit_bytes: room that a body has to leave on the file system.
-        syncs: False: files are not forced to disk (strategy ``never``).
-    """
-
-    def __init__(
-        self, storage: Storage, *, size_min: int, free_limit_bytes: int, syncs: bool
-    ) -> None:
-        super().__init__(
-            storage, RecentBodies(RECENT_BYTES_MAX), free_limit_bytes=free_limit_bytes, syncs=syncs
-        )
-        self._size_min = size_min
+    def __init__(self, storage: Storage, options: JournalOptions) -> None:
+        super().__init__(storage, RecentBodies(RECENT_BYTES_MAX), options)
+        self._size_min = options.large_message_min_size or _NO_NEW_BODIES
         self._references = LargeReferences()
         self._sizes: dict[str, int] = {}
         self._holders: dict[str, dict[int, weakref.ref[LargeBody]]] = {}
@@ -112,17 +102,15 @@ class LargeFiles(BodyFiles):
         """
         notes: list[str] = []
         found: dict[str, int] = {}
-        orphans = 0
-        orphan_bytes = 0
+        orphans = orphan_bytes = 0
         for name in self.storage.list():
             if name.endswith(_FREE_SUFFIX):
                 self.storage.unlink(name)
             if not name.endswith(BODY_SUFFIX):
                 continue
             body_id = name.removesuffix(BODY_SUFFIX)
-            file = self.storage.open(name)
-            length = file.length
-            file.close()
+            with closing(self.storage.open(name)) as file:
+                length = file.length
             if body_id in references:
                 found[body_id] = length
             else:

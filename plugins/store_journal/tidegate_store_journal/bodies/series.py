@@ -16,11 +16,10 @@ files is done with these. Methods are for the event loop.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -35,36 +34,21 @@ from tidegate.spi import (
     StoreIOError,
     store_error,
 )
-from tidegate_store_journal.bodies.directory import (
-    Directory,
-    Item,
-    Job,
-    carry_out,
-    delete,
-    item_of,
-    put_away,
-)
+from tidegate_store_journal.bodies.directory import Directory, Item, Job, carry_out, item_of
 from tidegate_store_journal.bodies.folders import Folders, Found, covers, folder_name
 from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
-from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles, Elsewhere
-from tidegate_store_journal.log.format import (
-    BATCH_HEADER_BYTES,
-    DATA_OFFSET,
-    SHARED_BIT,
-    encode,
-)
-from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.log.files import DataFiles
+from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, SHARED_BIT, encode
+from tidegate_store_journal.log.storage import FULL_ERRNOS, NO_HANDLE_ERRNOS, Storage
+from tidegate_store_journal.options import ALWAYS, PERIODIC, JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
 
 #: Syncs under way at once: a disk carries many out together, and a batch waits for the slowest. They
 #: are ours alone, so that nothing of a checkpoint stands in front of them.
 _THREADS: Final = 32
-#: No room on the disk, or no descriptors: nothing took effect, and it may go well later.
-_RETRYABLE: Final = FULL_ERRNOS | {errno.EMFILE, errno.ENFILE}
 #: Files that are written to at once: each has a descriptor.
 _JOBS_MAX: Final = 256
 #: Destinations whose directory is remembered; of others the name is made again.
@@ -73,28 +57,13 @@ _KNOWN_MAX: Final = 100_000
 Append = Callable[[Sequence[Operation | AddReference]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesPolicy:
-    """Attributes:
-    filters: destinations that have a directory. file_length: of a file, at most, unless one message
-        is longer. record_bytes_max: a longer message has a file of its own.
-    pool_limit: dead files that a directory keeps. clean_percent: how many of those are emptied.
-    cleans_up: all of them, when the store is closed.
-    sync: every batch is on disk before it is confirmed. sync_seconds: else, how often; 0: never.
+class Series:
+    """See the module; it is between the store's surface and the appender.
+
+    Attributes: directories: by name. lock: one batch at a time is between its records and its
+        references. grown_bytes: by how much directories grew since somebody looked at their bound;
+        keep_bound: who looks. is_active: batches have to pass here. files: all data files.
     """
-
-    filters: Sequence[str]
-    file_length: int
-    record_bytes_max: int
-    pool_limit: int
-    clean_percent: int
-    cleans_up: bool
-    sync: bool
-    sync_seconds: float
-
-
-class Series(Elsewhere):
-    """See the module; it is between the store's surface and the appender, and ``Elsewhere``."""
 
     def __init__(
         self,
@@ -102,7 +71,7 @@ class Series(Elsewhere):
         found: Found,
         files: DataFiles,
         index: Index,
-        policy: SeriesPolicy,
+        options: JournalOptions,
         *,
         store_id: str,
         require_room: Callable[[], Awaitable[None]],
@@ -112,14 +81,16 @@ class Series(Elsewhere):
     ) -> None:
         """*require_room*: raises StoreFullError. *checkpoint*: a cleanup, too. *report_full*: the
         disk is full. *fail*: it is broken."""
-        self.policy = policy
-        self.lock = asyncio.Lock()  # one batch at a time is between its records and its references
+        self.lock = asyncio.Lock()
         self.directories: dict[str, Directory] = {}
-        #: By how much directories grew since somebody looked at their bound, and who looks.
         self.grown_bytes = 0
         self.keep_bound: Callable[[], Awaitable[None]] | None = None
-        self._files = files
+        self._filters = options.per_destination if storage.durable else ()
+        self.is_active = bool(self._filters)
+        self.files = files
         self._index = index
+        self._options = options
+        self._is_synced = options.sync_strategy == ALWAYS
         self._store_id = store_id
         self._require_room = require_room
         self._checkpoint = checkpoint
@@ -127,7 +98,6 @@ class Series(Elsewhere):
         self._fail = fail
         self._pool = ThreadPoolExecutor(_THREADS, "tidegate-journal-directories")
         self._folders = Folders(storage)
-        self._by_id = found.files
         self._names: dict[str, str] = {}  # of directories, by destination; "" for none
         self._unsynced: dict[int, DataFile] = {}
         self._syncing = asyncio.Lock()
@@ -135,18 +105,19 @@ class Series(Elsewhere):
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         for name, pool in found.pools.items():
-            directory = Directory(name, self._folders.get(name), is_made=True)
-            directory.pool = pool
-            self.directories[name] = directory
+            self._directory(name, is_made=True).pool.extend(pool)
         for file in found.files.values():
-            self.directories[file.folder].files[file.file_id] = file
+            files.add(file)
+        files.dead_elsewhere = self._dead
+
+    def _directory(self, name: str, *, is_made: bool = False) -> Directory:
+        directory = self.directories.get(name)
+        if directory is None:
+            directory = Directory(name, self._folders, self._pool, is_made=is_made)
+            self.directories[name] = self.files.homes[name] = directory
+        return directory
 
     # ---------------------------------------------------------------------------- writing
-
-    @property
-    def is_active(self) -> bool:
-        """Batches have to pass here."""
-        return bool(self.policy.filters)
 
     async def write(self, operations: Sequence[Operation], append: Append) -> None:
         """Write a batch: see the module. *append* writes what it is given to the journal.
@@ -178,8 +149,7 @@ class Series(Elsewhere):
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited was told
+        _ = task.cancelled() or task.exception()  # whoever waited was told
 
     async def _write(
         self,
@@ -188,7 +158,7 @@ class Series(Elsewhere):
         append: Append,
     ) -> None:
         await self._require_room()
-        if self.keep_bound is not None and self.grown_bytes >= self.policy.file_length // 2:
+        if self.keep_bound is not None and self.grown_bytes >= self.files.file_length // 2:
             await self.keep_bound()
         async with self.lock:
             by_name: dict[str, list[Item]] = {}
@@ -196,7 +166,7 @@ class Series(Elsewhere):
                 item = item_of(sequence, encode(message), len(message.body))
                 by_name.setdefault(name, []).append(item)
             try:
-                places = await self.place("tail", by_name, synced=self.policy.sync)
+                places = await self.place("tail", by_name, synced=self._is_synced)
                 await append(self._with_references(operations, places))
             finally:
                 self.let_go("tail")
@@ -206,7 +176,7 @@ class Series(Elsewhere):
     ) -> list[Operation | AddReference]:
         """A move becomes what it is: one message leaves, another one comes."""
         result: list[Operation | AddReference] = []
-        synced = self.policy.sync
+        synced = self._is_synced
         for operation in operations:
             if type(operation) is AddMessage and operation.sequence in places:
                 sequence, lists = operation.sequence, operation.pending_lists
@@ -227,7 +197,7 @@ class Series(Elsewhere):
         if name is None:
             if len(self._names) >= _KNOWN_MAX:
                 self._names.clear()
-            is_covered = covers(self.policy.filters, destination)
+            is_covered = covers(self._filters, destination)
             name = self._names[destination] = folder_name(destination) if is_covered else ""
         return name
 
@@ -241,7 +211,7 @@ class Series(Elsewhere):
         jobs: list[Job] = []
         pinned = self._pinned[key] = set()
         try:
-            limit = self.policy.record_bytes_max
+            limit = self._options.max_record_size
             for name, items in by_name.items():
                 small = [item for item in items if len(item[1]) <= limit]
                 if small:
@@ -266,26 +236,23 @@ class Series(Elsewhere):
         self._pinned.pop(key, None)
 
     async def _plan(self, name: str, key: str, items: Sequence[Item]) -> Job:
-        directory = self.directories.get(name)
-        if directory is None:
-            directory = Directory(name, self._folders.get(name), is_made=False)
-            self.directories[name] = directory
+        directory = self._directory(name)
         directory.is_used = True
         size = BATCH_HEADER_BYTES + sum([len(record) for _, record, _ in items])
         spot = directory.spots.get(key)
-        length = self.policy.file_length
+        length = self.files.file_length
         if spot is not None and spot.end + size <= length:
             job = Job(directory, key, spot)
         else:
-            if not directory.pool and self._dead_bytes(directory) * 2 >= length:
+            dead_bytes = sum(file.length for file in self._dead_in(directory))
+            if not directory.pool and dead_bytes * 2 >= length:
                 await self._get_back()
             job = Job.in_new_file(
                 directory,
                 key,
                 store_id=self._store_id,
-                file_id=self._files.new_id(),
+                file_id=self.files.new_id(),
                 length=max(length if key else 0, size + DATA_OFFSET),
-                make=lambda: self._folders.make(name),
             )
         room = length if self.keep_bound is None else length // 2 - self.grown_bytes
         job.put(items, growth_max=max(0, min(room, length - job.spot.end)) if key else 0)
@@ -302,31 +269,27 @@ class Series(Elsewhere):
         """Raises: OSError, when all have ended; what went well stays, and nothing refers to it."""
         loop = asyncio.get_running_loop()
         count = min(len(jobs), _THREADS)
-        with self._files.lent([job.file for job in jobs if not job.is_new_file]):
-            await asyncio.gather(
-                *(
-                    loop.run_in_executor(
-                        self._pool, lambda part=jobs[begin::count]: carry_out(part, synced=synced)
-                    )
-                    for begin in range(count)
-                )
-            )
+        parts = [partial(carry_out, jobs[begin::count], synced=synced) for begin in range(count)]
+        with self.files.lent([job.file for job in jobs if not job.is_new_file]):
+            await asyncio.gather(*(loop.run_in_executor(self._pool, part) for part in parts))
         for job in jobs:
             if job.error is None:
                 self._took_place(job, synced=synced)
-        self._files.close_surplus()
+        self.files.close_surplus()
         errors = [job.error for job in jobs if job.error is not None]
         if errors:
-            raise min(errors, key=lambda error: error.errno in _RETRYABLE)
-        if not synced and self.policy.sync_seconds and self._timer is None:
-            self._timer = loop.call_later(self.policy.sync_seconds, self._sync_soon)
+            raise min(errors, key=lambda error: error.errno in FULL_ERRNOS | NO_HANDLE_ERRNOS)
+        is_periodic = not synced and self._options.sync_strategy == PERIODIC
+        if is_periodic and self._timer is None:
+            delay = self._options.journal_disk_sync_interval
+            self._timer = loop.call_later(delay, self._sync_soon)
 
     def _took_place(self, job: Job, *, synced: bool) -> None:
         directory, file = job.directory, job.file
         if job.is_new_file:
             directory.is_made = True
-            directory.files[file.file_id] = self._by_id[file.file_id] = file
-            self._files.retire(file)
+            self.files.add(file)
+            self.files.retire(file)
         elif not synced:
             self._unsynced[file.file_id] = file
         if job.key:
@@ -342,9 +305,11 @@ class Series(Elsewhere):
         self._timer = None
         self._spawn(self.sync())
 
-    def mark_unsynced(self, file_ids: Container[int]) -> None:
+    def mark_unsynced(self, file_ids: Iterable[int]) -> None:
         """What replay found in these files may be in the system's cache only."""
-        self._unsynced.update({key: file for key, file in self._by_id.items() if key in file_ids})
+        for file_id in file_ids:
+            if (file := self.files.get(file_id)) is not None:
+                self._unsynced[file_id] = file
 
     async def sync(self) -> None:
         """Return when all records are on stable storage. Raises: StoreUnavailableError, StoreIOError."""
@@ -355,7 +320,7 @@ class Series(Elsewhere):
     async def _sync_some(self, files: Sequence[DataFile]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            with self._files.lent(files) as handles:
+            with self.files.lent(files) as handles:
                 for file in files:
                     del self._unsynced[file.file_id]
                 results = await asyncio.gather(
@@ -372,92 +337,32 @@ class Series(Elsewhere):
                 self._fail(result)
                 raise StoreIOError(f"{file.home.describe(file.name)}: {result}") from result
 
-    # -------------------------------------------------------------------- see files.Elsewhere
+    # ----------------------------------------------------------------------------- room
 
-    def get(self, file_id: int) -> DataFile | None:
-        """See Elsewhere."""
-        return self._by_id.get(file_id)
-
-    def staying(self) -> Collection[int]:
-        """See Elsewhere."""
-        return self._by_id.keys()
-
-    def dead(self) -> Sequence[DataFile]:
-        """See Elsewhere."""
+    def _dead(self) -> Sequence[DataFile]:
         return [file for item in self.directories.values() for file in self._dead_in(item)]
 
     def _dead_in(self, directory: Directory) -> list[DataFile]:
-        busy = {spot.file.file_id for spot in directory.spots.values()}.union(
-            *self._pinned.values()
-        )
-        uses = self._index.files
-        return [
-            file
-            for file_id, file in directory.files.items()
-            if file_id not in busy and (file_id not in uses or not uses[file_id].references)
-        ]
-
-    def _dead_bytes(self, directory: Directory) -> int:
-        return sum(file.length for file in self._dead_in(directory))
-
-    async def dispose(self, files: Sequence[DataFile]) -> None:
-        """See Elsewhere: into the pools of their directories, or away."""
-        parts: dict[str, list[DataFile]] = {}
-        for file in files:
-            parts.setdefault(file.folder, []).append(file)
-        results = await asyncio.gather(
-            *(self._dispose_in(self.directories[name], part) for name, part in parts.items()),
-            return_exceptions=True,
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-
-    async def _dispose_in(self, directory: Directory, files: Sequence[DataFile]) -> None:
-        policy = self.policy
-        kept: list[tuple[str, int]] = []
-        for file in files:
-            free = _format.free_name(file.file_id)
-            pool = [*directory.pool, *kept]
-            if len(pool) < policy.pool_limit:
-                emptied = sum(not length for _, length in pool)
-                is_emptied = (emptied + 1) * 100 <= policy.clean_percent * (len(pool) + 1)
-                kept.append((free, 0 if is_emptied else file.length))
-            self.forget(file)
-        await asyncio.get_running_loop().run_in_executor(
-            self._pool, put_away, directory.home, files, dict(kept)
-        )
-        directory.pool += kept
-
-    def forget(self, file: DataFile) -> None:
-        """Close a file that is not ours any more."""
-        del self._by_id[file.file_id]
-        del self.directories[file.folder].files[file.file_id]
-        self._unsynced.pop(file.file_id, None)
-        self._files.forget(file)
+        spots = {spot.file.file_id for spot in directory.spots.values()}
+        busy = spots.union(*self._pinned.values())
+        living = self._index.references_to
+        return [f for key, f in directory.files.items() if key not in busy and not living(key)]
 
     async def drop_pool(self, directory: Directory, *, keeps_bytes: int = 0) -> None:
         """Delete dead files of a directory until they have no more than *keeps_bytes*."""
-        names: list[str] = []
-        while sum(length for _, length in directory.pool) > keeps_bytes or (
-            directory.pool and not keeps_bytes
-        ):
-            names.append(directory.pool.pop()[0])
+        pool, names = directory.pool, list[str]()
+        while pool and (not keeps_bytes or sum(length for _, length in pool) > keeps_bytes):
+            names.append(pool.pop()[0])
         if names:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._pool, delete, directory.home, names)
+            await loop.run_in_executor(self._pool, directory.delete, names)
 
     async def remove(self, directory: Directory) -> None:
         """Nothing is in it any more. Raises: OSError."""
-        del self.directories[directory.name]
+        del self.directories[directory.name], self.files.homes[directory.name]
         await self.drop_pool(directory)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._folders.remove, directory.name)
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes of all files in all directories."""
-        return sum(directory.disk_bytes for directory in self.directories.values())
 
     async def until_idle(self) -> None:
         """Wait until no batch is under way (who wrote it may have been cancelled)."""
@@ -466,20 +371,13 @@ class Series(Elsewhere):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """See Elsewhere. What is under way goes on to its end."""
+        """What is under way goes on to its end."""
         await self.until_idle()
-        for file in self._by_id.values():
-            file.close()
-        if self.policy.cleans_up:
+        if self._options.message_cleanup:
+            loop = asyncio.get_running_loop()
             try:
-                await asyncio.get_running_loop().run_in_executor(self._pool, self._empty_pools)
+                for directory in self.directories.values():
+                    await loop.run_in_executor(self._pool, directory.empty_pool)
             except OSError as error:
                 logger.warning("dead files cannot be emptied error=%s", error)
         self._pool.shutdown()
-
-    def _empty_pools(self) -> None:
-        """In a thread."""
-        for directory in self.directories.values():
-            for name, length in directory.pool:
-                if length:
-                    directory.home.open(name, create=True).close()

@@ -6,7 +6,6 @@ The system's calls are made in threads, one at a time for each body.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import threading
 import uuid
@@ -20,15 +19,13 @@ from tidegate.spi import (
     StoreClosedError,
     StoreError,
     StoreFullError,
-    StoreIOError,
     format_size,
     store_error,
 )
-from tidegate_store_journal.bodies.free import FreeFiles
-from tidegate_store_journal.bodies.recent import RecentBodies
+from tidegate_store_journal.bodies.kept import FreeFiles, RecentBodies
 from tidegate_store_journal.log.format import crc32c
-from tidegate_store_journal.log.handles import NO_HANDLE_ERRNOS
-from tidegate_store_journal.log.storage import FULL_ERRNOS, File, Storage
+from tidegate_store_journal.log.storage import File, Storage
+from tidegate_store_journal.options import NEVER, JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -57,15 +54,13 @@ class BodyFiles:
         read: they are read whole, in a thread, before any of their bytes is given out.
     """
 
-    def __init__(
-        self, storage: Storage, recent: RecentBodies, *, free_limit_bytes: int, syncs: bool
-    ) -> None:
+    def __init__(self, storage: Storage, recent: RecentBodies, options: JournalOptions) -> None:
         self.storage = storage
         self.recent = recent
         self.free = FreeFiles()
         self.suspects: set[str] = set()
-        self._free_limit_bytes = free_limit_bytes
-        self._syncs = syncs
+        self._free_limit_bytes = options.disk_free_limit
+        self._syncs = options.sync_strategy != NEVER
         self._executor: Executor | None = None
         self._reading: Executor | None = None
 
@@ -348,9 +343,4 @@ def _translated(work: Callable[[], T], what: str) -> T:
     except StoreError:
         raise
     except OSError as error:
-        if error.errno in FULL_ERRNOS:
-            raise StoreFullError(f"{what}: {error.strerror}; make room, or consume") from error
-        if error.errno in NO_HANDLE_ERRNOS:
-            raise store_error(what, error) from error
-        code = errno.errorcode.get(error.errno or 0, "")
-        raise StoreIOError(f"{what}: {error} {code}".rstrip()) from error
+        raise store_error(what, error) from error

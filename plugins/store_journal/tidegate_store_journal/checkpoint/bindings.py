@@ -29,7 +29,7 @@ from tidegate.spi import AddDuplicateId, ForgetDuplicateIds, Operation
 from tidegate_store_journal.checkpoint.live import LiveList
 from tidegate_store_journal.index.smallstate import SmallKey
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile, make_padded, reuse
+from tidegate_store_journal.log.datafile import DataFile, make_padded, prepare
 from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, BINDINGS, DATA_OFFSET, END_MARK
 from tidegate_store_journal.log.records import KINDS, PUTTING, encode_operation
 from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
@@ -334,7 +334,8 @@ class Bindings:
             self._make_spare()
         name, length = self._spares.pop(0)
         try:
-            file = reuse(self._storage, self._store_id, self._take_id(), length, name, BINDINGS)
+            what = (self._storage, self._store_id, self._take_id(), length)
+            file = prepare(*what, free=name, series=BINDINGS)
         except OSError:
             self._count_capacity()
             raise

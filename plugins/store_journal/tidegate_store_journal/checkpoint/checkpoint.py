@@ -204,7 +204,7 @@ class Checkpointer:
 
     def _find_dead(self) -> list[DataFile]:
         """What may be put away, in this order."""
-        return [*self._files.elsewhere.dead(), *self._dead_of_journal()]
+        return [*self._files.dead_elsewhere(), *self._dead_of_journal()]
 
     def _dead_of_journal(self) -> list[DataFile]:
         """Files in which nothing lives, without the one that replay would begin with."""
@@ -234,7 +234,7 @@ class Checkpointer:
         index = self._index
         rows = rows_in(file_id, index.log.blocks_of((file_id,)), index.log.released)
         places: dict[int, int] = {}
-        if file_id in self._files.elsewhere.staying():
+        if self._files.is_elsewhere(file_id):
             # Its records do not say which of them count, so the list says where those are.
             for list_id in index.lists_in(file_id):
                 for piece in index.lists[list_id].pieces_in(file_id):
@@ -242,7 +242,7 @@ class Checkpointer:
         return LiveList(index.batch, dict(index.living_in(file_id)), rows, places)
 
     def _all_files(self, _dead: list[DataFile]) -> set[int]:
-        staying = self._files.elsewhere.staying()
+        staying = self._files.elsewhere()
         used = {file.file_id for file in self._files.used()}
         return used.union(staying).intersection(self._index.files)
 
@@ -253,7 +253,7 @@ class Checkpointer:
         A live list that is as new as the dead file says all that is said there already.
         """
         files = self._index.files
-        staying = self._files.elsewhere.staying()
+        staying = self._files.elsewhere()
         used = self._files.used()
         lives = self._bindings.lives if self._bindings is not None else {}
         begins = {file.file_id: after.first_batch for file, after in itertools.pairwise(used)}

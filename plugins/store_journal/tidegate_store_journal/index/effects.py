@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tidegate.spi import LargeBody, Operation
 from tidegate_store_journal.index.acklog import AckBlock
-from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32
+from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
 
 
 class AddReference(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +87,19 @@ class Effects:
         self.last_sequence = 0
         self.last_ack = 0
         self.last_list = 0
+
+    def add(self, sequence: int, place: int, lists: Sequence[int], large: LargeBody | None) -> None:
+        """A message with a record at *place* of this batch was added to *lists*."""
+        self.messages += 1
+        self.references += len(lists)
+        self.message_bytes += place >> 32 & MASK_32
+        if large is not None:
+            self.large.append((sequence, large))
+        if large is not None or len(lists) > 1:
+            place |= SHARED_BIT
+            self.shared.append((sequence, len(lists)))
+        for list_id in lists:
+            self.adds.setdefault(list_id, {})[sequence] = place
 
     def place(self, sequence: int, place: int, lists: tuple[int, ...]) -> None:
         """A message that lies in the directory of its destination was added to *lists*."""

@@ -5,16 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final
 
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.format import (
-    BATCH_HEADER_BYTES,
-    DATA_OFFSET,
-    END_MARK,
-)
+from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, END_MARK
 from tidegate_store_journal.log.storage import File, Folder
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -82,12 +78,9 @@ def read_data_file(storage: Folder, name: str) -> DataFile:
 
     Raises: FormatError: its header; OSError.
     """
-    handle = storage.open(name)
-    try:
+    with closing(storage.open(name)) as handle:
         header, mended_page = _format.decode_header_page(handle.pread(DATA_OFFSET, 0))
         head = handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
-    finally:
-        handle.close()
     file = DataFile(
         header.file_id,
         header.length,
@@ -153,42 +146,33 @@ def make_file(home: Folder, name: str, fill: Callable[[File], None], *, free: st
 
 
 def prepare(
-    storage: Folder, store_id: str, file_id: int, length: int, *, pad: bool = True
+    home: Folder,
+    store_id: str,
+    file_id: int,
+    length: int,
+    *,
+    pad: bool = True,
+    free: str = "",
+    series: str = _format.JOURNAL,
 ) -> DataFile:
-    """Make a data file that is ready for its first batch; see :func:`make_file`."""
-    data, page = new_file(storage, store_id, file_id, length)
+    """Make a data file that is ready for its first batch; see :func:`make_file`.
+
+    The dead one called *free* has that length and needs no padding. Its new header gives it a new
+    seed, so no batch of its earlier life is valid any more; and the end mark where its first batch
+    will be says that there is none yet.
+    """
+    data, page = new_file(home, store_id, file_id, length, reused=bool(free), series=series)
 
     def fill(file: File) -> None:
-        if pad:
+        if free:
+            file.pwritev([END_MARK], DATA_OFFSET)
+        elif pad:
             _fill(file, length)
         else:
             file.preallocate(length)
         file.pwritev([page], 0)
 
-    data.handle = make_file(storage, data.name, fill)
-    return data
-
-
-def reuse(
-    storage: Folder,
-    store_id: str,
-    file_id: int,
-    length: int,
-    free: str,
-    series: str = _format.JOURNAL,
-) -> DataFile:
-    """Make a data file of the dead one called *free*, which has the same length, without padding.
-
-    Its new header gives it a new seed, so no batch of its earlier life is valid any more; and the
-    end mark where its first batch will be says that there is none yet. See :func:`make_file`.
-    """
-    data, page = new_file(storage, store_id, file_id, length, reused=True, series=series)
-
-    def fill(file: File) -> None:
-        file.pwritev([END_MARK], DATA_OFFSET)
-        file.pwritev([page], 0)
-
-    data.handle = make_file(storage, data.name, fill, free=free)
+    data.handle = make_file(home, data.name, fill, free=free)
     return data
 
 

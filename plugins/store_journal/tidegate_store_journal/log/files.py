@@ -13,43 +13,18 @@ import asyncio
 import errno
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Final
+from functools import partial
 
 from tidegate.spi import StoreClosedError, StoreError, store_error
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile, prepare, reuse
-from tidegate_store_journal.log.handles import OpenFiles
+from tidegate_store_journal.log.datafile import DataFile, prepare
+from tidegate_store_journal.log.homes import SPARES_MAX, Homes
 from tidegate_store_journal.log.storage import FULL_ERRNOS, Storage
+from tidegate_store_journal.options import JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
-
-
-@dataclass(frozen=True, slots=True)
-class FilePolicy:
-    """How many files of which size, and what becomes of dead ones.
-
-    Attributes:
-        length: bytes of a file.
-        files_min: files to keep in all.
-        pool_files: dead files are kept for use while there are no more files than this in all;
-            -1: always.
-        archive: directory that dead files are moved to instead; "": none.
-        free_limit_bytes: room on the file system that must be left when a file is made ahead.
-    """
-
-    length: int
-    files_min: int = 2
-    pool_files: int = -1
-    archive: str = ""
-    free_limit_bytes: int = 0
-
-
-#: The reserve, and one for the batch after next.
-_SPARES_MAX: Final = 2
 
 
 class Reclaimer:
@@ -67,52 +42,18 @@ class Reclaimer:
         """Wait for the end of what is under way."""
 
 
-class Elsewhere:
-    """The data files in directories of destinations, of which here are none.
-
-    Ids, reading and cleanups are one for all data files.
-    """
-
-    def get(self, file_id: int) -> DataFile | None:
-        """The file with this id."""
-        return None
-
-    def dead(self) -> Sequence[DataFile]:
-        """Files in which nothing lives, and that nobody writes to."""
-        return ()
-
-    def staying(self) -> Collection[int]:
-        """Ids of all files."""
-        return ()
-
-    async def dispose(self, files: Sequence[DataFile]) -> None:
-        """As :meth:`DataFiles.dispose`."""
-
-    async def close(self) -> None:
-        """Close all files. Idempotent."""
-
-
-class DataFiles(OpenFiles):
-    """All data files of the store; see the module. *elsewhere*: those of destinations."""
+class DataFiles(Homes):
+    """See the module."""
 
     def __init__(
-        self, storage: Storage, executor: Executor, policy: FilePolicy, *, store_id: str
+        self, storage: Storage, executor: Executor, options: JournalOptions, *, store_id: str
     ) -> None:
-        super().__init__()
-        self._storage = storage
-        self._executor = executor
-        self._policy = policy
+        super().__init__(storage, executor, options)
         self._store_id = store_id
-        self._files: dict[int, DataFile] = {}
-        self._spares: deque[DataFile] = deque()
-        self._pool: deque[str] = deque()  # names of dead files of our length
-        self._freed: list[str] = []  # on their way into the pool
         self._next_id = 1
         self._taken: DataFile | None = None  # its first batch is under way
         self._preparing: asyncio.Task[None] | None = None
         self._prepare_error: OSError | None = None
-        self._making = 0  # files on their way, and their bytes
-        self._making_bytes = 0
         self._is_failing = False
         self._is_half_used = False
         self._is_waiting_for_dead = False
@@ -122,7 +63,6 @@ class DataFiles(OpenFiles):
         #: of a block's first use, is little beside a large batch.
         self.has_large_batches = False
         self.reclaimer = Reclaimer()
-        self.elsewhere = Elsewhere()
         self.on_full: Callable[[], None] = lambda: None
 
     # --------------------------------------------------------------------------- contents
@@ -134,17 +74,15 @@ class DataFiles(OpenFiles):
         pool: Iterable[str],
         next_id: int,
     ) -> None:
-        """Begin with what recovery found; spares and pool of the policy's length."""
-        for file in files:
-            self._files[file.file_id] = file
-        for file in spares:
-            self._files[file.file_id] = file
-            self._spares.append(file)
-        self._pool.extend(pool)
+        """Begin with what recovery found of the journal's own; spares and pool of the usual length."""
+        self._spares.extend(spares)
+        for file in (*files, *self._spares):
+            self.add(file)
+        self.own.pool.extend((name, self.file_length) for name in pool)
         self._next_id = next_id
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.own.files)
 
     @property
     def spare_count(self) -> int:
@@ -153,90 +91,18 @@ class DataFiles(OpenFiles):
 
     @property
     def pool_count(self) -> int:
-        """Dead files that wait to be used again."""
-        return len(self._pool)
+        """Dead files of the journal's own that wait to be used again."""
+        return len(self.own.pool)
 
     @property
     def has_room(self) -> bool:
         """Another file can be had without the reserve, as far as we know."""
-        return len(self._spares) > 1 or bool(self._pool) or not self._is_failing
+        return len(self._spares) > 1 or bool(self.own.pool) or not self._is_failing
 
     @property
     def file_length(self) -> int:
         """Bytes of an ordinary file."""
-        return self._policy.length
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes of all data files."""
-        in_use = sum(file.length for file in self._files.values())
-        free = len(self._pool) + len(self._freed)
-        return in_use + free * self._policy.length + self._making_bytes
-
-    def get(self, file_id: int) -> DataFile | None:
-        """The file with this id."""
-        return self._files.get(file_id) or self.elsewhere.get(file_id)
-
-    def used(self) -> list[DataFile]:
-        """Files that hold batches, in the journal's order."""
-        used = [file for file in self._files.values() if file.first_batch]
-        return sorted(used, key=lambda file: file.first_batch)
-
-    # ------------------------------------------------------------------------ dead files
-
-    async def dispose(self, files: Sequence[DataFile]) -> None:
-        """Archive, keep for use, or delete dead files, in this order. Raises: OSError.
-
-        Nothing may live in them, on disk too, and nobody may read them. A file whose turn did not
-        come because of an error is still there.
-        """
-        # Those first: the journal's own say what lived in them.
-        await self.elsewhere.dispose([file for file in files if file.folder])
-        files = [file for file in files if not file.folder]
-        if not files:
-            return
-        loop = asyncio.get_running_loop()
-        try:
-            for done, file in enumerate(files):
-                assert file.readers == 0, "a page is being read from it"
-                # Anew each time: meanwhile others are made, too.
-                free_count = len(self._pool) + len(self._freed) + self._making
-                is_kept = self._is_kept(file, len(self._files) - (len(files) - done) + free_count)
-                free = _format.free_name(file.file_id) if is_kept else ""
-                await loop.run_in_executor(self._executor, self._put_away, file, free)
-                self.forget(file)
-                if free:
-                    self._freed.append(free)
-        finally:
-            await loop.run_in_executor(self._executor, self._storage.sync_directory)
-            # Not before: who takes one from the pool writes a new header into it at once, and a
-            # power cut could bring back its old name, which that header contradicts.
-            self._pool.extend(self._freed)
-            self._freed.clear()
-        logger.info("put away dead data files count=%d pool=%d", len(files), len(self._pool))
-
-    def _is_kept(self, file: DataFile, staying: int) -> bool:
-        policy = self._policy
-        if file.length != policy.length or policy.archive or not self._storage.durable:
-            return False  # in memory a dead file would only keep its bytes
-        if len(self._spares) + len(self._pool) + len(self._freed) < _SPARES_MAX:
-            return True  # it is needed soon, and another one would have to be padded
-        return policy.pool_files < 0 or staying < max(policy.pool_files, policy.files_min)
-
-    def _put_away(self, file: DataFile, free: str) -> None:
-        """In the thread."""
-        archive = self._policy.archive
-        if free:
-            self._storage.rename(file.name, free)
-        elif archive and self._storage.durable:
-            self._storage.rename(file.name, f"{archive}/{file.name}")
-        else:
-            self._storage.unlink(file.name)
-
-    def forget(self, file: DataFile) -> None:
-        """Close a file that is not ours any more."""
-        self._files.pop(file.file_id, None)
-        self.close_for_good(file)
+        return self._options.file_length
 
     # ------------------------------------------------------------------------ next files
 
@@ -248,7 +114,7 @@ class DataFiles(OpenFiles):
         Returns: None when none is ready: see :meth:`make_ready`.
         Raises: StoreFullError; StoreIOError.
         """
-        if length > self._policy.length:
+        if length > self.file_length:
             self._taken = await self._prepare_special(length)
             return self._taken
         if self._spares and len(self._spares) > self._reserve(grows=grows, waits=waits):
@@ -273,7 +139,7 @@ class DataFiles(OpenFiles):
         With no other file at hand the rest of this one belongs to the copies: if writers filled it,
         compaction would have to make one more file.
         """
-        return not self._spares and not self._pool and self.reclaimer.holds(room_left)
+        return not self._spares and not self.own.pool and self.reclaimer.holds(room_left)
 
     async def make_ready(self, *, grows: bool, waits: bool) -> None:
         """Return when :meth:`take` may have a file, or another batch has taken one to begin it.
@@ -293,25 +159,25 @@ class DataFiles(OpenFiles):
             if len(self._spares) > self._reserve(grows=grows, waits=waits):
                 return
             if self._prepare_error is not None:
-                raise self._unprepared(self._prepare_error)
-            if waits and not self._pool and self.reclaimer.reclaim():
+                raise self._unprepared(self._prepare_error, self.file_length)
+            if waits and not self.own.pool and self.reclaimer.reclaim():
                 # What is dead or soon will be is ready sooner than a file that must be padded,
                 # and the disk does not grow.
                 await self.reclaimer.until_reclaimed()
             elif self._preparing is None:
                 self._prepare_in_background(is_needed=True, waits=waits)
 
-    def _unprepared(self, error: OSError) -> StoreError:
+    def _unprepared(self, error: OSError, length: int) -> StoreError:
         """What a batch is told that cannot have a file."""
         if error.errno not in FULL_ERRNOS:
             return store_error("cannot make a data file", error)
         self.on_full()
-        return store_error(f"no room for another data file of {self._policy.length} bytes", error)
+        return store_error(f"no room for another data file of {length} bytes", error)
 
     def put_back(self, file: DataFile) -> None:
         """A taken file was not begun after all."""
         self._taken = None
-        if file.length == self._policy.length:
+        if file.length == self.file_length:
             self._spares.appendleft(file)
         else:
             # Made for one large batch that now does not come: it only takes room.
@@ -329,27 +195,25 @@ class DataFiles(OpenFiles):
         as the one that is soon needed until it is begun, because until then the file before it
         does not count as one that can be got back.
         """
-        used = len(self._files) - len(self._spares)
+        used = len(self) - len(self._spares)
         is_soon_needed = self._is_half_used and self._taken is None
-        return max(_SPARES_MAX if is_soon_needed else 1, self._policy.files_min - used)
+        return max(SPARES_MAX if is_soon_needed else 1, self._options.journal_min_files - used)
 
     def refill(self, *, half_used: bool) -> None:
         """Get as many spares ready as are wanted, in the background."""
         self._is_half_used = half_used
         if self._preparing is not None or self._closed:
             return
-        if not half_used and not self._pool and len(self._spares) < _SPARES_MAX:
+        if not half_used and not self.own.pool and len(self._spares) < SPARES_MAX:
             self.reclaimer.reclaim()  # a whole file ahead of need, so that it can take its time
-        if len(self._spares) >= self._wanted():
-            return
-        if self._can_wait_for_dead():
+        if len(self._spares) >= self._wanted() or self._can_wait_for_dead():
             return
         self._prepare_error = None
         self._prepare_in_background(is_needed=False, waits=True)
 
     def _can_wait_for_dead(self) -> bool:
         """The next file would have to be padded, and one will be got back before it is needed."""
-        if self._pool:
+        if self.own.pool:
             return False
         if not self._is_waiting_for_dead:
             self._is_waiting_for_dead = self.reclaimer.reclaim()
@@ -376,10 +240,10 @@ class DataFiles(OpenFiles):
                 if waits and self._can_wait_for_dead():
                     break
                 is_needed, waits = False, True
-                if self._spares and not self._pool and not await self._has_room():
+                if self._spares and not self.own.pool and not await self._has_room():
                     where = self._storage.describe("")
                     raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {where}")
-                self._spares.append(await self._prepare(self._policy.length))
+                self._spares.append(await self._prepare(self.file_length))
                 self._is_failing = False
         except OSError as error:
             self._prepare_error = error
@@ -393,7 +257,9 @@ class DataFiles(OpenFiles):
         """Another file leaves at least the configured room free."""
         loop = asyncio.get_running_loop()
         free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
-        return free - self._policy.length >= self._policy.free_limit_bytes
+        # In memory there is nobody else to leave room for; its limit is hard enough.
+        limit = self._options.disk_free_limit if self._storage.durable else 0
+        return free - self.file_length >= limit
 
     def new_id(self) -> int:
         """An id for a new data file, wherever. Raises: OSError."""
@@ -404,50 +270,38 @@ class DataFiles(OpenFiles):
         return file_id
 
     async def _prepare(self, length: int, *, pad: bool = True) -> DataFile:
+        loop = asyncio.get_running_loop()
+        pad = pad and self._storage.durable and not self.has_large_batches
         while True:
+            file_id = self.new_id()
+            make = partial(prepare, pad=pad)
+            if length == self.file_length and self.own.pool:
+                make = partial(prepare, free=self.own.pool.popleft()[0])
+            self._making.append(length)
             try:
-                return await self._make(length, pad=pad)
+                file = await loop.run_in_executor(
+                    self._executor, make, self._storage, self._store_id, file_id, length
+                )
             except OSError as error:
                 if not self.gives_up_handles(error):
                     raise
-
-    async def _make(self, length: int, *, pad: bool) -> DataFile:
-        file_id = self.new_id()
-        loop = asyncio.get_running_loop()
-        storage, store_id = self._storage, self._store_id
-        self._making += 1
-        self._making_bytes += length
-        try:
-            if length == self._policy.length and self._pool:
-                free = self._pool.popleft()
-                file = await loop.run_in_executor(
-                    self._executor, reuse, storage, store_id, file_id, length, free
-                )
             else:
-                pad = pad and storage.durable and not self.has_large_batches
-                file = await loop.run_in_executor(
-                    self._executor, lambda: prepare(storage, store_id, file_id, length, pad=pad)
-                )
-        finally:
-            self._making -= 1
-            self._making_bytes -= length
-        self._files[file.file_id] = file
-        return file
+                self.add(file)
+                return file
+            finally:
+                self._making.remove(length)
 
     async def _prepare_special(self, length: int) -> DataFile:
         """A file for one large batch. Not padded: the batch fills it at once."""
         try:
             return await self._prepare(length, pad=False)
         except OSError as error:
-            if error.errno in FULL_ERRNOS:
-                self.on_full()
-            raise store_error(f"no data file for a batch of {length} bytes", error) from error
+            raise self._unprepared(error, length) from error
 
     async def close(self) -> None:
         """Wait for a file that is being prepared, and close all. Idempotent."""
         self._closed = True
         if self._preparing is not None:
             await self._preparing
-        await self.elsewhere.close()
         for file in self._files.values():
             file.close()

@@ -75,27 +75,26 @@ class MappedFile:
         if window is not None:
             if self._base <= offset and offset + length <= self._base + len(window):
                 return window
-            window.close()
-            self._window = None
+            self._unmap()
         base = offset - offset % mmap.ALLOCATIONGRANULARITY
         window = self._file.map(base, self._window_bytes)
-        if window is None:
-            return None
-        if offset + length > base + len(window):
+        if window is not None and offset + length > base + len(window):
             window.close()
             return None  # a mapping cannot make a file longer
-        self._base = base
-        self._window = window
+        self._base, self._window = base, window
         return window
+
+    def _unmap(self) -> None:
+        if self._window is not None:
+            self._window.close()
+            self._window = None
 
     @property
     def length(self) -> int:
         return self._file.length
 
     def close(self) -> None:
-        if self._window is not None:
-            self._window.close()
-            self._window = None
+        self._unmap()
         self._file.close()
 
 
@@ -103,9 +102,8 @@ def with_mapping(
     name: str, file: MappableFile, *, window_bytes: int = WINDOW_BYTES
 ) -> MappedFile | MappableFile:
     """*file*, written through mappings when its *name* is that of a data file."""
-    if not name.startswith(_DATA_PREFIX):
-        return file
-    return MappedFile(file, window_bytes=window_bytes)
+    is_data = name.startswith(_DATA_PREFIX)
+    return MappedFile(file, window_bytes=window_bytes) if is_data else file
 
 
 def file_system_of(path: Path) -> str:

@@ -13,11 +13,10 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidegate_store_journal.log.format import DATA_NAME, JOURNAL, SERIES
+from tidegate_store_journal.log.format import DATA_NAME, SERIES
 from tidegate_store_journal.log.storage import (
     DirectoryFile,
     DirectoryStorage,
@@ -30,98 +29,74 @@ _OURS: Final = re.compile(r"(journal|bindings)-(\d{10})\.(data|free)(.*)")
 _MARKER: Final = "index-store-state"
 
 
-@dataclass(frozen=True, slots=True)
 class Naming:
     """Where one document has its files; all paths are relative to ``[store] directory``.
 
-    Attributes:
-        folder: directory of the data files, "" for the store's own.
-        prefix, suffix: a data file is called *prefix*, its id, *suffix*.
-        digits: the id has at least this many.
-        bindings: folder, prefix and suffix of the files of the bindings journal.
-        metadata: directory of the metadata store.
-        marker: the file that says that the metadata store may be trusted.
+    Attributes: metadata: directory of the metadata store. marker: the file that says that it may be
+        trusted. folders: those of files, without the store's own.
     """
 
-    folder: str = ""
-    prefix: str = "journal-"
-    suffix: str = ".data"
-    digits: int = 10
-    bindings: tuple[str, str, str] = ("", "bindings-", ".data")
-    metadata: str = "metadata"
-    marker: str = _MARKER
+    def __init__(
+        self,
+        journal: tuple[str, str, str] = ("journal-", ".data", ".free"),
+        bindings: tuple[str, str, str] = ("bindings-", ".data", ".free"),
+        *,
+        digits: int = 1,
+        metadata: str = "metadata",
+        marker: str = _MARKER,
+    ) -> None:
+        """*journal*, *bindings*: what stands before the id of a file, which has at least *digits*;
+        and behind that of a data file, and of one that is free."""
+        self._digits = digits
+        self._places: dict[tuple[str, str], tuple[str, str]] = {}
+        for series, (before, data, free) in zip(SERIES, (journal, bindings), strict=True):
+            self._places[series, "free"] = before, free  # first: *data* may be nothing
+            self._places[series, "data"] = before, data
+        self.metadata = metadata
+        self.marker = marker
+        self.folders = {
+            path.rpartition("/")[0] for path in (journal[0], bindings[0], marker) if "/" in path
+        }
 
     def path_of(self, name: str) -> str:
         """Where the file that the engine calls *name* lies."""
         match = _OURS.fullmatch(name)
         if match is not None:
-            return self._path_of(match[1], int(match[2]), match[3], match[4])
-        if name.startswith(_MARKER):
-            return self.marker + name[len(_MARKER) :]
-        return name
-
-    def base_name_of(self, name: str) -> str:
-        """The last part of :meth:`path_of`."""
-        return self.path_of(name).rpartition("/")[2]
-
-    def _place_of(self, series: str) -> tuple[str, str, str]:
-        """Folder, prefix and suffix of a series of data files."""
-        return (self.folder, self.prefix, self.suffix) if series == JOURNAL else self.bindings
-
-    def _path_of(self, series: str, file_id: int, kind: str, rest: str) -> str:
-        folder, prefix, suffix = self._place_of(series)
-        number = f"{file_id:0{self.digits}d}"
-        if suffix == ".data":
-            name = f"{prefix}{number}.{kind}{rest}"
-        else:
-            kept = "" if kind == "data" else f".{kind}"
-            name = f"{prefix}{number}{suffix}{kept}{rest}"
-        return f"{folder}/{name}" if folder else name
+            before, behind = self._places[match[1], match[3]]
+            return f"{before}{int(match[2]):0{self._digits}d}{behind}{match[4]}"
+        return self.marker + name[len(_MARKER) :] if name.startswith(_MARKER) else name
 
     def name_of(self, path: str) -> str | None:
         """The engine's name of the file at *path*; None when the path is not of this naming."""
         if path.startswith(self.marker):
             return _MARKER + path[len(self.marker) :]
-        for series in SERIES:
-            folder, prefix, suffix = self._place_of(series)
-            ending = re.escape(suffix) + r"(?:\.(free))?((?:\..*)?)"
-            if suffix == ".data":
-                ending = r"\.(data|free)(.*)"
-            start = f"{folder}/{prefix}" if folder else prefix
-            match = re.fullmatch(re.escape(start) + r"(\d+)" + ending, path)
+        for (series, kind), (before, behind) in self._places.items():
+            pattern = rf"{re.escape(before)}(\d+){re.escape(behind)}(|\..*)"
+            match = re.fullmatch(pattern, path)
             if match is not None:
-                file_id, kind, rest = int(match[1]), match[2] or "data", match[3]
-                if path == self._path_of(series, file_id, kind, rest):
-                    return f"{series}-{file_id:010d}.{kind}{rest}"
+                name = f"{series}-{int(match[1]):010d}.{kind}{match[2]}"
+                if path == self.path_of(name):
+                    return name
         return None
-
-    def folders(self) -> set[str]:
-        """Directories of data files and bindings, without the store's own."""
-        return {self.folder, self.bindings[0], self.marker.rpartition("/")[0]} - {""}
 
 
 #: The journal's own names first: they are used when nothing else is asked for.
 NAMINGS: Final = {
-    "": Naming(),
-    "kahadb": Naming(prefix="db-", suffix=".log", digits=1, metadata="db.data"),
+    "": Naming(digits=10),
+    "kahadb": Naming(("db-", ".log", ".log.free"), metadata="db.data"),
     "amq": Naming(
-        folder="journal",
-        prefix="data-",
-        suffix="",
-        digits=1,
-        bindings=("kr-store/state", "bindings-", ""),
+        ("journal/data-", "", ".free"),
+        ("kr-store/state/bindings-", "", ".free"),
         metadata="kr-store/data",
         marker="kr-store/state/index-store-state",
     ),
     "artemis": Naming(
-        folder="journal",
-        prefix="activemq-data-",
-        suffix=".amq",
-        digits=1,
-        bindings=("bindings", "activemq-bindings-", ".bindings"),
+        ("journal/activemq-data-", ".amq", ".amq.free"),
+        ("bindings/activemq-bindings-", ".bindings", ".bindings.free"),
     ),
-    "flatfile": Naming(),
+    "flatfile": Naming(digits=10),
 }
+_FOLDERS: Final = sorted(set[str]().union(*(naming.folders for naming in NAMINGS.values())))
 
 
 class NamedStorage(DirectoryStorage):
@@ -151,7 +126,7 @@ class NamedStorage(DirectoryStorage):
 
     def lock(self, owner: str) -> None:
         super().lock(owner)
-        for folder in sorted(self._naming.folders()):
+        for folder in sorted(self._naming.folders):
             make_directory(self._directory / folder)
 
     def list(self) -> Sequence[str]:
@@ -180,14 +155,10 @@ class NamedStorage(DirectoryStorage):
 
     def _walk(self) -> Iterator[str]:
         yield from os.listdir(self._directory)
-        for folder in sorted(self._folders()):
-            for name in os.listdir(self._directory / folder):
-                yield f"{folder}/{name}"
-
-    def _folders(self) -> set[str]:
-        """Directories besides our own that may hold files of the journal and are there."""
-        known = {folder for naming in NAMINGS.values() for folder in naming.folders()}
-        return {folder for folder in known if (self._directory / folder).is_dir()}
+        for folder in _FOLDERS:
+            if (self._directory / folder).is_dir():
+                for name in os.listdir(self._directory / folder):
+                    yield f"{folder}/{name}"
 
     def path_of(self, name: str) -> Path:
         return self._directory / (self._paths.get(name) or self._naming.path_of(name))
@@ -199,7 +170,8 @@ class NamedStorage(DirectoryStorage):
 
     def rename(self, old: str, new: str) -> None:
         folder, slash, name = new.rpartition("/")
-        super().rename(old, f"{folder}/{self._naming.base_name_of(name)}" if slash else new)
+        base = Path(self._naming.path_of(name)).name
+        super().rename(old, f"{folder}/{base}" if slash else new)
         self._paths.pop(old, None)
         if not slash:
             self._paths.setdefault(new, self._naming.path_of(new))
@@ -210,8 +182,9 @@ class NamedStorage(DirectoryStorage):
 
     def sync_directory(self) -> None:
         super().sync_directory()
-        for folder in sorted(self._folders()):
-            sync_path(self._directory / folder)
+        for folder in _FOLDERS:
+            if (self._directory / folder).is_dir():
+                sync_path(self._directory / folder)
 
 
 def preset_of(storage: NamedStorage) -> str:
@@ -219,18 +192,14 @@ def preset_of(storage: NamedStorage) -> str:
 
     Raises: OSError.
     """
-    counts = dict.fromkeys(NAMINGS, 0)
-    for name in storage.list():
-        match = _OURS.fullmatch(name)
-        if match is not None and (match[1], match[3]) == (JOURNAL, "data"):
-            path = str(storage.path_of(name).relative_to(storage.describe("")))
-            counts[next(key for key, item in NAMINGS.items() if item.name_of(path))] += 1
+    names = [name for name in storage.list() if DATA_NAME.fullmatch(name)]
+    paths = [str(storage.path_of(name).relative_to(storage.describe(""))) for name in names]
+    counts = {
+        key: sum(item.name_of(path) is not None for path in paths) for key, item in NAMINGS.items()
+    }
     return max(counts, key=lambda key: counts[key])
 
 
 def holds_journal(directory: Path) -> bool:
     """Tell whether there are data files of any naming in *directory*."""
-    if not directory.is_dir():
-        return False
-    names = NamedStorage(directory).list()
-    return any(DATA_NAME.fullmatch(name) for name in names)
+    return directory.is_dir() and any(map(DATA_NAME.fullmatch, NamedStorage(directory).list()))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import resource
@@ -19,7 +20,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -28,6 +29,8 @@ from tidegate.spi import StoreLockedError
 LOCK_NAME: Final = "lock"
 #: errno values that mean "no room".
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: And those that mean "no descriptor left", in this process or in the system.
+NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 #: Linux takes at most 1024 buffers in one call (IOV_MAX in <limits.h>).
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
 #: Of ``stat.st_blocks``, whatever the file system's own blocks are.
@@ -86,9 +89,7 @@ class Mapping(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __setitem__(self, where: slice[int, int, None], data: bytes, /) -> None:
-        """Copy *data* to *where*, which has the same length."""
-        ...
+    def __setitem__(self, where: slice[int, int, None], data: bytes, /) -> None: ...
 
     def close(self) -> None:
         """Release it; does not sync, and what was stored stays. Idempotent."""
@@ -193,39 +194,30 @@ class DirectoryFile:
         return self._synced_fd
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        total = sum(map(len, buffers))
-        if len(buffers) <= _BUFFERS_MAX:
-            written = os.pwritev(self._fd, buffers, offset)
-            if written == total:
-                return
-        else:
-            written = 0
+        if len(buffers) > _BUFFERS_MAX:
+            buffers = [b"".join(buffers)]
+        written = os.pwritev(self._fd, buffers, offset)
+        if written == sum(map(len, buffers)):
+            return
         # A short write (a signal, a nearly full disk) is rare: finish it the simple way, so that
         # the error that ends it, ENOSPC usually, is raised by the call that cannot make progress.
-        rest = memoryview(b"".join(buffers))[written:]
-        offset += written
-        while rest:
-            written = os.pwrite(self._fd, rest, offset)
-            if written == 0:
+        rest = memoryview(b"".join(buffers))
+        while written < len(rest):
+            more = os.pwrite(self._fd, rest[written:], offset + written)
+            if more == 0:
                 raise OSError(errno.EIO, "the file system wrote nothing and reported no error")
-            rest = rest[written:]
-            offset += written
+            written += more
 
     def pread(self, length: int, offset: int) -> bytes:
         if length > _COPY_BYTES:  # a length field may say anything, and memory is taken first
             length = max(0, min(length, self.length - offset))
         data = os.pread(self._fd, length, offset)
-        if len(data) in (length, 0):
-            return data
-        parts = [data]
-        got = len(data)
-        while got < length:
-            data = os.pread(self._fd, length - got, offset + got)
-            if not data:
+        while 0 < len(data) < length:
+            more = os.pread(self._fd, length - len(data), offset + len(data))
+            if not more:
                 break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+            data += more
+        return data
 
     def datasync(self) -> None:
         os.fdatasync(self._fd)
@@ -257,12 +249,10 @@ class DirectoryFile:
 
     def close(self) -> None:
         with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-            if self._synced_fd >= 0:
-                os.close(self._synced_fd)
-                self._synced_fd = -1
+            for fd in (self._fd, self._synced_fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._fd = self._synced_fd = -1
 
 
 def open_regular(path: Path, flags: int) -> int:
@@ -288,12 +278,10 @@ class _Descriptors:
     def fill(self) -> None:
         """Set them aside, as far as there are any."""
         self._is_open = True
-        try:
+        with suppress(OSError):  # the next time
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _RESERVED_SHARE
             while len(self._kept) < min(_RESERVED_DESCRIPTORS, limit):
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError:
-            pass  # the next time
 
     def close(self) -> None:
         """Give them all back."""
@@ -311,7 +299,7 @@ class _Descriptors:
             try:
                 return call()
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                if error.errno not in NO_HANDLE_ERRNOS:
                     raise
                 with self._lock:
                     if not self._kept:
@@ -357,13 +345,11 @@ class DirectoryStorage:
         except OSError:
             os.close(fd)
             raise
-        try:
+        # The text only helps a person; on a full disk the lock itself is what counts.
+        with suppress(OSError):
             os.ftruncate(fd, 0)
             text = f"{owner} pid={os.getpid()} host={socket.gethostname()}\n"
             os.pwrite(fd, text.encode(), 0)
-        except OSError:
-            # The text only helps a person; on a full disk the lock itself is what counts.
-            pass
         self._lock_fd = fd
         self._reserve.fill()
 
@@ -465,12 +451,8 @@ def sync_path(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> None:
 def fresh_name(storage: Storage, name: str) -> str:
     """*name*, or *name* with a number behind it when that is taken. Raises: OSError."""
     names = set(storage.list())
-    number = 1
-    fresh = name
-    while fresh in names:
-        number += 1
-        fresh = f"{name}.{number}"
-    return fresh
+    numbered = (f"{name}.{number}" for number in itertools.count(2))
+    return next(item for item in itertools.chain([name], numbered) if item not in names)
 
 
 def length_of(folder: Folder, name: str) -> int:

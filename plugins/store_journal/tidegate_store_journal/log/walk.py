@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidegate_store_journal.log import format as _format
@@ -145,49 +144,36 @@ class Unproven:
     def __init__(self, proven: int = 0) -> None:
         """*proven*: everything up to this batch is known to be on stable storage."""
         self.proven = proven
-        self._batches: deque[_Stretch] = deque()
-        self._records: list[_Stretch] = []
+        self._batches: deque[tuple[int, DataFile, int, int]] = deque()
+        self._records: list[tuple[DataFile, int, int]] = []
 
     def add(self, file: DataFile, batch: Batch) -> None:
         """*batch* of *file* was read; in the order of their numbers."""
         self.proven = max(self.proven, batch.header.synced)
-        self._batches.append(_Stretch(batch.header.batch, file, batch.begin, batch.end))
-        while self._batches and self._batches[0].number <= self.proven:
+        # Before the end of a batch of a reused file is on disk its mark may not be, either.
+        end = batch.end + (len(END_MARK) if file.reused else 0)
+        self._batches.append((batch.header.batch, file, batch.begin, end))
+        while self._batches and self._batches[0][0] <= self.proven:
             self._batches.popleft()
 
     def add_record(self, file: DataFile, begin: int, end: int) -> None:
         """One that is read alone: in the directory of a destination."""
-        self._records.append(_Stretch(0, file, begin, end))
+        self._records.append((file, begin, end))
 
     def rewrite(self) -> None:
         """Write them again and sync them: all that was added is proven then. Raises: OSError."""
         stretches: dict[DataFile, list[tuple[int, int]]] = {}
-        for stretch in (*self._batches, *self._records):
-            file = stretch.file
-            # Before the end of a batch of a reused file is on disk its mark may not be, either.
-            mark = len(END_MARK) if stretch.number and file.reused else 0
-            end = min(stretch.end + mark, file.length)
-            stretches.setdefault(file, []).append((stretch.begin, end))
+        for file, begin, end in (*(batch[1:] for batch in self._batches), *self._records):
+            stretches.setdefault(file, []).append((begin, min(end, file.length)))
         for file, parts in stretches.items():
             with using(file) as handle:
                 for begin, end in parts:
-                    _rewrite(handle, begin, end)
+                    for at in range(begin, end, _WINDOW_BYTES):
+                        data = handle.pread(min(_WINDOW_BYTES, end - at), at)
+                        handle.pwritev([data], at)
                 handle.datasync()
         self._batches.clear()
         self._records.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    number: int
-    file: DataFile
-    begin: int
-    end: int
-
-
-def _rewrite(handle: File, begin: int, end: int) -> None:
-    for at in range(begin, end, _WINDOW_BYTES):
-        handle.pwritev([handle.pread(min(_WINDOW_BYTES, end - at), at)], at)
 
 
 # ---------------------------------------------------------------------------------------- reading

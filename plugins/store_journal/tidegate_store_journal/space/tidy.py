@@ -56,7 +56,7 @@ class Tidy:
         self._checkpointer = checkpointer
         self._compactor = compactor
         self._percentage = percentage
-        self._file_length = series.policy.file_length
+        self._file_length = series.files.file_length
         if percentage:
             series.keep_bound = self.keep_bound
         self._lock = asyncio.Lock()  # one file is emptied at a time
@@ -188,7 +188,7 @@ class Tidy:
                 self._stuck.add(file.file_id)
         self._series.let_go("copies")
         await self._checkpointer.run(cleanup=True)
-        self._stuck |= {file.file_id for file in files if file.file_id in self._series.staying()}
+        self._stuck |= {file.file_id for file in files if self._series.files.get(file.file_id)}
 
     async def _compact(self, directory: Directory, percentage: int) -> None:
         """Empty every file of a directory of which less than *percentage* lives."""

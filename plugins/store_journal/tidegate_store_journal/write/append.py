@@ -23,6 +23,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
+from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
@@ -70,18 +71,6 @@ class Room(Protocol):
         ...
 
 
-class SmallStateRoom(Protocol):
-    """Where the small state goes in the end."""
-
-    def fits(self, more: int) -> bool:
-        """There is room for *more* bytes of it."""
-        ...
-
-    def grow(self, more: int) -> None:
-        """Make that room. Blocks; any thread. Raises: OSError."""
-        ...
-
-
 class _NotYetError(Exception):
     """The batch has to wait. *until*: waits; other batches pass meanwhile."""
 
@@ -116,16 +105,16 @@ class Appender:
         writer: BatchWriter,
         room: Room,
         tail: Tail,
-        small: SmallStateRoom | None,
+        bindings: Bindings | None,
         executor: Executor,
     ) -> None:
-        """*small*: None in memory."""
+        """*bindings*: None in memory."""
         self._loop = asyncio.get_running_loop()
         self._index = index
         self._files = files
         self._writer = writer
         self._room = room
-        self._small = small
+        self._bindings = bindings
         self._executor = executor
         self.tail = tail
         self.failure: BaseException | None = None
@@ -164,9 +153,9 @@ class Appender:
             encoded = encode(file.file_id if file else 0, offset + BATCH_HEADER_BYTES)
             if self._room.is_short and encoded.grows:
                 await self._room.require()
-            if encoded.effects.small_bytes and self._small is not None:
+            if encoded.effects.small_bytes and self._bindings is not None:
                 more = self._index.changed_bytes + encoded.effects.small_bytes
-                if not self._small.fits(more):
+                if not self._bindings.fits(more):
                     raise _NotYetError(partial(self._make_small_state_room, more))
             size = BATCH_HEADER_BYTES + len(encoded.payload)
             is_new_file = file is None or offset + size > file.length
@@ -202,9 +191,9 @@ class Appender:
 
     async def _make_small_state_room(self, more: int) -> None:
         """Raises: StoreFullError, StoreUnavailableError, StoreIOError."""
-        assert self._small is not None
+        assert self._bindings is not None
         try:
-            await self._loop.run_in_executor(self._executor, self._small.grow, more)
+            await self._loop.run_in_executor(self._executor, self._bindings.grow, more)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise store_error("cannot make a file of the bindings", error) from error

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from tidegate.spi import (
     Acknowledge,
     AddDuplicateId,
@@ -117,8 +119,7 @@ def encode_batch(
     current_list = 0
     entries: dict[int, int] = {}
     at = 0  # bytes of records so far
-    messages = references = 0
-    payload_bytes = 0
+    messages = message_bytes = 0  # with one list
 
     for operation in operations:
         if type(operation) is AddMessage:
@@ -134,30 +135,25 @@ def encode_batch(
                 if message.large is not None:
                     kind = ADD | LARGE_BIT
                     body = body_bytes(message)
-                    effects.large.append((sequence, message.large))
                 prefix = pack_integers(lists[1:])
                 prefix_bytes = len(prefix)
                 payload = prefix + payload
-                size = len(payload)
-                place = base + (at << 64 | size + RECORD_HEADER_BYTES << 32 | body) | SHARED_BIT
-                for other in lists:
-                    adds.setdefault(other, {})[sequence] = place
-                effects.shared.append((sequence, len(lists)))
-                references += len(lists)
+                size = RECORD_HEADER_BYTES + len(payload)
+                place = base + (at << 64 | size << 32 | body)
+                effects.add(sequence, place, lists, message.large)
             else:
-                size = len(payload)
+                size = RECORD_HEADER_BYTES + len(payload)
                 if list_id != current_list:
                     entries = adds.setdefault(list_id, {})
                     current_list = list_id
-                entries[sequence] = base + (at << 64 | size + RECORD_HEADER_BYTES << 32 | body)
-                references += 1
+                entries[sequence] = base + (at << 64 | size << 32 | body)
+                messages += 1
+                message_bytes += size
             crc = extend(sequence & MASK_32, payload)
-            append(pack(size, crc, sequence, list_id, prefix_bytes, body, kind))
+            append(pack(len(payload), crc, sequence, list_id, prefix_bytes, body, kind))
             append(payload)
-            at += RECORD_HEADER_BYTES + size
-            messages += 1
+            at += size
             last_sequence = sequence
-            payload_bytes += size
         elif type(operation) is AddReference:
             last_sequence = operation.sequence
             effects.place(last_sequence, operation.place, operation.pending_lists)
@@ -176,23 +172,16 @@ def encode_batch(
                 others = _Others(index, effects)
             record = others.encode(operation)  # pyright: ignore[reportArgumentType]  # see above
             if type(operation) is Move:
-                target = operation.target_list
-                place = base + (at << 64 | len(record) << 32 | body_bytes(operation.message))
-                if operation.message.large is not None:
-                    place |= SHARED_BIT
-                    effects.shared.append((operation.target_sequence, 1))
-                    effects.large.append((operation.target_sequence, operation.message.large))
-                adds.setdefault(target, {})[operation.target_sequence] = place
-                last_sequence = max(last_sequence, operation.target_sequence)
-                messages += 1
-                references += 1
-                payload_bytes += len(record) - RECORD_HEADER_BYTES
+                message, sequence = operation.message, operation.target_sequence
+                place = base + (at << 64 | len(record) << 32 | body_bytes(message))
+                effects.add(sequence, place, (operation.target_list,), message.large)
+                last_sequence = max(last_sequence, sequence)
             append(record)
             at += len(record)
 
     effects.messages += messages
-    effects.references = references
-    effects.message_bytes = payload_bytes + messages * RECORD_HEADER_BYTES
+    effects.references += messages
+    effects.message_bytes += message_bytes
     effects.last_sequence = last_sequence
     effects.last_list = last_list
     effects.last_ack = index.log.last
@@ -294,14 +283,10 @@ class _Others:
         if len(kept) == len(sequences):
             return operation
         times = operation.delivered_at
-        return Acknowledge(
-            list_id,
-            tuple(sequences[number] for number in kept),
-            tuple(times[number] for number in kept) if times else (),
-            operation.acked_at,
-            operation.client_id,
-            operation.subscription,
-            operation.protocol,
+        return msgspec.structs.replace(
+            operation,
+            sequences=tuple(sequences[number] for number in kept),
+            delivered_at=tuple(times[number] for number in kept) if times else (),
         )
 
 
@@ -323,27 +308,21 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
     """
     effects = Effects(file_id)
     base = location(file_id, offset, 0, 0)
-    adds = effects.adds
     for record in _format.iterate_records(payload, header.record_count):
         kind, sequence = record.type, record.sequence
         size = RECORD_HEADER_BYTES + len(record.payload)
         place = base + (record.offset << 64 | size << 32 | record.body_bytes)
-        is_large = bool(kind & LARGE_BIT) and kind in _format.MESSAGE_TYPES
-        if is_large:
+        large = None
+        if kind & LARGE_BIT and kind in _format.MESSAGE_TYPES:
             kind ^= LARGE_BIT
-            effects.large.append((sequence, _records.large_body_of(record)))
+            large = _records.large_body_of(record)
         if kind in (ADD, _format.MOVE):
             lists = _records.lists_of(record) if kind == ADD else (record.pending_list,)
-            if is_large or len(lists) > 1:
-                place |= SHARED_BIT
-                effects.shared.append((sequence, len(lists)))
-            for list_id in lists:
-                adds.setdefault(list_id, {})[sequence] = place
-            effects.messages += 1
-            effects.references += len(lists)
-            effects.message_bytes += size
+            effects.add(sequence, place, lists, large)
         elif kind == _format.COPY:
             effects.copies.append((sequence, place, _records.lists_of(record)))
+            if large is not None:
+                effects.large.append((sequence, large))
         elif kind in (_format.REFERENCE, _format.COPY_REFERENCE):
             place, synced = _records.decode_reference(record)
             if kind == _format.REFERENCE:

@@ -33,8 +33,14 @@ from tidegate_store_journal.log.storage import (
     File,
     Storage,
 )
-from tidegate_store_journal.options import JournalOptions
-from tidegate_store_journal.write.writer import HAND_OVER_BYTES_MIN, BatchWriter, Request, Steps
+from tidegate_store_journal.options import ASYNCIO, JournalOptions
+from tidegate_store_journal.write.writer import (
+    HAND_OVER_BYTES_MIN,
+    BatchWriter,
+    Request,
+    Steps,
+    Writer,
+)
 
 if TYPE_CHECKING:
     from caio.linux_uring import Operation
@@ -288,8 +294,24 @@ class CaioRing:
             done(result)
 
 
-def make_ring(storage: Storage, loop: AbstractEventLoop, entries: int) -> Ring:
-    """A ring for the files of *storage*. Raises: ImportError, OSError: there is none."""
+def make_writer(
+    options: JournalOptions,
+    storage: Storage,
+    loop: AbstractEventLoop,
+    on_failure: Callable[[Exception], None],
+) -> BatchWriter:
+    """The writer of the journal type, or what is used where that cannot be had; not started."""
+    if options.journal_type == ASYNCIO and storage.durable:
+        try:
+            ring = _make_ring(storage, loop, options.max_io)
+        except (ImportError, OSError) as error:
+            logger.warning("journal_type=ASYNCIO falls back to NIO reason=%s", error)
+        else:
+            return RingWriter(loop, options, on_failure, ring)
+    return Writer(loop, options, on_failure)
+
+
+def _make_ring(storage: Storage, loop: AbstractEventLoop, entries: int) -> Ring:
     if isinstance(storage, DirectoryStorage):
         return CaioRing(loop, entries)
     if isinstance(storage, RingStorage):
