@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -32,7 +33,7 @@ from tidegate.spi import (
     StoreStatistics,
     WriteBatch,
 )
-from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
+from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions
 from tidegate_store_jdbc._tables import Tables
 from tidegate_store_jdbc._writer import Writer
 from tidegate_store_jdbc.database.adapter import (
@@ -48,7 +49,7 @@ from tidegate_store_jdbc.transactions import recovery
 from tidegate_store_jdbc.transactions.lock import Lease, make_owner, read_lock
 from tidegate_store_jdbc.transactions.mark import Mark, read_mark, refuse_open_mark
 from tidegate_store_jdbc.transactions.reachability import Reachability
-from tidegate_store_jdbc.transactions.recovery import Counters, Found
+from tidegate_store_jdbc.transactions.recovery import Counters
 from tidegate_store_jdbc.transactions.transactions import Transactions
 
 logger = logging.getLogger("tidegate.store.jdbc")
@@ -64,10 +65,9 @@ class JdbcStore:
 
     def __init__(self, context: StoreContext, options: JdbcOptions) -> None:
         """Touches no disk and no network. Raises: ConfigError."""
-        check(options)
         self._context = context
         self._options = options
-        self._tables = Tables(context, options)
+        self._tables = Tables(options, context.data_directory, in_memory=not context.persistent)
         self._adapter = self._tables.adapter
         self._is_opened_once = False
         self._is_closing = False
@@ -149,9 +149,7 @@ class JdbcStore:
     async def recover(self) -> RecoveredState:
         """The second half of :meth:`open`: tell what is there. Raises: as ``open``."""
         async with self._undone_unless_opened():
-            lock = await read_lock(self._adapter)
-            found = await recovery.recover(self._adapter, lock, self._store_id)
-            return await self._start(found, clean=self._was_clean)
+            return await self._start()
 
     @contextlib.asynccontextmanager
     async def _undone_unless_opened(self) -> AsyncGenerator[None]:
@@ -253,7 +251,7 @@ class JdbcStore:
 
     async def _acquire(self) -> None:
         adapter = self._adapter
-        await self._tables.connect()
+        await self._tables.open()
         lock = await self._lease.acquire(
             lambda owner: self._context.progress(f"waiting for the lock of {owner}", 0, 0)
         )
@@ -269,26 +267,35 @@ class JdbcStore:
             # Readers wait for this, too: they must not see what was before a crash of the server.
             await self._transactions.restore()
 
-    async def _start(self, found: Found, *, clean: bool) -> RecoveredState:
-        self._transactions.counters = found.counters
-        temporary = [known for known in found.subscriptions if not known.durable]
+    async def _start(self) -> RecoveredState:
+        adapter, writer = self._adapter, self._writer
+        counters = await recovery.numbers(adapter, await read_lock(adapter))
+        self._transactions.counters = counters
+        state = await recovery.recover(adapter, counters, self._store_id)
+        gone = {int(row[0]) for row in await adapter.fetch("find_all_removed_statement", ())}
+        writer.removed |= gone
+        # A killed gateway could not remove the temporary subscriptions of its connections: they end.
+        temporary = [known for known in state.subscriptions if not known.durable]
         if temporary:
-            # A killed gateway could not remove those of its connections: they end here.
-            gone = [RemoveSubscription(known.pending_list) for known in temporary]
-            await self._writer.write(WriteBatch([*gone]))
-            found.subscriptions = [known for known in found.subscriptions if known.durable]
-            for known in temporary:
-                found.pending.pop(known.pending_list, None)
-        self._writer.removed |= set(found.removed)
-        await self._writer.clean(chunks=1)
-        if not self._context.keep_acknowledged and found.counters.ack_last:
-            found.counters.ack_released = found.counters.ack_last
-            await self._writer.delete_released()
+            ended = [RemoveSubscription(known.pending_list) for known in temporary]
+            gone.update(known.pending_list for known in temporary)
+            await writer.write(WriteBatch([*ended]))
+        await writer.clean(chunks=1)
+        if not self._context.keep_acknowledged and counters.ack_last:
+            counters.ack_released = counters.ack_last
+            await writer.delete_released()
         await self._measure()
         self._maintenance = asyncio.get_running_loop().create_task(
             self._maintain(), name="jdbc-maintenance"
         )
-        return await found.state(self._adapter, RecoveryReport(clean=clean))
+        return dataclasses.replace(
+            state,
+            subscriptions=[known for known in state.subscriptions if known.durable],
+            pending={
+                number: pending for number, pending in state.pending.items() if number not in gone
+            },
+            report=RecoveryReport(clean=self._was_clean),
+        )
 
     # -------------------------------------------------------------------------------- writing
 

@@ -71,13 +71,7 @@ class JournaledStore:
         self._context = context
         self._options = options
         self._database = JdbcStore(context, options)
-        own = StoreContext(
-            data_directory=context.data_directory,
-            gateway_name=context.gateway_name,
-            persistent=context.persistent,
-            may_stand_by=context.may_stand_by,
-            progress=context.progress,
-        )
+        own = dataclasses.replace(context, keep_acknowledged=False)
         directory = context.data_directory / options.journal_directory
         self._front = Front(lambda: JournalStore(own, journal_options(options)), directory)
         self._current = Overlay(0, keeps_log=context.keep_acknowledged)
@@ -427,7 +421,7 @@ class JournaledStore:
         try:
             await self._checkpoint()
             async with self._writing:
-                if not self._overlays_with_records():
+                if not any(overlay.records for overlay in self._overlays()):
                     self._counts.know_shared(await self._database.shared())
         except StoreError as error:
             if not error.retryable:
@@ -452,9 +446,6 @@ class JournaledStore:
     def _overlays(self) -> Sequence[Overlay]:
         frozen = self._frozen
         return (self._current,) if frozen is None else (frozen, self._current)
-
-    def _overlays_with_records(self) -> bool:
-        return any(overlay.records for overlay in self._overlays())
 
     def _logged(
         self, after: int, limit: int, bytes_max: int, last: int

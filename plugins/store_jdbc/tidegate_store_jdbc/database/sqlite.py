@@ -14,6 +14,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiosqlite
@@ -108,7 +109,7 @@ class SqliteAdapter:
 
         def connector() -> sqlite3.Connection:
             if file is not None and is_first:
-                file.parent.mkdir(parents=True, exist_ok=True)
+                _make_directory(file.parent)
                 # Messages are nobody else's business; SQLite gives its other files the same mode.
                 os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(
@@ -302,6 +303,19 @@ def _set_up(connection: sqlite3.Connection, *, is_first: bool) -> None:
     connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}").fetchall()
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _make_directory(path: Path) -> None:
+    """With those above it, each durable in the one above; also when it is there: who made it may not
+    have synced. SQLite itself syncs the directory of the file only."""
+    if not path.parent.is_dir():
+        _make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from tidegate.spi import (
     Branch,
@@ -10,7 +11,6 @@ from tidegate.spi import (
     PendingCount,
     RecoveredDestination,
     RecoveredState,
-    RecoveryReport,
     Session,
     Subscription,
 )
@@ -43,38 +43,6 @@ class Counters:
     acknowledged_oldest_at: int = 0
 
 
-@dataclass(slots=True)
-class Found:
-    """What was read. ``removed``: lists that are gone and not cleaned up yet."""
-
-    store_id: str
-    counters: Counters
-    destinations: list[RecoveredDestination] = field(default_factory=list[RecoveredDestination])
-    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
-    branches: list[Branch] = field(default_factory=list[Branch])
-    removed: list[int] = field(default_factory=list[int])
-    pending: dict[int, PendingCount] = field(default_factory=dict[int, PendingCount])
-
-    async def state(self, adapter: Adapter, report: RecoveryReport) -> RecoveredState:
-        """The rest of what the broker wants to know. Raises: DatabaseError, CorruptRecordError."""
-        decoded = codec.decoded
-        sessions = await adapter.fetch("find_all_sessions_statement", ())
-        inflight = await adapter.fetch("find_all_inflight_statement", ())
-        retained = await adapter.fetch("find_all_retained_statement", ())
-        return RecoveredState(
-            store_id=self.store_id,
-            last_sequence=self.counters.last_sequence,
-            last_pending_list=self.counters.last_list,
-            destinations=self.destinations,
-            subscriptions=self.subscriptions,
-            sessions=[decoded(Session, row[0], "session table") for row in sessions],
-            inflight=[decoded(InflightRecord, row[0], "in-flight table") for row in inflight],
-            retained=[codec.message(body, rest) for body, rest in retained],
-            pending=self.pending,
-            report=report,
-        )
-
-
 async def numbers(adapter: Adapter, lock: LockRow) -> Counters:
     """What a transaction must know. Raises: DatabaseError."""
     # The tables are looked at, too: a number that was given out twice would lose a message.
@@ -91,43 +59,57 @@ async def numbers(adapter: Adapter, lock: LockRow) -> Counters:
     )
 
 
-async def recover(adapter: Adapter, lock: LockRow, store_id: str) -> Found:
-    """Read the bindings and count what is pending. Raises: DatabaseError, CorruptRecordError."""
-    found = Found(store_id, await numbers(adapter, lock))
-    for number, name in await adapter.fetch("find_all_destinations_statement", ()):
-        known = codec.name(name, "destination table")
-        found.destinations.append(RecoveredDestination(known, int(number)))
-    for row in await adapter.fetch("find_all_durable_subs_statement", ()):
-        found.subscriptions.append(codec.decoded(Subscription, row[0], "subscription table"))
-    for row in await adapter.fetch("find_all_branches_statement", ()):
-        found.branches.append(codec.decoded(Branch, row[0], "branch table"))
-    removed = await adapter.fetch("find_all_removed_statement", ())
-    found.removed = [int(row[0]) for row in removed]
-    counters = found.counters
-    known_lists = (*found.destinations, *found.subscriptions, *found.branches)
-    lists = [known.pending_list for known in known_lists]
-    counters.last_list = max(lock.last_list, *lists, 0)
-    await count(adapter, found)
-    return found
+async def recover(adapter: Adapter, counters: Counters, store_id: str) -> RecoveredState:
+    """All that the broker wants to know, but for the report. *counters* are brought up to date.
+
+    Raises: DatabaseError, CorruptRecordError.
+    """
+    decoded = codec.decoded
+
+    async def values(table: str) -> list[Any]:
+        return [row[0] for row in await adapter.fetch(f"find_all_{table}_statement", ())]
+
+    destinations = [
+        RecoveredDestination(codec.name(name, "destination table"), int(number))
+        for number, name in await adapter.fetch("find_all_destinations_statement", ())
+    ]
+    subscriptions = [
+        decoded(Subscription, value, "subscription table") for value in await values("durable_subs")
+    ]
+    branches = [decoded(Branch, value, "branch table") for value in await values("branches")]
+    sessions = await values("sessions")
+    inflight = await values("inflight")
+    retained = await adapter.fetch("find_all_retained_statement", ())
+    lists = [known.pending_list for known in (*destinations, *subscriptions, *branches)]
+    counters.last_list = max(counters.last_list, *lists, 0)
+    return RecoveredState(
+        store_id=store_id,
+        last_sequence=counters.last_sequence,
+        last_pending_list=counters.last_list,
+        destinations=destinations,
+        subscriptions=subscriptions,
+        sessions=[decoded(Session, value, "session table") for value in sessions],
+        inflight=[decoded(InflightRecord, value, "in-flight table") for value in inflight],
+        retained=[codec.message(body, rest) for body, rest in retained],
+        pending=await count(adapter, counters),
+    )
 
 
-async def count(adapter: Adapter, found: Found) -> None:
-    """Count what is pending and what only the log holds."""
-    counters = found.counters
+async def count(adapter: Adapter, counters: Counters) -> dict[int, PendingCount]:
+    """Count what is pending and what only the log holds. Returns: what is pending, by list."""
     single = 0
-    found.pending.clear()
-    gone = set(found.removed)
+    pending: dict[int, PendingCount] = {}
     for row in await adapter.fetch("destination_message_count_statement", ()):
         pending_list, messages, body_bytes, shared = (int(value) for value in row)
         single += messages - shared
-        if pending_list not in gone:
-            found.pending[pending_list] = PendingCount(messages, body_bytes)
+        pending[pending_list] = PendingCount(messages, body_bytes)
     shared = await adapter.fetch("shared_message_count_statement", ())
     counters.pending_messages = single + _number(shared)
     held = await adapter.fetch("acknowledged_bytes_statement", ())
     counters.acknowledged_bytes = _number(held)
     rows = await adapter.fetch("find_oldest_acknowledged_statement", (counters.ack_released,))
     counters.acknowledged_oldest_at = _number(rows)
+    return pending
 
 
 def _number(rows: object) -> int:
