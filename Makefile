@@ -24,7 +24,7 @@ run: setup  ## start the gateway; without --config on its embedded default
 
 # Compiled once, in two processes: without this, in a fresh clone, each worker does it for itself.
 compiled: setup
-	@[ -d tests/gateway/__pycache__ ] || { \
+	@ls tests/gateway/__pycache__/*-pytest-*.pyc >/dev/null 2>&1 || { \
 		$(BIN)/pytest -q --collect-only tests/plugins tests/protocols >/dev/null & \
 		$(BIN)/pytest -q --collect-only --ignore tests/plugins --ignore tests/protocols tests >/dev/null; \
 		wait; }

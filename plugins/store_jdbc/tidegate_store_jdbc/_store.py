@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final
 
 from tidegate.spi import (
     AcknowledgedPage,
@@ -29,13 +29,12 @@ from tidegate.spi import (
     StoreContext,
     StoredMessage,
     StoreError,
-    StoreIOError,
     StoreStatistics,
     WriteBatch,
 )
 from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions
 from tidegate_store_jdbc._tables import Tables
-from tidegate_store_jdbc._writer import Writer
+from tidegate_store_jdbc._writer import Work, Writer
 from tidegate_store_jdbc.database.adapter import (
     DatabaseError,
     DatabaseUnavailableError,
@@ -47,14 +46,11 @@ from tidegate_store_jdbc.rows.batch import Plan
 from tidegate_store_jdbc.rows.codec import Columns
 from tidegate_store_jdbc.transactions import recovery
 from tidegate_store_jdbc.transactions.lock import Lease, make_owner, read_lock
-from tidegate_store_jdbc.transactions.mark import Mark, read_mark, refuse_open_mark
 from tidegate_store_jdbc.transactions.reachability import Reachability
-from tidegate_store_jdbc.transactions.recovery import Counters
+from tidegate_store_jdbc.transactions.recovery import Counters, Mark
 from tidegate_store_jdbc.transactions.transactions import Transactions
 
 logger = logging.getLogger("tidegate.store.jdbc")
-
-T = TypeVar("T")
 
 #: Time between looks at how much room the tables take, in seconds.
 _MEASURE_SECONDS: Final = 10.0
@@ -71,7 +67,7 @@ class JdbcStore:
         self._adapter = self._tables.adapter
         self._is_opened_once = False
         self._is_closing = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._work = Work()
         self._maintenance: asyncio.Task[None] | None = None
         self._reachability = Reachability(self._probe, options.reconnect_wait)
         self._lease = self._make_lease()
@@ -126,11 +122,9 @@ class JdbcStore:
             when a journal holds confirmed messages that are not in the database yet.
         """
         mark = await self.acquire()
-        try:
-            refuse_open_mark(mark)
-        except StoreIOError:
+        if mark is not None and mark.is_open:
             await self._let_go()
-            raise
+            raise recovery.lost_journal(mark)
         return await self.recover()
 
     async def acquire(self) -> Mark | None:
@@ -144,7 +138,7 @@ class JdbcStore:
         self._is_opened_once = True
         async with self._undone_unless_opened():
             await self._acquire()
-            return await read_mark(self._adapter)
+            return await recovery.read_mark(self._adapter)
 
     async def recover(self) -> RecoveredState:
         """The second half of :meth:`open`: tell what is there. Raises: as ``open``."""
@@ -165,7 +159,7 @@ class JdbcStore:
     async def write(self, batch: WriteBatch) -> None:
         """See MessageStore."""
         self._require_open()
-        await self._in_task(self._writer.write(batch))
+        await self._work.whole(self._writer.write(batch))
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int
@@ -195,7 +189,7 @@ class JdbcStore:
         counters = self._counters
         if counters.ack_synced < counters.ack_last:
             # Nobody may see a row whose number could be given to another after a power cut.
-            await self._in_task(self._writer.write(WriteBatch()))
+            await self._work.whole(self._writer.write(WriteBatch()))
         last = counters.ack_synced
         self._require_kept(after)
         rows = await self._fetch("find_acknowledged_statement", (after, limit, bytes_max))
@@ -209,7 +203,7 @@ class JdbcStore:
         through = min(through, self._counters.ack_synced)
         if through > self._counters.ack_released:
             self._counters.ack_released = through
-            await self._in_task(self._writer.delete_released())
+            await self._work.whole(self._writer.delete_released())
 
     def log_statistics(self) -> LogStatistics:
         """See AcknowledgedLog."""
@@ -238,8 +232,7 @@ class JdbcStore:
             return
         self._is_closing = True
         self._reachability.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.ended()
         if self._transactions.has_unsynced and self._transactions.failure is None:
             try:
                 await self._transactions.commit([], synced=True)
@@ -298,18 +291,6 @@ class JdbcStore:
         )
 
     # -------------------------------------------------------------------------------- writing
-
-    async def _in_task(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* to its end even when the caller is cancelled: numbers were given out in it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a caller that was cancelled does not ask for it
 
     def _lost(self, problem: str) -> None:
         self._transactions.fail(problem)
@@ -424,7 +405,7 @@ class JdbcStore:
                 await self._measure()
                 if loop.time() >= next_cleanup:
                     next_cleanup = loop.time() + period
-                    await self._in_task(self._writer.clean())
+                    await self._work.whole(self._writer.clean())
             except (StoreError, DatabaseError) as error:
                 logger.warning("clean-up goes on later: %s", error)
                 if isinstance(error, DatabaseUnavailableError):
@@ -440,8 +421,7 @@ class JdbcStore:
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.wait([self._maintenance])
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.ended()
         self._transactions.is_open = False
         # When the database is away the lease ends by itself.
         await self._lease.release(is_reachable=self._reachability.is_reachable)

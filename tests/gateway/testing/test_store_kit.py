@@ -345,7 +345,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     limits = _harness.CLOSE_TIMEOUT + _harness.LEFT_TIMEOUT
     assert limits + 3 * _harness.BLOCKED_TIMEOUT < 15
     for name in ("CLOSE_TIMEOUT", "LEFT_TIMEOUT", "BLOCKED_TIMEOUT"):
-        monkeypatch.setattr(_harness, name, 0.1)
+        monkeypatch.setattr(_harness, name, 0.3)
     monkeypatch.setattr(HangsInClose, "calls", 0)
     yield
     HangsInClose.goes_on.set()

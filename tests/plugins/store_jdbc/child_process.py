@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
+import os
 import queue
 import signal
 import sqlite3
@@ -21,23 +21,6 @@ from tidegate_store_jdbc import JdbcOptions
 LINE_SECONDS = 60.0
 
 
-def _is_stopped(thread: Path) -> bool:
-    try:
-        return ") T " in (thread / "stat").read_text()
-    except OSError:  # it has ended
-        return True
-
-
-def _is_free(database: Path) -> bool:
-    """Nobody holds a lock on a database of SQLite for long."""
-    with contextlib.closing(sqlite3.connect(database, timeout=0.5)) as connection:
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError:
-            return False
-    return True
-
-
 class Child:
     """One process with a store. A context manager that leaves no process behind.
 
@@ -45,6 +28,7 @@ class Child:
     """
 
     def __init__(self, directory: Path, tag: str, mode: str, options: JdbcOptions) -> None:
+        self._file = directory / "tidegate.db"
         script = Path(__file__).with_name("store_child.py")
         text = json.dumps(dataclasses.asdict(options))
         self.process = subprocess.Popen(
@@ -75,20 +59,6 @@ class Child:
         for line in self.process.stdout:
             self._lines.put(line.strip())
         self._lines.put("end")
-
-    def freeze(self, database: Path | None = None) -> None:
-        """SIGSTOP. With *database*, one of SQLite, never in a transaction: nobody would get in."""
-        threads = Path(f"/proc/{self.process.pid}/task")
-        end = time.monotonic() + LINE_SECONDS
-        while time.monotonic() < end:
-            self.signal(signal.SIGSTOP)
-            while not all(_is_stopped(one) for one in threads.iterdir()):
-                time.sleep(0.001)
-            if database is None or _is_free(database):
-                return
-            self.signal(signal.SIGCONT)
-            time.sleep(0.01)
-        raise AssertionError("somebody is always in a transaction")
 
     def until(self, word: str) -> str:
         """Read lines up to one that begins with *word*. Raises: AssertionError when none comes."""
@@ -123,6 +93,27 @@ class Child:
         self.process.kill()
         self.process.wait(LINE_SECONDS)
         self.until("end")
+
+    def stop(self) -> None:
+        """SIGSTOP, at a moment when it does not hold SQLite's lock: nobody else could write then."""
+        while True:
+            self.signal(signal.SIGSTOP)
+            os.waitpid(self.process.pid, os.WUNTRACED)
+            if not self._file.exists() or self._is_free():
+                return
+            self.signal(signal.SIGCONT)
+            time.sleep(0.01)
+
+    def _is_free(self) -> bool:
+        connection = sqlite3.connect(self._file, timeout=0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""

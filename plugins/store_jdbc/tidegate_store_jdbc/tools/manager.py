@@ -20,7 +20,7 @@ from tidegate_store_jdbc.database.adapter import DatabaseError
 from tidegate_store_jdbc.database.schema import read_version
 from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.transactions.lock import LockRow, describe, is_gone, read_lock
-from tidegate_store_jdbc.transactions.mark import Mark, read_mark
+from tidegate_store_jdbc.transactions.recovery import Mark, read_mark
 
 #: A statement without parameters and with one column, which may take its time: its place is lent to
 #: counting the rows of a table.

@@ -1,9 +1,11 @@
-"""What a start reads: everything but the messages themselves."""
+"""What a start reads: everything but the messages themselves, and whose journal is in front."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from tidegate.spi import (
     Branch,
@@ -12,11 +14,18 @@ from tidegate.spi import (
     RecoveredDestination,
     RecoveredState,
     Session,
+    StoreIOError,
     Subscription,
 )
 from tidegate_store_jdbc.database.adapter import Adapter, Row
 from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.transactions.lock import LockRow
+
+#: What to do about it, for whoever meets a journal that is not there.
+_HINT: Final = (
+    "start the gateway there with [store] plugin = 'journaled', or bring that directory here; "
+    "journal_lost_policy = 'ignore' of that plugin gives those messages up"
+)
 
 
 @dataclass(slots=True)
@@ -116,3 +125,40 @@ def _number(rows: object) -> int:
     assert isinstance(rows, list | tuple)
     found: list[Row] = list(rows)  # pyright: ignore[reportUnknownArgumentType] - rows of a driver
     return int(found[0][0] or 0) if found else 0
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """The row of the journal table: the journal in front, and how far it was carried over.
+
+    The mark is written in the transaction that carries a part of the journal over, so that after any
+    crash it says exactly which part that was. It is *open* while the journal may hold confirmed messages
+    that the database does not: then nobody opens the store without that journal.
+
+    Attributes:
+        journal: identity of the journal's contents.
+        place: machine and directory, for people.
+        position: up to which of its records the database has everything.
+        is_open: the journal may hold more.
+    """
+
+    journal: str
+    place: str
+    position: int
+    is_open: bool
+
+
+async def read_mark(adapter: Adapter) -> Mark | None:
+    """The mark; None when no journal was ever in front. Raises: DatabaseError."""
+    rows = await adapter.control("find_journal_statement", (), fetch=True)
+    if not rows:
+        return None
+    journal, place, position, is_open = rows[0]
+    return Mark(str(journal), str(place), int(position), bool(is_open))
+
+
+def lost_journal(mark: Mark) -> StoreIOError:
+    """The error for a database whose journal is somewhere else."""
+    return StoreIOError(
+        f"the journal in {mark.place} may hold confirmed messages that are not in the database "
+        f"yet; {_HINT}"
+    )
