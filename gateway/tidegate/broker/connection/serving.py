@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -10,22 +10,14 @@ import msgspec
 from tidegate.broker.connection.browser import Browser
 from tidegate.broker.connection.client import Client
 from tidegate.broker.destinations import subscription_of
-from tidegate.broker.lists.pending_list import (
-    Consumer,
-    InFlight,
-    PendingList,
-    Succession,
-    returned,
-)
+from tidegate.broker.lists.pending_list import Consumer, PendingList, Succession
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
-from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     RequestError,
     RetainHandling,
-    StoredMessage,
     SubscribeRequest,
     Subscription,
     Token,
@@ -37,18 +29,16 @@ from tidegate.spi import (
 AUTOMATIC_TURN_COUNT: Final = 1000
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Serving:
     """The subscriptions of one connection.
 
     Attributes: consumers: by the front-end's key.
     """
 
-    __slots__ = ("_client", "_parts", "consumers")
-
-    def __init__(self, parts: Parts, client: Client) -> None:
-        self.consumers: dict[str, Consumer] = {}
-        self._parts = parts
-        self._client = client
+    _parts: Parts
+    _client: Client
+    consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         parts = self._parts
@@ -73,14 +63,14 @@ class Serving:
             self._browse(request, token, matches)
             return False
         if existing is not None and self._is_kept(existing, request):
-            consumer, taken_up, is_new = existing, names.is_topic(existing.destination), False
+            consumer, taken_up = existing, names.is_topic(existing.destination)
             self._update_consumer(existing, request)
         else:
             old = None if existing is None else self._leave(existing)
             if names.is_queue(request.destination):
-                consumer, taken_up, is_new = self._subscribe_queue(request), False, True
+                consumer, taken_up = self._subscribe_queue(request), False
             else:
-                consumer, taken_up, is_new = self._subscribe_topic(request)
+                consumer, taken_up = self._subscribe_topic(request)
             if old is not None:
                 remove = parts.destinations.remove_subscription
                 Succession(parts.flow, old, consumer.lists[0], remove)
@@ -90,7 +80,7 @@ class Serving:
         handling = request.retain_handling
         if names.is_topic(request.destination) and (
             handling is RetainHandling.SEND
-            or (handling is RetainHandling.SEND_IF_NEW and is_new and existing is None)
+            or (handling is RetainHandling.SEND_IF_NEW and not taken_up and existing is None)
         ):
             parts.deliveries.begin(consumer.lists[0])
         for pending_list in consumer.lists:
@@ -187,12 +177,13 @@ class Serving:
         self._attach_session(request)
         return consumer
 
-    def _subscribe_topic(self, request: SubscribeRequest) -> tuple[Consumer, bool, bool]:
+    def _subscribe_topic(self, request: SubscribeRequest) -> tuple[Consumer, bool]:
+        """Returns: also whether a subscription with messages of its own was taken up."""
         parts = self._parts
         acknowledge = request.acknowledge and request.qos > 0
         consumer = self._make_consumer(request, acknowledge=acknowledge)
         if request.share_group:
-            return self._subscribe_shared(request, consumer)
+            return consumer, self._subscribe_shared(request, consumer)
         durable = bool(request.durable_name and self._client.client_id)
         if durable:
             key = (self._client.protocol, self._client.client_id, request.durable_name)
@@ -209,7 +200,7 @@ class Serving:
                 ):
                     parts.destinations.update_subscription(found, self._client, request)
                     found.attach(consumer)
-                    return consumer, True, False
+                    return consumer, True
                 # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
                 parts.destinations.remove_subscription(found)
         is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
@@ -217,15 +208,13 @@ class Serving:
             self._client, request, is_stored=is_stored, durable=durable
         )
         pending_list.attach(consumer)
-        return consumer, False, True
+        return consumer, False
 
-    def _subscribe_shared(
-        self, request: SubscribeRequest, consumer: Consumer
-    ) -> tuple[Consumer, bool, bool]:
+    def _subscribe_shared(self, request: SubscribeRequest, consumer: Consumer) -> bool:
         """The group has one list for all its members, whatever QoS each of them wants."""
         parts = self._parts
         found = parts.destinations.shared.get((request.share_group, request.destination))
-        is_new = found is None
+        taken_up = found is not None
         if found is None:
             whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
             found = parts.destinations.add_subscription(
@@ -238,7 +227,7 @@ class Serving:
             )
         found.attach(consumer)
         self._attach_session(request)
-        return consumer, not is_new, is_new
+        return taken_up
 
     def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
         consumer = self.consumers.pop(key, None)
@@ -258,7 +247,7 @@ class Serving:
         parts.destinations.unwatch_queues(consumer)
         if isinstance(consumer, Browser):
             consumer.wake()  # to find that it is served no more
-        give_back(parts.writer, list(consumer.in_flight.values()))
+        parts.writer.give_back(consumer.in_flight.values())
         consumer.in_flight.clear()
         consumer.in_flight_bytes = 0
         for pending_list in list(consumer.lists):
@@ -283,27 +272,25 @@ class Serving:
         for name, pending_list in lists.items():
             subscription = pending_list.subscription
             assert subscription is not None
-            consumer = self._make_consumer(
-                SubscribeRequest(
-                    key=name,
-                    destination=pending_list.destination,
-                    durable_name=name,
-                    prefetch_count=self._client.prefetch_count,
-                    selector=subscription.selector,
-                ),
-                acknowledge=subscription.qos > 0,
-            )
-            self.consumers[name] = consumer
+            request = self._request_of(subscription)
+            acknowledge = subscription.qos > 0
+            consumer = self.consumers[name] = self._make_consumer(request, acknowledge=acknowledge)
             pending_list.attach(consumer)
             restored.append(subscription)
-        for subscription in session.stored.attached:
-            self._restore_attached(subscription)
+        for subscription in session.stored.attached:  # a queue or shared subscription
+            request = self._request_of(subscription)
+            if names.is_queue(subscription.filter):
+                consumer = self._subscribe_queue(request)
+            else:
+                consumer = self._make_consumer(request, acknowledge=request.acknowledge)
+                self._subscribe_shared(request, consumer)
+            self.consumers[subscription.name] = consumer
             restored.append(subscription)
         return restored
 
-    def _restore_attached(self, subscription: Subscription) -> None:
-        """A queue or shared subscription of the session."""
-        request = SubscribeRequest(
+    def _request_of(self, subscription: Subscription) -> SubscribeRequest:
+        """What asked for a subscription of the session, but for retained messages."""
+        return SubscribeRequest(
             key=subscription.name,
             destination=subscription.filter,
             durable_name=subscription.name,
@@ -312,13 +299,8 @@ class Serving:
             share_group=subscription.share_group,
             prefetch_count=self._client.prefetch_count,
             options=subscription.options,
+            selector=subscription.selector,
         )
-        if names.is_queue(subscription.filter):
-            consumer = self._subscribe_queue(request)
-        else:
-            made = self._make_consumer(request, acknowledge=request.acknowledge)
-            consumer, _, _ = self._subscribe_shared(request, made)
-        self.consumers[subscription.name] = consumer
 
     def has_in_flight(self) -> bool:
         """Messages wait for this client's acknowledgement."""
@@ -338,16 +320,3 @@ class Serving:
         if session is not None and session.in_doubt:
             for consumer in list(self.consumers.values()):
                 in_doubt.hand_back(self._parts.writer, session, consumer)
-
-
-def give_back(writer: TurnWriter, entries: Sequence[InFlight]) -> None:
-    """Delivered messages go back to their lists, marked as redelivered."""
-    by_list: dict[PendingList, list[StoredMessage]] = {}
-    for message, pending_list, _ in entries:
-        by_list.setdefault(pending_list, []).append(returned(message))
-    for pending_list, messages in by_list.items():
-        if pending_list.is_removed:
-            continue
-        if pending_list.is_stored:
-            writer.record_delivery(pending_list, messages)
-        pending_list.put_back(messages)

@@ -8,12 +8,13 @@ statement while the event loop is busy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -141,17 +142,11 @@ class SqliteAdapter:
         """See Adapter."""
 
         def run(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(connection) as doing:
                 for name, text in statements:
-                    try:
-                        connection.execute(text)
-                    except sqlite3.Error as error:
-                        raise _translated(error, statement=name) from error
-                connection.execute("COMMIT")
-            except BaseException:
-                _roll_back(connection)
-                raise
+                    doing[0] = name
+                    connection.execute(text)
+                doing[0] = ""
 
         await self._call(self._writer, run)
 
@@ -185,23 +180,14 @@ class SqliteAdapter:
             if self._is_synced is not synced:
                 connection.execute(_SYNCHRONOUS[synced])
                 self._is_synced = synced
-            connection.execute("BEGIN IMMEDIATE")
-            name = ""
-            try:
-                results: list[StepResult] = []
+            results: list[StepResult] = []
+            with _transaction(connection) as doing:
                 for step in steps:
-                    name = step.statement
+                    doing[0] = step.statement
                     results.append(self._run(connection, step))
                     if not results[0]:
-                        raise FenceError("touched no row", name)
-                name = "COMMIT"
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                _roll_back(connection)
-                raise _translated(error, statement=name) from error
-            except BaseException:
-                _roll_back(connection)
-                raise
+                        raise FenceError("touched no row", step.statement)
+                doing[0] = "COMMIT"
             return results
 
         return await self._call(self._writer, run)
@@ -318,9 +304,20 @@ def _make_directory(path: Path) -> None:
         os.close(above)
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:  # some errors have rolled back already
-        connection.execute("ROLLBACK")
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[list[str]]:
+    """Commit, or roll back. Gives: a list whose item names what is being done, for the error."""
+    doing = [""]
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield doing
+        connection.execute("COMMIT")
+    except BaseException as error:
+        if connection.in_transaction:  # some errors have rolled back already
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise _translated(error, statement=doing[0]) from error
+        raise
 
 
 def _group(name: str, text: str) -> re.Match[str] | None:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
+
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.index.index import Index
@@ -79,8 +81,7 @@ class _NotYetError(Exception):
         self.until = until
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(msgspec.Struct, eq=False):
     """The batch that is being written."""
 
     encoded: EncodedBatch
