@@ -17,7 +17,7 @@ from tidegate_store_journal.index.changes import FILES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.references import FileUse
 from tidegate_store_journal.log.format import FILE_SHIFT
-from tidegate_store_journal.space.copies import Found, encode_copies
+from tidegate_store_journal.space.compact import Found, encode_copies
 from tidegate_store_journal.write.encode import encode_batch
 
 
