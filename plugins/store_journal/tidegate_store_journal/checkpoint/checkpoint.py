@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -28,7 +28,6 @@ from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.storage import Storage
-from tidegate_store_journal.write.append import Tail
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -37,6 +36,16 @@ logger = logging.getLogger("tidegate.store.journal")
 #: checkpoint can be written after all and dead data files be deleted: the way out of a full disk.
 RESERVE_NAME: Final = "reserve"
 RESERVE_BYTES: Final = 4 << 20
+
+
+class Tail(Protocol):
+    """Where the journal ends: everything applied to the index is before it."""
+
+    @property
+    def file(self) -> DataFile | None: ...
+
+    @property
+    def offset(self) -> int: ...
 
 
 @dataclass(slots=True)
