@@ -318,7 +318,7 @@ def test_an_unknown_record_type_names_itself() -> None:
 @pytest.mark.parametrize("kind", sorted(_records.BY_TYPE))
 def test_a_record_with_a_senseless_value_is_refused(kind: int) -> None:
     (record,) = _format.iterate_records(_format.encode_record(kind, b"\xc1"), 1)
-    if kind == _format.REMOVE_SUBSCRIPTION:
+    if kind == _records.BY_OPERATION[RemoveSubscription].type:
         assert _records.decode_operation(record) == RemoveSubscription(0)  # it has no value
         return
     with pytest.raises(FormatError, match=f"type {kind}"):
@@ -326,7 +326,7 @@ def test_a_record_with_a_senseless_value_is_refused(kind: int) -> None:
 
 
 def test_records_that_do_not_fill_their_batch_are_refused() -> None:
-    payload = _format.encode_record(_format.CLEAR_RETAINED, b"\xa1x")
+    payload = _format.encode_record(_records.BY_OPERATION[ClearRetained].type, b"\xa1x")
     for data, count in ((payload[:-1], 1), (payload, 2), (payload + b"\0", 1), (b"\0" * 10, 1)):
         with pytest.raises(FormatError):
             list(_format.iterate_records(data, count))
@@ -340,7 +340,12 @@ def test_a_message_is_read_only_from_its_own_record() -> None:
         (record[:-1], 5),
         (record[:20], 5),
         (record[:-1] + b"\1", 5),
-        (_format.encode_record(_format.SET_RETAINED, _format.encode(message(5)), sequence=5), 5),
+        (
+            _format.encode_record(
+                _records.BY_OPERATION[SetRetained].type, _format.encode(message(5)), sequence=5
+            ),
+            5,
+        ),
         (_format.encode_record(_format.ADD, b"\xc1", sequence=5), 5),
     ):
         with pytest.raises(FormatError):

@@ -153,38 +153,25 @@ class _MoveKind(Kind):
         return Move(source, sequence, record.pending_list, record.sequence, _NO_MESSAGE)
 
 
-#: All operations but *add message* and *acknowledge*.
+#: All operations but *add message* and *acknowledge*, by the types of their records.
 KINDS: Final = (
-    Kind(_format.DISCARD, Discard, "sequences", "reason", of="pending_list"),
+    Kind(3, Discard, "sequences", "reason", of="pending_list"),
     _MoveKind(_format.MOVE, Move),
     Kind(_format.DELIVERY, RecordDelivery, "sequences", "delivery_count", of="pending_list"),
-    Kind(_format.ADD_DESTINATION, AddDestination, "destination", of="pending_list", puts=True),
-    Kind(_format.REMOVE_DESTINATION, RemoveDestination, "destination", of="pending_list"),
-    Kind(
-        _format.PUT_SUBSCRIPTION,
-        PutSubscription,
-        "subscription",
-        of="subscription.pending_list",
-        puts=True,
-    ),
-    Kind(_format.REMOVE_SUBSCRIPTION, RemoveSubscription, of="pending_list"),
-    Kind(_format.SET_RETAINED, SetRetained, "message", puts=True),
-    Kind(_format.CLEAR_RETAINED, ClearRetained, "destination"),
-    Kind(_format.PUT_SESSION, PutSession, "session", puts=True),
-    Kind(_format.REMOVE_SESSION, RemoveSession, "client_id"),
-    Kind(_format.PUT_INFLIGHT, PutInflight, "record", puts=True),
-    Kind(_format.REMOVE_INFLIGHT, RemoveInflight, "client_id", "direction", "packet_id"),
-    Kind(_format.PUT_BRANCH, PutBranch, "branch", of="branch.pending_list", puts=True),
-    Kind(_format.REMOVE_BRANCH, RemoveBranch, "branch_id", of="pending_list"),
-    Kind(
-        _format.ADD_DUPLICATE_ID,
-        AddDuplicateId,
-        "destination",
-        "duplicate_id",
-        "sequence",
-        puts=True,
-    ),
-    Kind(_format.FORGET_DUPLICATE_IDS, ForgetDuplicateIds, "destination", "through"),
+    Kind(6, AddDestination, "destination", of="pending_list", puts=True),
+    Kind(7, RemoveDestination, "destination", of="pending_list"),
+    Kind(8, PutSubscription, "subscription", of="subscription.pending_list", puts=True),
+    Kind(9, RemoveSubscription, of="pending_list"),
+    Kind(10, SetRetained, "message", puts=True),
+    Kind(11, ClearRetained, "destination"),
+    Kind(12, PutSession, "session", puts=True),
+    Kind(13, RemoveSession, "client_id"),
+    Kind(14, PutInflight, "record", puts=True),
+    Kind(15, RemoveInflight, "client_id", "direction", "packet_id"),
+    Kind(20, PutBranch, "branch", of="branch.pending_list", puts=True),
+    Kind(21, RemoveBranch, "branch_id", of="pending_list"),
+    Kind(22, AddDuplicateId, "destination", "duplicate_id", "sequence", puts=True),
+    Kind(23, ForgetDuplicateIds, "destination", "through"),
 )
 BY_OPERATION: Final = {kind.operation: kind for kind in KINDS}
 BY_TYPE: Final = {kind.type: kind for kind in KINDS}

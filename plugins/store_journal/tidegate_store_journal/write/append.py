@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
 from tidegate_store_journal.checkpoint.bindings import Bindings
@@ -79,8 +79,7 @@ class _NotYetError(Exception):
         self.until = until
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(NamedTuple):
     """The batch that is being written."""
 
     encoded: EncodedBatch
@@ -120,7 +119,6 @@ class Appender:
         self.failure: BaseException | None = None
         self._next_batch = index.batch + 1
         self._is_busy = False  # a batch is being encoded, waits for its file, or is under way
-        self._flight: _Flight | None = None
         self._waiting: list[asyncio.Future[None]] = []
 
     async def append(self, encode: Encode, *, synced: bool, waits: bool = True) -> None:
@@ -226,17 +224,10 @@ class Appender:
         buffers = (header, payload)
         if file.reused:
             buffers = (header, payload, END_MARK[: file.length - end])
-        self._flight = _Flight(encoded, file, end, future, is_new_file)
+        done = partial(self._written, _Flight(encoded, file, end, future, is_new_file))
+        sync_first = is_new_file
         self._writer.submit(
-            Request(
-                self._written,
-                file.handle,
-                offset,
-                buffers,
-                number,
-                sync=synced,
-                sync_first=is_new_file,
-            )
+            Request(done, file.handle, offset, buffers, number, sync=synced, sync_first=sync_first)
         )
         return future
 
@@ -279,11 +270,8 @@ class Appender:
 
     # ------------------------------------------------------------------------------- landing
 
-    def _written(self, request: Request) -> None:
+    def _written(self, flight: _Flight, request: Request) -> None:
         """The writer thread is done with the batch under way."""
-        flight = self._flight
-        assert flight is not None
-        self._flight = None
         future = flight.future
         error: StoreError | None = None
         try:

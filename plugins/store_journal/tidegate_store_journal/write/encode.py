@@ -50,18 +50,6 @@ from tidegate_store_journal.log.records import BY_OPERATION, PUTTING, body_bytes
 #: Operations that make the store grow; they are refused while room is short.
 _GROWING: Final = (PUTTING | {AddMessage, Move}) - {PutInflight}
 _ABOUT_MESSAGES: Final = frozenset({Discard, Move, RecordDelivery})
-#: Records that are not among ``records.KINDS``.
-_NO_OPERATION: Final = frozenset(
-    {
-        ADD,
-        _format.ACKNOWLEDGE,
-        _format.COPY,
-        _format.COPIED_ROWS,
-        _format.REFERENCE,
-        _format.COPY_REFERENCE,
-        _format.VOID,
-    }
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -337,7 +325,7 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             operation, first = _records.decode_acknowledge(record)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
-        if kind not in _NO_OPERATION:
+        if kind not in _format.NO_OPERATIONS:
             operation = _records.decode_operation(record, kind)
             effects.others.append(operation)
             if type(operation) not in _ABOUT_MESSAGES:
