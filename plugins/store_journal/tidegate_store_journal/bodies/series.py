@@ -25,10 +25,7 @@ from typing import Final
 
 from tidegate.spi import (
     AddMessage,
-    Discard,
-    DiscardReason,
     Message,
-    Move,
     Operation,
     StoreError,
     StoreIOError,
@@ -36,7 +33,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.bodies.directory import Directory, Item, Job, carry_out, item_of
 from tidegate_store_journal.bodies.folders import Folders, Found, covers, folder_name
-from tidegate_store_journal.index.effects import AddReference
+from tidegate_store_journal.index.effects import AddReference, moves_apart
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
@@ -124,16 +121,9 @@ class Series:
 
         Raises: as MessageStore.write. Cancellation: as there; what was begun goes on.
         """
-        changed: list[Operation] = []
+        plain = moves_apart(operations)
         by_name: dict[str, list[Item]] = {}
-        for operation in operations:
-            item = operation
-            if type(item) is Move and self._name_of(item.message):
-                # What it is: one message leaves, another one comes.
-                gone = (item.sequence,)
-                changed.append(Discard(item.pending_list, gone, DiscardReason.DROPPED))
-                item = AddMessage(item.target_sequence, item.message, (item.target_list,))
-            changed.append(item)
+        for item in plain:
             if type(item) is AddMessage and (name := self._name_of(item.message)):
                 message = item.message
                 record = item_of(item.sequence, encode(message), len(message.body))
@@ -142,7 +132,7 @@ class Series:
             await append(operations)
             return
         # shield: nobody else may write to a file while a thread does.
-        await asyncio.shield(self._spawn(self._write(changed, by_name, append)))
+        await asyncio.shield(self._spawn(self._write(plain, by_name, append)))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -155,7 +145,10 @@ class Series:
         _ = task.cancelled() or task.exception()  # whoever waited was told
 
     async def _write(
-        self, operations: Sequence[Operation], by_name: dict[str, list[Item]], append: Append
+        self,
+        operations: Sequence[Operation | AddReference],
+        by_name: dict[str, list[Item]],
+        append: Append,
     ) -> None:
         await self._require_room()
         if self.keep_bound is not None and self.grown_bytes >= self.files.file_length // 2:
@@ -167,7 +160,9 @@ class Series:
             finally:
                 self.let_go("tail")
 
-    def _referred(self, operation: Operation, places: dict[int, int]) -> Operation | AddReference:
+    def _referred(
+        self, operation: Operation | AddReference, places: dict[int, int]
+    ) -> Operation | AddReference:
         if type(operation) is not AddMessage or operation.sequence not in places:
             return operation
         lists = operation.pending_lists

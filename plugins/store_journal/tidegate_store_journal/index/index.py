@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
+from tidegate.spi import Acknowledge, Discard, PendingCount, RecordDelivery
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.changes import Changes, Dirty
 from tidegate_store_journal.index.effects import Effects
@@ -54,7 +54,6 @@ class Index(References, SmallState):
         self._dirty = Dirty()
         self._apply_one: dict[type, Callable[[Any], None]] = {
             Discard: self._discard,
-            Move: self._move,
             RecordDelivery: self._record_delivery,
         }
 
@@ -306,9 +305,6 @@ class Index(References, SmallState):
 
     def _discard(self, operation: Discard) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))
-
-    def _move(self, operation: Move) -> None:
-        self._leave_lists(*self._take(operation.pending_list, (operation.sequence,)))
 
     def _record_delivery(self, operation: RecordDelivery) -> None:
         pending = self.lists.get(operation.pending_list)

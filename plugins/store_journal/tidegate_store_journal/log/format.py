@@ -51,7 +51,6 @@ FILE_ID_MAX: Final = (1 << 28) - 1
 #: Types of records that are not simply one operation; those are in ``records.KINDS``.
 ADD: Final = 1
 ACKNOWLEDGE: Final = 2
-MOVE: Final = 4
 DELIVERY: Final = 5
 COPY: Final = 16
 COPIED_ROWS: Final = 17
@@ -70,14 +69,8 @@ VOID: Final = 250
 #: the type is the ordinary one.
 LARGE_BIT: Final = 0x80
 
-#: Records that are no operation of ``records.KINDS``.
-NO_OPERATIONS: Final = frozenset(
-    {ADD, ACKNOWLEDGE, COPY, COPIED_ROWS, REFERENCE, COPY_REFERENCE, VOID}
-)
 #: Records that hold a message.
-MESSAGE_TYPES: Final = frozenset(
-    {ADD, MOVE, COPY, ADD | LARGE_BIT, MOVE | LARGE_BIT, COPY | LARGE_BIT}
-)
+MESSAGE_TYPES: Final = frozenset({ADD, COPY, ADD | LARGE_BIT, COPY | LARGE_BIT})
 
 #: ``crc32c(seed, data)`` continues a CRC-32C whose value so far is *seed* (the package is untyped).
 crc32c: Final = cast(

@@ -28,7 +28,7 @@ from tidegate.spi import (
     RemoveSubscription,
 )
 from tidegate_store_journal.index.acklog import decode_block
-from tidegate_store_journal.index.effects import AddReference, Effects
+from tidegate_store_journal.index.effects import AddReference, Effects, moves_apart
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log import records as _records
@@ -48,8 +48,8 @@ from tidegate_store_journal.log.format import (
 from tidegate_store_journal.log.records import BY_OPERATION, PUTTING, body_bytes
 
 #: Operations that make the store grow; they are refused while room is short.
-_GROWING: Final = (PUTTING | {AddMessage, Move}) - {PutInflight}
-_ABOUT_MESSAGES: Final = frozenset({Discard, Move, RecordDelivery})
+_GROWING: Final = (PUTTING | {AddMessage}) - {PutInflight}
+_ABOUT_MESSAGES: Final = frozenset({Discard, RecordDelivery})
 
 
 @dataclass(slots=True, eq=False)
@@ -156,14 +156,11 @@ def encode_batch(
             append(record)
             at += len(record)
         else:
+            if type(operation) is Move:  # rare
+                return encode_batch(moves_apart(operations), file_id, offset, index)
             if others is None:
                 others = _Others(index, effects)
             record = others.encode(operation)  # pyright: ignore[reportArgumentType]  # see above
-            if type(operation) is Move:
-                message, sequence = operation.message, operation.target_sequence
-                place = base + (at << 64 | len(record) << 32 | body_bytes(message))
-                effects.add(sequence, place, (operation.target_list,), message.large)
-                last_sequence = max(last_sequence, sequence)
             append(record)
             at += len(record)
 
@@ -234,8 +231,6 @@ class _Others:
                 self.last_sequence = max(self.last_sequence, operation.sequence)
             case Discard():
                 self._left.setdefault(operation.pending_list, set()).update(operation.sequences)
-            case Move():
-                self._left.setdefault(operation.pending_list, set()).add(operation.sequence)
             case _:
                 pass
 
@@ -304,9 +299,8 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
         if kind & LARGE_BIT and kind in _format.MESSAGE_TYPES:
             kind ^= LARGE_BIT
             large = _records.large_body_of(record)
-        if kind in (ADD, _format.MOVE):
-            lists = _records.lists_of(record) if kind == ADD else (record.pending_list,)
-            effects.add(sequence, place, lists, large)
+        if kind == ADD:
+            effects.add(sequence, place, _records.lists_of(record), large)
         elif kind == _format.COPY:
             effects.copies.append((sequence, place, _records.lists_of(record)))
             if large is not None:
@@ -325,8 +319,8 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             operation, first = _records.decode_acknowledge(record)
             effects.others.append(operation)
             effects.ack_firsts.append(first)
-        if kind not in _format.NO_OPERATIONS:
-            operation = _records.decode_operation(record, kind)
+        elif kind != _format.VOID:
+            operation = _records.decode_operation(record)
             effects.others.append(operation)
             if type(operation) not in _ABOUT_MESSAGES:
                 effects.small_sizes.append(size)
