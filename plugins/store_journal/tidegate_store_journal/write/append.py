@@ -177,7 +177,7 @@ class Appender:
                     )
                 offset = DATA_OFFSET
                 try:
-                    encoded.move_to(file.file_id, offset + BATCH_HEADER_BYTES)
+                    encoded = encode(file.file_id, offset + BATCH_HEADER_BYTES)
                 except BaseException:
                     self._files.put_back(file)
                     raise

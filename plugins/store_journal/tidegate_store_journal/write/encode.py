@@ -34,7 +34,6 @@ from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log import records as _records
 from tidegate_store_journal.log.format import (
     ADD,
-    FILE_SHIFT,
     LARGE_BIT,
     MASK_32,
     RECORD_HEADER,
@@ -59,31 +58,14 @@ class EncodedBatch:
     Attributes:
         payload: all records.
         record_count: how many.
-        effects: with locations as if the first record were at ``base``.
+        effects: of them, where they were to be.
         grows: it holds operations that are refused while room is short.
     """
 
     payload: bytes
     record_count: int
     effects: Effects
-    base: int
     grows: bool = False
-
-    def move_to(self, file_id: int, offset: int) -> None:
-        """The batch's first record will be at *offset* of another file after all."""
-        base = location(file_id, offset, 0, 0)
-        difference = base - self.base
-        own = self.base >> FILE_SHIFT  # what lies in directories of destinations stays there
-        for entries in self.effects.adds.values():
-            for sequence, place in entries.items():
-                if place >> FILE_SHIFT == own:
-                    entries[sequence] = place + difference
-        self.effects.copies = [
-            (sequence, place + difference if place >> FILE_SHIFT == own else place, lists)
-            for sequence, place, lists in self.effects.copies
-        ]
-        self.base = base
-        self.effects.file_id = file_id
 
 
 def encode_batch(
@@ -171,7 +153,7 @@ def encode_batch(
     effects.last_list = last_list
     effects.last_ack = index.log.last
     count = len(operations)
-    encoded = EncodedBatch(b"".join(parts), count, effects, base)
+    encoded = EncodedBatch(b"".join(parts), count, effects)
     encoded.grows = effects.messages > 0
     if others is not None:
         effects.last_list = max(last_list, others.last_list)
