@@ -1,7 +1,7 @@
 """Commands that a plugin adds to ``tidegate``: how they are found, and what the host lends them.
 
-An entry point of the group ``tidegate.commands`` names a command group (``journal`` becomes
-``tidegate journal``) and a ``typer.Typer`` whose commands go into it. Several distributions may add
+An entry point of the group ``tidegate.commands`` names a command group (``bench`` becomes
+``tidegate bench``) and a ``typer.Typer`` whose commands go into it. Several distributions may add
 to the same group, also to ``store``, which is the host's own; a name that is taken already is
 refused with both distributions named. The module is imported when somebody types the group (or
 asks for its help), never by ``tidegate run``.

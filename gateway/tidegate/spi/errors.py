@@ -49,7 +49,7 @@ class ConfigError(GatewayError):
 
     Attributes:
         path: the configuration file, or "" for values that did not come from a file.
-        key: the dotted key, e.g. ``store.journal_max_file_length``.
+        key: the dotted key, e.g. ``broker.connections_max``.
         problem: what is wrong and what to do.
     """
 

@@ -7,9 +7,11 @@ import contextlib
 import functools
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import pluggy
 import pytest
@@ -19,42 +21,47 @@ from tidegate.spi.hookspecs import PROJECT
 
 #: A test that takes longer than this hangs; in seconds. The slowest takes a few.
 SCENARIO_TIMEOUT: Final = 120.0
-#: What takes longer to close hangs; in seconds. With what a test that failed left open less than 15.
-CLOSE_TIMEOUT: Final = 10.0
-LEFT_TIMEOUT: Final = 4.0
+#: What takes longer to close hangs; in seconds. With what a test that failed left open, with the end
+#: of its loop, and with ``BLOCKED_TIMEOUT`` behind each, less than 15.
+CLOSE_TIMEOUT: Final = 8.0
+LEFT_TIMEOUT: Final = 3.0
+#: Behind a time limit after which nothing moves, its thread is blocked; in seconds.
+BLOCKED_TIMEOUT: Final = 1.0
 
-_SelfT = TypeVar("_SelfT")
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def scenario(
-    function: Callable[Concatenate[_SelfT, _P], Coroutine[Any, Any, None]],
-) -> Callable[Concatenate[_SelfT, _P], None]:
-    """Make a test method of a coroutine function: run it on an event loop of its own.
+class Scenarios:
+    """Base of the kits: runs each test that is a coroutine function on an event loop of its own.
 
-    An exception that nobody awaited (a callback, a forgotten task) fails the test too. What it was
-    given (an argument with ``async def close``) is closed behind it, also when it fails: a store that
-    stays open keeps threads, and those keep the process.
+    So they need no plugin of pytest's, and take no notice of one. An exception that nobody awaited (a
+    callback, a forgotten task) fails the test too. What a test was given (an argument with ``async def
+    close``) is closed behind it, also when it fails: a store that stays open keeps threads, and those
+    keep the process.
     """
 
-    @functools.wraps(function)
-    def run(self: _SelfT, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        given = [*args, *kwargs.values()]
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, member in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(member):
+                setattr(cls, name, _on_its_own_loop(member))
+
+
+def _on_its_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        given = [*args[1:], *kwargs.values()]
         closing = [one for one in given if inspect.iscoroutinefunction(getattr(one, "close", None))]
 
         async def guarded() -> None:
             try:
-                await function(self, *args, **kwargs)
+                await test(*args, **kwargs)
                 for one in closing:
-                    await cast("_Closable", one).close()
+                    await one.close()
             except BaseException:
                 for one in closing:
-                    _leave_threads()
                     with contextlib.suppress(Exception):
-                        async with asyncio.timeout(LEFT_TIMEOUT):
-                            await cast("_Closable", one).close()
-                _leave_threads()
+                        await close(one, LEFT_TIMEOUT)
                 raise
 
         run_scenario(guarded())
@@ -62,19 +69,56 @@ def scenario(
     return run
 
 
-def _leave_threads() -> None:
-    """A thread of the loop that hangs is not waited for: not by who needs one, not when the loop ends."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-
-
 class _Closable(Protocol):
     async def close(self) -> None: ...
 
 
-async def close(closable: _Closable) -> None:
-    """Close it. Raises: TimeoutError when it hangs."""
-    async with asyncio.timeout(CLOSE_TIMEOUT):
-        await closable.close()
+async def close(closable: _Closable, seconds: float | None = None) -> None:
+    """Close it, within :data:`CLOSE_TIMEOUT` unless *seconds* are given.
+
+    Raises: TimeoutError when it hangs, be it that it blocks the loop or will not be cancelled.
+    """
+    seconds = CLOSE_TIMEOUT if seconds is None else seconds
+    with _interrupted(seconds + BLOCKED_TIMEOUT):
+        closing = asyncio.ensure_future(closable.close())
+        try:
+            if not (await asyncio.wait([closing], timeout=seconds))[0]:
+                raise TimeoutError(f"close() has not ended after {seconds:g} s")
+        finally:
+            closing.cancel()
+        closing.result()
+
+
+def end_loop(runner: asyncio.Runner) -> None:
+    """Close its loop. A task or a thread that hangs there is left behind."""
+    with contextlib.suppress(TimeoutError), _interrupted(BLOCKED_TIMEOUT):
+        runner.close()
+
+
+@contextlib.contextmanager
+def _interrupted(seconds: float) -> Generator[None]:
+    """Raise TimeoutError in the main thread when this takes longer, whatever it waits for.
+
+    Not within another one, whose time counts, and not in other threads, which get no signals.
+    """
+    is_ours = signal.getsignal(signal.SIGALRM) is _interrupt
+    if is_ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    began = time.monotonic()
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, BLOCKED_TIMEOUT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if left:  # of somebody's own time limit
+            signal.setitimer(signal.ITIMER_REAL, max(left + began - time.monotonic(), 0.001))
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise TimeoutError("it hangs and blocks its thread")
 
 
 def run_scenario(coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -88,7 +132,11 @@ def run_scenario(coroutine: Coroutine[Any, Any, _T]) -> _T:
         async with asyncio.timeout(SCENARIO_TIMEOUT):
             return await coroutine
 
-    result = asyncio.run(bounded())
+    runner = asyncio.Runner()
+    try:
+        result = runner.run(bounded())
+    finally:
+        end_loop(runner)
     if problems:
         error = problems[0].get("exception")
         raise AssertionError(f"unhandled on the event loop: {problems[0]['message']}") from error

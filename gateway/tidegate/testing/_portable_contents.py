@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from tidegate.spi import (
@@ -13,7 +12,6 @@ from tidegate.spi import (
     AddMessage,
     Branch,
     BranchId,
-    DuplicateId,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -127,35 +125,48 @@ def everything() -> list[Operation]:
     ]
 
 
-async def contents(store: MessageStore, state: RecoveredState) -> dict[str, object]:
-    """All that an open store holds, but for its identity and the numbers of its log's rows."""
-    lists = {item.pending_list for item in state.destinations if item.pending_list}
-    lists |= {item.pending_list for item in state.subscriptions}
-    offered = store.capabilities
-    branches = () if offered.branches is None else await offered.branches.recovered_branches()
-    ids: Sequence[DuplicateId] = ()
+def by_key(state: RecoveredState) -> dict[str, object]:
+    """What opening brought back, comparable: keyed, without empty lists."""
+    return {
+        "last_sequence": state.last_sequence,
+        "last_pending_list": state.last_pending_list,
+        "destinations": {known.destination: known.pending_list for known in state.destinations},
+        "subscriptions": {known.pending_list: known for known in state.subscriptions},
+        "sessions": {session.client_id: session for session in state.sessions},
+        "inflight": {
+            (record.client_id, record.direction, record.packet_id): record
+            for record in state.inflight
+        },
+        "retained": {message.destination: message for message in state.retained},
+        "pending": {number: count for number, count in state.pending.items() if count.messages},
+    }
+
+
+async def told(store: MessageStore, state: RecoveredState) -> dict[str, object]:
+    """The same with what the store's optional objects tell besides."""
+    found, offered = by_key(state), store.capabilities
+    if offered.branches is not None:
+        branches = await offered.branches.recovered_branches()
+        found["branches"] = {branch.branch_id: branch for branch in branches}
     if offered.duplicate_ids is not None:
         ids = await offered.duplicate_ids.recovered_duplicate_ids()
-    lists |= {item.pending_list for item in branches}
-    rows: list[tuple[object, ...]] = []
-    log = offered.acknowledged_log
+        found["duplicate_ids"] = sorted(
+            (known.destination, known.sequence, known.duplicate_id) for known in ids
+        )
+    return found
+
+
+async def contents(store: MessageStore, state: RecoveredState) -> dict[str, object]:
+    """All that an open store holds, but for its identity and the numbers of its log's rows."""
+    found = await told(store, state)
+    del found["last_pending_list"]  # of a list that is gone it may be forgotten
+    found["pending"] = {
+        number: list(await store.page_in(number, 0, _ANY_COUNT, _ANY_SIZE))
+        for number, count in sorted(state.pending.items())
+        if count.messages
+    }
+    log = store.capabilities.acknowledged_log
     if log is not None:
         page = await log.acknowledged(log.log_statistics().first - 1, _ANY_COUNT, _ANY_SIZE)
-        rows = [tuple(getattr(row, name) for name in _ROW) for row in page.rows]
-    return {
-        "destinations": sorted(
-            (item.destination, item.pending_list) for item in state.destinations
-        ),
-        "subscriptions": sorted(state.subscriptions, key=lambda item: item.pending_list),
-        "sessions": sorted(state.sessions, key=lambda item: item.client_id),
-        "inflight": sorted(state.inflight, key=lambda item: (item.direction, item.packet_id)),
-        "retained": sorted(state.retained, key=lambda item: item.destination),
-        "pending": {
-            number: list(await store.page_in(number, 0, _ANY_COUNT, _ANY_SIZE))
-            for number in sorted(lists)
-        },
-        "branches": sorted(branches, key=lambda item: str(item.branch_id)),
-        "duplicate_ids": sorted(ids, key=lambda item: item.sequence),
-        "acknowledged": rows,
-        "last_sequence": state.last_sequence,
-    }
+        found["acknowledged"] = [tuple(getattr(row, name) for name in _ROW) for row in page.rows]
+    return found

@@ -31,7 +31,7 @@ from tidegate.testing._cursor_machine import (
     ListStore,
     message_of,
 )
-from tidegate.testing._harness import plugin_factory, scenario
+from tidegate.testing._harness import Scenarios, plugin_factory
 
 #: A byte limit that no test reaches.
 ANY_SIZE: Final = 1 << 40
@@ -91,7 +91,7 @@ def messages_of(first: int, last: int, size: int | None = None) -> list[StoredMe
     return [message_of(sequence, body) for sequence in range(first, last + 1)]
 
 
-class CursorConformance:
+class CursorConformance(Scenarios):
     """What every cursor must do. Subclass it and override ``cursor_factory``."""
 
     @pytest.fixture
@@ -114,7 +114,6 @@ class CursorConformance:
         """How long the model-based test runs."""
         return CURSOR_MACHINE_SETTINGS
 
-    @scenario
     async def test_a_new_cursor_is_empty(self, box: CursorBox) -> None:
         cursor = box.make()
         assert (cursor.size, cursor.memory_bytes) == (0, 0)
@@ -125,7 +124,6 @@ class CursorConformance:
         await cursor.close()
         await cursor.close()
 
-    @scenario
     async def test_messages_are_taken_in_order_as_they_were_offered(self, box: CursorBox) -> None:
         cursor = box.make()
         messages = messages_of(1, 9)
@@ -136,7 +134,6 @@ class CursorConformance:
         assert (cursor.size, cursor.memory_bytes) == (0, 0)
         await cursor.close()
 
-    @scenario
     async def test_consumers_that_keep_up_cost_no_reading(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=50_000)
         for first in range(1, 1_000, 10):
@@ -145,7 +142,6 @@ class CursorConformance:
         assert box.store.pages == []
         await cursor.close()
 
-    @scenario
     async def test_memory_is_accounted_by_message(self, box: CursorBox) -> None:
         cursor = box.make()
         messages = messages_of(1, 5, size=1_000)
@@ -161,7 +157,6 @@ class CursorConformance:
         await cursor.close()
         assert cursor.memory_bytes == 0
 
-    @scenario
     async def test_take_stops_at_the_limits_but_gives_one(self, box: CursorBox) -> None:
         cursor = box.make()
         box.offer(cursor, messages_of(1, 6, size=100))
@@ -171,7 +166,6 @@ class CursorConformance:
         assert cursor.size == 1
         await cursor.close()
 
-    @scenario
     async def test_put_back_messages_return_to_their_place(self, box: CursorBox) -> None:
         cursor = box.make()
         box.offer(cursor, messages_of(1, 9))
@@ -186,7 +180,6 @@ class CursorConformance:
         ]  # fmt: skip
         await cursor.close()
 
-    @scenario
     async def test_recovered_messages_come_before_new_ones(self, box: CursorBox) -> None:
         cursor = box.make(recovered=messages_of(1, 25))
         assert cursor.size == 25
@@ -196,7 +189,6 @@ class CursorConformance:
         assert await box.drain(cursor) == [*range(1, 26), *range(30, 36)]
         await cursor.close()
 
-    @scenario
     async def test_a_backlog_above_the_memory_limit_comes_out_in_order(
         self, box: CursorBox
     ) -> None:
@@ -212,14 +204,12 @@ class CursorConformance:
         assert len(box.store.pages) == pages, "caught up, so nothing need be read"
         await cursor.close()
 
-    @scenario
     async def test_one_message_above_the_memory_limit_passes(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=1_000, recovered=messages_of(1, 2, size=50_000))
         box.offer(cursor, messages_of(3, 5, size=50_000))
         assert await box.drain(cursor) == [1, 2, 3, 4, 5]
         await cursor.close()
 
-    @scenario
     async def test_claimed_messages_are_out_wherever_they_were(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 20, size=400))
         box.offer(cursor, messages_of(21, 60, size=400))
@@ -235,7 +225,6 @@ class CursorConformance:
         assert [stored.sequence for stored in cursor.take(9, ANY_SIZE)] == [1]
         await cursor.close()
 
-    @scenario
     async def test_claimed_messages_return_to_their_place_with_their_counts(
         self, box: CursorBox
     ) -> None:
@@ -261,7 +250,6 @@ class CursorConformance:
         assert counted == [3, 45, 60]
         await cursor.close()
 
-    @scenario
     async def test_removed_messages_are_not_seen_wherever_they_were(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 20, size=400))
         box.offer(cursor, messages_of(21, 60, size=400))
@@ -275,7 +263,6 @@ class CursorConformance:
         assert await box.drain(cursor, limit=5) == left
         await cursor.close()
 
-    @scenario
     async def test_a_purge_empties_it_even_while_a_page_is_read(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=10_000, recovered=messages_of(1, 50, size=400))
         box.store.gate = asyncio.Event()
@@ -291,7 +278,6 @@ class CursorConformance:
         assert await box.drain(cursor) == [60, 61, 62]
         await cursor.close()
 
-    @scenario
     async def test_a_page_that_fails_can_be_read_again(self, box: CursorBox) -> None:
         cursor = box.make(recovered=messages_of(1, 5))
         box.store.error = StoreIOError("the disk is gone")
@@ -301,7 +287,6 @@ class CursorConformance:
         assert await box.drain(cursor) == [1, 2, 3, 4, 5]
         await cursor.close()
 
-    @scenario
     async def test_a_page_that_is_cancelled_can_be_read_again(self, box: CursorBox) -> None:
         cursor = box.make(recovered=messages_of(1, 5))
         box.store.gate = asyncio.Event()
@@ -314,7 +299,6 @@ class CursorConformance:
         assert await box.drain(cursor) == [1, 2, 3, 4, 5]
         await cursor.close()
 
-    @scenario
     async def test_a_page_under_way_when_it_is_closed_brings_nothing(self, box: CursorBox) -> None:
         cursor = box.make(recovered=messages_of(1, 5))
         box.store.gate = asyncio.Event()
@@ -325,7 +309,6 @@ class CursorConformance:
         await task
         assert (cursor.memory_bytes, list(cursor.take(5, ANY_SIZE))) == (0, [])
 
-    @scenario
     async def test_a_list_without_a_store_is_served_or_refused(self, box: CursorBox) -> None:
         if box.factory.needs_store:
             with pytest.raises(ValueError, match="queue://q"):

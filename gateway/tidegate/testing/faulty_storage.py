@@ -20,9 +20,8 @@ shows what a program reads that comes after the system needed the memory.
 
 *Limits.* :attr:`Faults.open_max` bounds the files that are open at a time (EMFILE, ENFILE).
 
-:class:`FaultyStorage` is what one running program sees. It has the methods of the journal's
-``Storage`` protocol (``tidegate_store_journal``), and anything else that can be written against the
-same methods can be tested with it::
+:class:`FaultyStorage` is what one running program sees. Whatever can be written
+against its methods can be tested with it::
 
     disk = FaultyDisk(seed=7)
     storage = disk.start(Faults(cut_at_sync=12))

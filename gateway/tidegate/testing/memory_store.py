@@ -212,19 +212,7 @@ class MemoryStore:
             raise StoreFullError(f"{limit} bytes of pending messages are the limit")
 
     def _apply(self, operation: Operation) -> None:
-        match operation:
-            case AddMessage() | Acknowledge() | Discard() | Move() | RecordDelivery():
-                self._apply_to_lists(operation)
-            case AddDestination() | RemoveDestination() | PutSubscription() | RemoveSubscription():
-                self._apply_to_bindings(operation)
-            case PutBranch() | RemoveBranch() | AddDuplicateId() | ForgetDuplicateIds():
-                self._apply_to_branches(operation)
-            case _:
-                self._apply_to_sessions(operation)
-
-    def _apply_to_lists(
-        self, operation: AddMessage | Acknowledge | Discard | Move | RecordDelivery
-    ) -> None:
+        contents = self.contents
         match operation:
             case AddMessage(sequence, message, pending_lists):
                 for number in pending_lists:
@@ -233,21 +221,82 @@ class MemoryStore:
                 self._acknowledge(operation)
             case Discard(pending_list, sequences):
                 for sequence in sequences:
-                    self.contents.lists[pending_list].pop(sequence)
+                    contents.lists[pending_list].pop(sequence)
             case Move(pending_list, sequence, target_list, target_sequence, message):
-                self.contents.lists[pending_list].pop(sequence)
+                contents.lists[pending_list].pop(sequence)
                 self._append(target_list, StoredMessage(target_sequence, message))
             case RecordDelivery(pending_list, sequences, counts):
-                messages = self.contents.lists[pending_list]
+                messages = contents.lists[pending_list]
                 for sequence, count in zip(sequences, counts, strict=True):
                     message = messages[sequence].message
                     messages[sequence] = StoredMessage(sequence, message, count)
+            case AddDestination(destination, pending_list):
+                contents.destinations[destination] = pending_list
+                self._add_list(pending_list)
+            case RemoveDestination(destination, pending_list):
+                contents.destinations.pop(destination, None)
+                contents.lists.pop(pending_list, None)
+            case PutSubscription(subscription):
+                contents.subscriptions[subscription.pending_list] = subscription
+                self._add_list(subscription.pending_list)
+            case RemoveSubscription(pending_list):
+                contents.subscriptions.pop(pending_list, None)
+                contents.lists.pop(pending_list, None)
+            case PutBranch(branch):
+                contents.branches[branch.branch_id] = branch
+                self._add_list(branch.pending_list)
+            case RemoveBranch(branch_id, pending_list):
+                contents.branches.pop(branch_id, None)
+                contents.lists.pop(pending_list, None)
+            case _:
+                self._apply_rest(operation)
+
+    def _apply_rest(
+        self,
+        operation: SetRetained
+        | ClearRetained
+        | PutSession
+        | RemoveSession
+        | PutInflight
+        | RemoveInflight
+        | AddDuplicateId
+        | ForgetDuplicateIds,
+    ) -> None:
+        contents = self.contents
+        match operation:
+            case SetRetained(message):
+                contents.retained[message.destination] = message
+            case ClearRetained(destination):
+                contents.retained.pop(destination, None)
+            case PutSession(session):
+                contents.sessions[session.client_id] = session
+            case RemoveSession(client_id):
+                contents.sessions.pop(client_id, None)
+                for key in [key for key in contents.inflight if key[0] == client_id]:
+                    del contents.inflight[key]
+            case PutInflight(record):
+                key = (record.client_id, record.direction, record.packet_id)
+                contents.inflight[key] = record
+            case RemoveInflight(client_id, direction, packet_id):
+                contents.inflight.pop((client_id, direction, packet_id), None)
+            case AddDuplicateId(destination, duplicate_id, sequence):
+                contents.duplicate_ids.setdefault(destination, {})[sequence] = duplicate_id
+                contents.last_sequence = max(contents.last_sequence, sequence)
+            case ForgetDuplicateIds(destination, through):
+                ids = contents.duplicate_ids.get(destination, {})
+                kept = {number: text for number, text in ids.items() if number > through}
+                contents.duplicate_ids[destination] = kept
             case _:
                 assert_never(operation)
 
     def _append(self, number: int, stored: StoredMessage) -> None:
         self.contents.lists.setdefault(number, {})[stored.sequence] = stored
         self.contents.last_sequence = max(self.contents.last_sequence, stored.sequence)
+
+    def _add_list(self, number: int) -> None:
+        if number:  # a topic has none
+            self.contents.lists.setdefault(number, {})
+            self.contents.last_pending_list = max(self.contents.last_pending_list, number)
 
     def _acknowledge(self, operation: Acknowledge) -> None:
         contents = self.contents
@@ -270,81 +319,6 @@ class MemoryStore:
                     protocol=operation.protocol,
                 )
             )
-
-    def _apply_to_bindings(
-        self, operation: AddDestination | RemoveDestination | PutSubscription | RemoveSubscription
-    ) -> None:
-        contents = self.contents
-        match operation:
-            case AddDestination(destination, pending_list):
-                contents.destinations[destination] = pending_list
-                self._add_list(pending_list)
-            case RemoveDestination(destination, pending_list):
-                contents.destinations.pop(destination, None)
-                contents.lists.pop(pending_list, None)
-            case PutSubscription(subscription):
-                contents.subscriptions[subscription.pending_list] = subscription
-                self._add_list(subscription.pending_list)
-            case RemoveSubscription(pending_list):
-                contents.subscriptions.pop(pending_list, None)
-                contents.lists.pop(pending_list, None)
-            case _:
-                assert_never(operation)
-
-    def _apply_to_branches(
-        self, operation: PutBranch | RemoveBranch | AddDuplicateId | ForgetDuplicateIds
-    ) -> None:
-        contents = self.contents
-        match operation:
-            case PutBranch(branch):
-                contents.branches[branch.branch_id] = branch
-                self._add_list(branch.pending_list)
-            case RemoveBranch(branch_id, pending_list):
-                contents.branches.pop(branch_id, None)
-                contents.lists.pop(pending_list, None)
-            case AddDuplicateId(destination, duplicate_id, sequence):
-                contents.duplicate_ids.setdefault(destination, {})[sequence] = duplicate_id
-                contents.last_sequence = max(contents.last_sequence, sequence)
-            case ForgetDuplicateIds(destination, through):
-                ids = contents.duplicate_ids.get(destination, {})
-                kept = {number: text for number, text in ids.items() if number > through}
-                contents.duplicate_ids[destination] = kept
-            case _:
-                assert_never(operation)
-
-    def _add_list(self, number: int) -> None:
-        if number:  # a topic has none
-            self.contents.lists.setdefault(number, {})
-            self.contents.last_pending_list = max(self.contents.last_pending_list, number)
-
-    def _apply_to_sessions(
-        self,
-        operation: SetRetained
-        | ClearRetained
-        | PutSession
-        | RemoveSession
-        | PutInflight
-        | RemoveInflight,
-    ) -> None:
-        contents = self.contents
-        match operation:
-            case SetRetained(message):
-                contents.retained[message.destination] = message
-            case ClearRetained(destination):
-                contents.retained.pop(destination, None)
-            case PutSession(session):
-                contents.sessions[session.client_id] = session
-            case RemoveSession(client_id):
-                contents.sessions.pop(client_id, None)
-                for key in [key for key in contents.inflight if key[0] == client_id]:
-                    del contents.inflight[key]
-            case PutInflight(record):
-                key = (record.client_id, record.direction, record.packet_id)
-                contents.inflight[key] = record
-            case RemoveInflight(client_id, direction, packet_id):
-                contents.inflight.pop((client_id, direction, packet_id), None)
-            case _:
-                assert_never(operation)
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int

@@ -15,16 +15,15 @@ A store that can be made full in its tests subclasses ``StoreFullConformance`` b
 
 Every test opens the store in a directory of its own and restarts it where that matters. What the
 store declares in its capabilities is expected of it, and only that. A ``close()`` that hangs ends
-its test within 15 seconds; the model, which opens the store many times, takes longer to say so.
+its test within 15 seconds.
 """
 
 from __future__ import annotations
 
 from tidegate.testing._store_kit.box import StoreBox
-from tidegate.testing._store_kit.branches import StoreBranches
 from tidegate.testing._store_kit.full import StoreFullConformance
 from tidegate.testing._store_kit.lists import StoreLists
-from tidegate.testing._store_kit.optional import StoreLog
+from tidegate.testing._store_kit.optional import StoreBranches, StoreLog
 from tidegate.testing._store_kit.order import StoreOrder
 from tidegate.testing._store_kit.recovery import StoreRecovery
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tidegate_store_jdbc._options import JdbcOptions
 from tidegate_store_jdbc._store import JdbcStore
+from tidegate_store_jdbc._writer import Work
 from tidegate_store_jdbc.database.adapter import (
     ADAPTERS_GROUP,
     Adapter,
@@ -34,7 +35,7 @@ from tidegate_store_jdbc.database.statements import STATEMENTS
 from tidegate_store_jdbc.database.url import DatabaseUrl
 from tidegate_store_jdbc.rows.batch import Plan
 from tidegate_store_jdbc.rows.codec import BodyElsewhere
-from tidegate_store_jdbc.transactions.mark import Mark, lost_journal
+from tidegate_store_jdbc.transactions.recovery import Mark, lost_journal
 
 __all__ = [
     "ADAPTERS_GROUP",
@@ -58,6 +59,7 @@ __all__ = [
     "Row",
     "Step",
     "StepResult",
+    "Work",
     "adapter_factory",
     "lost_journal",
     "register_adapter",

@@ -232,20 +232,9 @@ class JdbcOptions:
 
 #: The options that name a table, and the placeholder that stands for it in SQL.
 TABLES: Final = {
-    "message_table_name": "message_table",
-    "durable_sub_acks_table_name": "acks_table",
-    "lock_table_name": "lock_table",
-    "acknowledged_table_name": "acknowledged_table",
-    "destination_table_name": "destination_table",
-    "subscription_table_name": "subscription_table",
-    "session_table_name": "session_table",
-    "inflight_table_name": "inflight_table",
-    "retained_table_name": "retained_table",
-    "duplicate_id_table_name": "duplicate_id_table",
-    "branch_table_name": "branch_table",
-    "removed_table_name": "removed_table",
-    "journal_table_name": "journal_table",
-    "version_table_name": "version_table",
+    field.name: field.name.removeprefix("durable_sub_").removesuffix("_name")
+    for field in fields(JdbcOptions)
+    if field.name.endswith("_table_name")
 }
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final
 
 from tidegate.spi import (
     AcknowledgedPage,
@@ -28,13 +29,12 @@ from tidegate.spi import (
     StoreContext,
     StoredMessage,
     StoreError,
-    StoreIOError,
     StoreStatistics,
     WriteBatch,
 )
-from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions, check
+from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions
 from tidegate_store_jdbc._tables import Tables
-from tidegate_store_jdbc._writer import Writer
+from tidegate_store_jdbc._writer import Work, Writer
 from tidegate_store_jdbc.database.adapter import (
     DatabaseError,
     DatabaseUnavailableError,
@@ -46,14 +46,11 @@ from tidegate_store_jdbc.rows.batch import Plan
 from tidegate_store_jdbc.rows.codec import Columns
 from tidegate_store_jdbc.transactions import recovery
 from tidegate_store_jdbc.transactions.lock import Lease, make_owner, read_lock
-from tidegate_store_jdbc.transactions.mark import Mark, read_mark, refuse_open_mark
 from tidegate_store_jdbc.transactions.reachability import Reachability
-from tidegate_store_jdbc.transactions.recovery import Counters, Found
+from tidegate_store_jdbc.transactions.recovery import Counters, Mark
 from tidegate_store_jdbc.transactions.transactions import Transactions
 
 logger = logging.getLogger("tidegate.store.jdbc")
-
-T = TypeVar("T")
 
 #: Time between looks at how much room the tables take, in seconds.
 _MEASURE_SECONDS: Final = 10.0
@@ -64,14 +61,13 @@ class JdbcStore:
 
     def __init__(self, context: StoreContext, options: JdbcOptions) -> None:
         """Touches no disk and no network. Raises: ConfigError."""
-        check(options)
         self._context = context
         self._options = options
-        self._tables = Tables(context, options)
+        self._tables = Tables(options, context.data_directory, in_memory=not context.persistent)
         self._adapter = self._tables.adapter
         self._is_opened_once = False
         self._is_closing = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._work = Work()
         self._maintenance: asyncio.Task[None] | None = None
         self._reachability = Reachability(self._probe, options.reconnect_wait)
         self._lease = self._make_lease()
@@ -126,11 +122,9 @@ class JdbcStore:
             when a journal holds confirmed messages that are not in the database yet.
         """
         mark = await self.acquire()
-        try:
-            refuse_open_mark(mark)
-        except StoreIOError:
+        if mark is not None and mark.is_open:
             await self._let_go()
-            raise
+            raise recovery.lost_journal(mark)
         return await self.recover()
 
     async def acquire(self) -> Mark | None:
@@ -144,14 +138,12 @@ class JdbcStore:
         self._is_opened_once = True
         async with self._undone_unless_opened():
             await self._acquire()
-            return await read_mark(self._adapter)
+            return await recovery.read_mark(self._adapter)
 
     async def recover(self) -> RecoveredState:
         """The second half of :meth:`open`: tell what is there. Raises: as ``open``."""
         async with self._undone_unless_opened():
-            lock = await read_lock(self._adapter)
-            found = await recovery.recover(self._adapter, lock, self._store_id)
-            return await self._start(found, clean=self._was_clean)
+            return await self._start()
 
     @contextlib.asynccontextmanager
     async def _undone_unless_opened(self) -> AsyncGenerator[None]:
@@ -167,7 +159,7 @@ class JdbcStore:
     async def write(self, batch: WriteBatch) -> None:
         """See MessageStore."""
         self._require_open()
-        await self._in_task(self._writer.write(batch))
+        await self._work.whole(self._writer.write(batch))
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int
@@ -197,7 +189,7 @@ class JdbcStore:
         counters = self._counters
         if counters.ack_synced < counters.ack_last:
             # Nobody may see a row whose number could be given to another after a power cut.
-            await self._in_task(self._writer.write(WriteBatch()))
+            await self._work.whole(self._writer.write(WriteBatch()))
         last = counters.ack_synced
         self._require_kept(after)
         rows = await self._fetch("find_acknowledged_statement", (after, limit, bytes_max))
@@ -211,7 +203,7 @@ class JdbcStore:
         through = min(through, self._counters.ack_synced)
         if through > self._counters.ack_released:
             self._counters.ack_released = through
-            await self._in_task(self._writer.delete_released())
+            await self._work.whole(self._writer.delete_released())
 
     def log_statistics(self) -> LogStatistics:
         """See AcknowledgedLog."""
@@ -240,8 +232,7 @@ class JdbcStore:
             return
         self._is_closing = True
         self._reachability.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.ended()
         if self._transactions.has_unsynced and self._transactions.failure is None:
             try:
                 await self._transactions.commit([], synced=True)
@@ -253,7 +244,7 @@ class JdbcStore:
 
     async def _acquire(self) -> None:
         adapter = self._adapter
-        await self._tables.connect()
+        await self._tables.open()
         lock = await self._lease.acquire(
             lambda owner: self._context.progress(f"waiting for the lock of {owner}", 0, 0)
         )
@@ -269,40 +260,37 @@ class JdbcStore:
             # Readers wait for this, too: they must not see what was before a crash of the server.
             await self._transactions.restore()
 
-    async def _start(self, found: Found, *, clean: bool) -> RecoveredState:
-        self._transactions.counters = found.counters
-        temporary = [known for known in found.subscriptions if not known.durable]
+    async def _start(self) -> RecoveredState:
+        adapter, writer = self._adapter, self._writer
+        counters = await recovery.numbers(adapter, await read_lock(adapter))
+        self._transactions.counters = counters
+        state = await recovery.recover(adapter, counters, self._store_id)
+        gone = {int(row[0]) for row in await adapter.fetch("find_all_removed_statement", ())}
+        writer.removed |= gone
+        # A killed gateway could not remove the temporary subscriptions of its connections: they end.
+        temporary = [known for known in state.subscriptions if not known.durable]
         if temporary:
-            # A killed gateway could not remove those of its connections: they end here.
-            gone = [RemoveSubscription(known.pending_list) for known in temporary]
-            await self._writer.write(WriteBatch([*gone]))
-            found.subscriptions = [known for known in found.subscriptions if known.durable]
-            for known in temporary:
-                found.pending.pop(known.pending_list, None)
-        self._writer.removed |= set(found.removed)
-        await self._writer.clean(chunks=1)
-        if not self._context.keep_acknowledged and found.counters.ack_last:
-            found.counters.ack_released = found.counters.ack_last
-            await self._writer.delete_released()
+            ended = [RemoveSubscription(known.pending_list) for known in temporary]
+            gone.update(known.pending_list for known in temporary)
+            await writer.write(WriteBatch([*ended]))
+        await writer.clean(chunks=1)
+        if not self._context.keep_acknowledged and counters.ack_last:
+            counters.ack_released = counters.ack_last
+            await writer.delete_released()
         await self._measure()
         self._maintenance = asyncio.get_running_loop().create_task(
             self._maintain(), name="jdbc-maintenance"
         )
-        return await found.state(self._adapter, RecoveryReport(clean=clean))
+        return dataclasses.replace(
+            state,
+            subscriptions=[known for known in state.subscriptions if known.durable],
+            pending={
+                number: pending for number, pending in state.pending.items() if number not in gone
+            },
+            report=RecoveryReport(clean=self._was_clean),
+        )
 
     # -------------------------------------------------------------------------------- writing
-
-    async def _in_task(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* to its end even when the caller is cancelled: numbers were given out in it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a caller that was cancelled does not ask for it
 
     def _lost(self, problem: str) -> None:
         self._transactions.fail(problem)
@@ -417,7 +405,7 @@ class JdbcStore:
                 await self._measure()
                 if loop.time() >= next_cleanup:
                     next_cleanup = loop.time() + period
-                    await self._in_task(self._writer.clean())
+                    await self._work.whole(self._writer.clean())
             except (StoreError, DatabaseError) as error:
                 logger.warning("clean-up goes on later: %s", error)
                 if isinstance(error, DatabaseUnavailableError):
@@ -433,8 +421,7 @@ class JdbcStore:
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.wait([self._maintenance])
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.ended()
         self._transactions.is_open = False
         # When the database is away the lease ends by itself.
         await self._lease.release(is_reachable=self._reachability.is_reachable)

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import secrets
+from pathlib import Path
 
-from tidegate.spi import ConfigError, StoreContext
-from tidegate_store_jdbc._options import JdbcOptions
+from tidegate.spi import ConfigError
+from tidegate_store_jdbc._options import JdbcOptions, check
 from tidegate_store_jdbc.database.adapter import (
     Adapter,
     AdapterContext,
@@ -46,57 +47,72 @@ register_adapter("postgresql", _postgres, ("postgresql", "postgres"))
 class Tables:
     """See the module.
 
-    Attributes: adapter: the database. words: what stands for each placeholder of its statements.
+    Attributes:
+        url, adapter: the database.
+        words: what stands for each placeholder of its statements; statements: the complete SQL of all.
     """
 
-    def __init__(self, context: StoreContext, options: JdbcOptions) -> None:
-        """Touches no disk and no network. Raises: ConfigError."""
+    def __init__(self, options: JdbcOptions, directory: Path, *, in_memory: bool = False) -> None:
+        """Touches no disk and no network. Args: directory: of the gateway's data. Raises: ConfigError."""
+        check(options)
         self._options = options
-        self._is_persistent = context.persistent
-        self._url = parse_url(options.url)
-        self._credentials = credentials(options, self._url, context.data_directory, os.environ)
+        self._in_memory = in_memory
+        self.url = parse_url(options.url)
+        self._credentials = credentials(options, self.url, directory, os.environ)
         made = AdapterContext(
-            url=self._url,
+            url=self.url,
             credentials=self._credentials,
-            directory=context.data_directory,
+            directory=directory,
             network_timeout=options.network_timeout,
             connections_max=options.connections_max,
         )
         self.adapter: Adapter = (
-            adapter_factory(options.adapter, self._url.scheme)(made)
-            if context.persistent
-            else SqliteAdapter(made, in_memory=True)
+            SqliteAdapter(made, in_memory=True)
+            if in_memory
+            else adapter_factory(options.adapter, self.url.scheme)(made)
         )
         dialect = self.adapter.dialect
         self.words = words(options, dialect)
-        self._statements = resolve(dialect.statements, options.statements, self.words)
+        self.statements = resolve(dialect.statements, options.statements, self.words)
 
-    async def connect(self) -> None:
-        """Connect and make what is missing: the lock can be taken then. Raises: as ``open``."""
-        adapter, options = self.adapter, self._options
-        if self._is_persistent:
-            await ask(self._credentials)
-        await self._connect()
+    async def open(self) -> None:
+        """Connect and make what is missing: the lock can be taken then. Raises: as ``JdbcStore.open``."""
+        await self._connect_soon()
         if not await self._can_prepare():
-            if options.create_tables_on_startup or not self._is_persistent:
-                await adapter.create(create_statements(options, adapter.dialect, self.words))
-            await adapter.prepare(self._statements)
-        identity = secrets.token_hex(16)
-        await adapter.control("add_version_statement", (SCHEMA_VERSION, identity), fetch=False)
-        await adapter.control("add_lock_statement", (), fetch=False)
+            if self._options.create_tables_on_startup or self._in_memory:
+                await self.create()
+            await self.adapter.prepare(self.statements)
+        await self.fill()
         await self.identity()
+
+    async def create(self) -> None:
+        """Make what is missing. Raises: DatabaseError."""
+        made = create_statements(self._options, self.adapter.dialect, self.words)
+        await self.adapter.create(made)
+
+    async def fill(self) -> None:
+        """Add the two rows that are always there, when they are missing. Raises: DatabaseError."""
+        row = (SCHEMA_VERSION, secrets.token_hex(16))
+        await self.adapter.control("add_version_statement", row, fetch=False)
+        await self.adapter.control("add_lock_statement", (), fetch=False)
 
     async def identity(self) -> str:
         """The store's. Raises: StoreIOError for tables of another version."""
         return (await read_version(self.adapter))[1]
 
-    async def _connect(self) -> None:
-        """Connect; wait a while for a database that is being started at the same time."""
+    async def connect(self) -> None:
+        """Ask for the password when that is needed, and connect. Raises: ConfigError, DatabaseError."""
+        if not self._in_memory:
+            await ask(self._credentials)
+        await self.adapter.connect()
+
+    async def _connect_soon(self) -> None:
+        """Wait a while for a database that is being started at the same time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._options.network_timeout
         while True:
             try:
-                await self.adapter.connect()
+                await self.connect()
             except DatabaseUnavailableError as error:
                 if loop.time() + FAIL_SECONDS > end:
                     raise
@@ -108,7 +124,7 @@ class Tables:
     async def _can_prepare(self) -> bool:
         """Whether nothing needs to be created: that would wait for a master that is writing."""
         try:
-            await self.adapter.prepare(self._statements)
+            await self.adapter.prepare(self.statements)
         except (DatabaseUnavailableError, DatabaseCorruptError):
             raise
         except DatabaseError:
@@ -118,8 +134,8 @@ class Tables:
     def open_error(self, error: DatabaseError) -> Exception:
         """What whoever opens the store is told of *error*."""
         if isinstance(error, DatabaseCorruptError):
-            return error.store_error(str(self._url))
-        told = error.store_error(f"cannot open the store in {self._url}")
+            return error.store_error(str(self.url))
+        told = error.store_error(f"cannot open the store in {self.url}")
         if error.statement and not told.retryable:
             name = error.statement
             is_create = name.startswith("create_statements.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
 from tidegate_store_jdbc.database.adapter import Row, Step
@@ -15,6 +15,32 @@ from tidegate_store_jdbc.rows.codec import Columns
 from tidegate_store_jdbc.transactions.transactions import Transactions
 
 logger = logging.getLogger("tidegate.store.jdbc")
+
+T = TypeVar("T")
+
+
+class Work:
+    """What must run to its end even when who waits for it is cancelled: numbers were given out in it."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work*. Raises: what it does."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # a caller that was cancelled does not ask for it
+
+    async def ended(self) -> None:
+        """Wait for all that still runs."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 class Writer:

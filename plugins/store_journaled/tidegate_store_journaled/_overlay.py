@@ -97,10 +97,6 @@ class Overlay:
             lane = self._lanes[number] = _Lane()
         return lane.sequences
 
-    def has_list(self, number: int) -> bool:
-        """Whether messages were added to the list."""
-        return number in self._lanes
-
     def page(self, number: int, after: int) -> Iterator[tuple[int, Message, int]]:
         """Pending messages of a list: (sequence, message, delivery count), in order."""
         lane = self._lanes.get(number)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 from tidegate.spi import (
     AcknowledgedMessage,
@@ -39,7 +39,7 @@ from tidegate.spi import (
     StoreStatistics,
     WriteBatch,
 )
-from tidegate_store_jdbc import JdbcStore
+from tidegate_store_jdbc import JdbcStore, Work
 from tidegate_store_journal import JournalStore
 from tidegate_store_journaled._counts import Counts
 from tidegate_store_journaled._front import Front
@@ -50,13 +50,10 @@ from tidegate_store_journaled._options import (
     journal_options,
 )
 from tidegate_store_journaled._overlay import Overlay
-from tidegate_store_journaled._pages import Pages
-from tidegate_store_journaled._quick import Bodies
+from tidegate_store_journaled._pages import Bodies, Pages
 from tidegate_store_journaled._replay import Replay, check_mark
 
 logger = logging.getLogger("tidegate.store.journaled")
-
-T = TypeVar("T")
 
 #: Pause before the next attempt when the database took no checkpoint, seconds.
 _RETRY_SECONDS: Final = 1.0
@@ -71,13 +68,7 @@ class JournaledStore:
         self._context = context
         self._options = options
         self._database = JdbcStore(context, options)
-        own = StoreContext(
-            data_directory=context.data_directory,
-            gateway_name=context.gateway_name,
-            persistent=context.persistent,
-            may_stand_by=context.may_stand_by,
-            progress=context.progress,
-        )
+        own = dataclasses.replace(context, keep_acknowledged=False)
         directory = context.data_directory / options.journal_directory
         self._front = Front(lambda: JournalStore(own, journal_options(options)), directory)
         self._current = Overlay(0, keeps_log=context.keep_acknowledged)
@@ -97,7 +88,7 @@ class JournaledStore:
         self._position = 0
         self._has_unsynced = False
         self._needs_sweep = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._work = Work()
         self._worker: asyncio.Task[None] | None = None
         self._is_open = False
 
@@ -127,7 +118,7 @@ class JournaledStore:
     async def write(self, batch: WriteBatch) -> None:
         """See MessageStore. Durable in the journal on return; in the database later."""
         self._require_open()
-        await self._in_task(self._write(batch.operations, batch.durability))
+        await self._work.whole(self._write(batch.operations, batch.durability))
 
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int
@@ -141,7 +132,7 @@ class JournaledStore:
         self._require_open()
         if self._ack_synced < self._current.plan.ack_last:
             # Nobody may see a row whose number could be given to another after a power cut.
-            await self._in_task(self._write([], Durability.SYNCED))
+            await self._work.whole(self._write([], Durability.SYNCED))
         last = self._ack_synced
         found: list[AcknowledgedMessage] = []
         size = 0
@@ -174,7 +165,7 @@ class JournaledStore:
         self._require_open()
         through = min(through, self._ack_synced)
         if through > self._released:
-            await self._in_task(self._release(through))
+            await self._work.whole(self._release(through))
 
     def log_statistics(self) -> LogStatistics:
         """See AcknowledgedLog."""
@@ -203,8 +194,7 @@ class JournaledStore:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.wait([self._worker])
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.ended()
         if self._failure is None and self._database.failure is None:
             await self._last_checkpoint()
         await self._front.close()
@@ -232,7 +222,7 @@ class JournaledStore:
         self._counts.start(state.pending, await database.shared())
         self._needs_sweep = was_open and front.bodies_found > 0
         self._is_open = True
-        self._worker = asyncio.get_running_loop().create_task(self._work(), name="journaled")
+        self._worker = asyncio.get_running_loop().create_task(self._check_often(), name="journaled")
         report = RecoveryReport(
             clean=state.report.clean and not replay.count,
             notes=state.report.notes,
@@ -245,18 +235,6 @@ class JournaledStore:
         return Overlay(last, keeps_log=self._context.keep_acknowledged)
 
     # -------------------------------------------------------------------------------- writing
-
-    async def _in_task(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* to its end even when the caller is cancelled: it is half in the journal."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a caller that was cancelled does not ask for it
 
     async def _write(self, operations: Sequence[Operation], durability: Durability) -> None:
         if operations:
@@ -333,7 +311,7 @@ class JournaledStore:
 
     # ----------------------------------------------------------------------------- checkpoints
 
-    async def _work(self) -> None:
+    async def _check_often(self) -> None:
         """Checkpoints by time and by size; notices when another gateway has the database."""
         loop = asyncio.get_running_loop()
         interval = self._options.checkpoint_interval
@@ -353,10 +331,10 @@ class JournaledStore:
             self._wake.clear()
             due = loop.time() + interval
             try:
-                await self._in_task(self._checkpoint())
+                await self._work.whole(self._checkpoint())
                 if self._needs_sweep:
                     self._needs_sweep = False
-                    await self._in_task(self._sweep())
+                    await self._work.whole(self._sweep())
             except StoreError as error:
                 if not error.retryable:
                     await self._give_way(error)
@@ -414,7 +392,7 @@ class JournaledStore:
         while True:
             self._require_open()
             try:
-                await self._in_task(self._checkpoint())
+                await self._work.whole(self._checkpoint())
             except StoreError as error:
                 if not error.retryable:
                     raise
@@ -427,7 +405,7 @@ class JournaledStore:
         try:
             await self._checkpoint()
             async with self._writing:
-                if not self._overlays_with_records():
+                if not any(overlay.records for overlay in self._overlays()):
                     self._counts.know_shared(await self._database.shared())
         except StoreError as error:
             if not error.retryable:
@@ -452,9 +430,6 @@ class JournaledStore:
     def _overlays(self) -> Sequence[Overlay]:
         frozen = self._frozen
         return (self._current,) if frozen is None else (frozen, self._current)
-
-    def _overlays_with_records(self) -> bool:
-        return any(overlay.records for overlay in self._overlays())
 
     def _logged(
         self, after: int, limit: int, bytes_max: int, last: int

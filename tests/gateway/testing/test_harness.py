@@ -1,10 +1,11 @@
 """The kits find plugins, say what is missing, and let no problem on the event loop pass."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from tidegate.testing._harness import plugin_factory, run_scenario, scenario
+from tidegate.testing._harness import Scenarios, plugin_factory, run_scenario
 
 
 class Opened:
@@ -15,39 +16,40 @@ class Opened:
         self.is_closed = True
 
 
-class Sample:
-    @scenario
-    async def passes(self, value: int) -> None:
+class Sample(Scenarios):
+    async def test_passes(self, value: int) -> None:
         await asyncio.sleep(0)
         assert value == 1
 
-    @scenario
-    async def hangs(self, opened: Opened) -> None:
+    async def test_hangs(self, opened: Opened) -> None:
         await asyncio.sleep(60)
 
-    @scenario
-    async def fails(self, value: int, *, opened: Opened) -> None:
+    async def test_fails(self, value: int, *, opened: Opened) -> None:
         assert value == 1
 
 
+#: What the kit's tests are for pytest.
+sample: Any = Sample()
+
+
 def test_a_scenario_runs_on_a_loop_of_its_own() -> None:
-    Sample().passes(1)
+    sample.test_passes(1)
     with pytest.raises(AssertionError):
-        Sample().passes(2)
+        sample.test_passes(2)
 
 
 def test_what_a_scenario_left_open_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     opened, failed = Opened(), Opened()
-    Sample().fails(1, opened=opened)
+    sample.test_fails(1, opened=opened)
     assert opened.is_closed
     with pytest.raises(AssertionError):
-        Sample().fails(2, opened=failed)
+        sample.test_fails(2, opened=failed)
     assert failed.is_closed
 
     monkeypatch.setattr("tidegate.testing._harness.SCENARIO_TIMEOUT", 0.01)
     late = Opened()
     with pytest.raises(TimeoutError):
-        Sample().hangs(late)
+        sample.test_hangs(late)
     assert late.is_closed
 
 

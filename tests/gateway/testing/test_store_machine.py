@@ -1,7 +1,7 @@
 """What opening brought back is compared by key, so that stores may answer in any order."""
 
 from tidegate.spi import PendingCount, RecoveredDestination, RecoveredState, Session
-from tidegate.testing._store_machine import by_key
+from tidegate.testing._portable_contents import by_key
 
 
 def state(**changes: object) -> RecoveredState:

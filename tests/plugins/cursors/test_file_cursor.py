@@ -12,7 +12,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tidegate.spi import CursorFactory, StoreIOError
 from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine
-from tidegate.testing._harness import scenario
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import FileCursorFactory
 from tidegate_cursors._file_cursor import FileCursor
@@ -38,7 +37,6 @@ class TestFileCursor(CursorConformance):
         settings = hypothesis.settings(CURSOR_MACHINE_SETTINGS, max_examples=examples(100))
         run(lambda: SpoolingMachine(cursor_factory, tmp_path), settings=settings)
 
-    @scenario
     async def test_a_spooled_backlog_is_not_read_from_the_store(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=5_000)
         for first in range(1, 1_000, 50):
@@ -49,7 +47,6 @@ class TestFileCursor(CursorConformance):
         assert box.store.pages == []
         await cursor.close()
 
-    @scenario
     async def test_what_the_spool_has_no_room_for_is_read_from_the_store(
         self, box: CursorBox
     ) -> None:
@@ -64,7 +61,6 @@ class TestFileCursor(CursorConformance):
         assert len(box.store.pages) == pages, "it spools again"
         await cursor.close()
 
-    @scenario
     async def test_an_unstored_list_drops_its_oldest(self, box: CursorBox) -> None:
         cursor = box.make(stored=False, memory_limit_bytes=5_000, temporary_limit_bytes=3_000)
         dropped: list[int] = []
@@ -76,7 +72,6 @@ class TestFileCursor(CursorConformance):
         assert await box.drain(cursor) == list(range(len(dropped) + 1, 501))
         await cursor.close()
 
-    @scenario
     async def test_an_unstored_message_above_all_limits_replaces_everything(
         self, box: CursorBox
     ) -> None:
@@ -87,7 +82,6 @@ class TestFileCursor(CursorConformance):
         assert await box.drain(cursor) == [5]
         await cursor.close()
 
-    @scenario
     async def test_a_stored_list_survives_the_loss_of_its_spool(
         self, box: CursorBox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -103,7 +97,6 @@ class TestFileCursor(CursorConformance):
         assert [*first, *rest] == [number for number in range(1, 201) if number not in gone]
         await cursor.close()
 
-    @scenario
     async def test_an_unstored_list_says_that_its_spool_is_lost_and_goes_on(
         self, box: CursorBox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -120,7 +113,6 @@ class TestFileCursor(CursorConformance):
         assert await box.drain(cursor) == list(range(60, 91))
         await cursor.close()
 
-    @scenario
     async def test_dropping_while_a_page_is_read_keeps_the_order(self, box: CursorBox) -> None:
         cursor = box.make(stored=False, memory_limit_bytes=3_000, temporary_limit_bytes=3_000)
         seen: list[int] = []
@@ -136,7 +128,6 @@ class TestFileCursor(CursorConformance):
         assert seen == [number for number in range(1, 2_001) if number not in dropped]
         await cursor.close()
 
-    @scenario
     async def test_a_directory_that_cannot_be_written_leaves_the_rest_in_the_store(
         self, tmp_path: Path
     ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import queue
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -26,6 +28,7 @@ class Child:
     """
 
     def __init__(self, directory: Path, tag: str, mode: str, options: JdbcOptions) -> None:
+        self._file = directory / "tidegate.db"
         script = Path(__file__).with_name("store_child.py")
         text = json.dumps(dataclasses.asdict(options))
         self.process = subprocess.Popen(
@@ -90,6 +93,26 @@ class Child:
         self.process.kill()
         self.process.wait(LINE_SECONDS)
         self.until("end")
+
+    def stop(self) -> None:
+        """SIGSTOP, at a moment when it does not hold SQLite's lock: nobody else could write then."""
+        while True:
+            self.signal(signal.SIGSTOP)
+            os.waitpid(self.process.pid, os.WUNTRACED)
+            if not self._file.exists() or self._is_free():
+                return
+            self.signal(signal.SIGCONT)
+
+    def _is_free(self) -> bool:
+        connection = sqlite3.connect(self._file, timeout=0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""

@@ -9,7 +9,7 @@ from jdbc_kit import QUEUE, add, new_store, opened, pending, write
 
 from tidegate.spi import StoreIOError
 from tidegate_store_jdbc import Mark, Plan
-from tidegate_store_jdbc.transactions.mark import lost_journal, read_mark, refuse_open_mark
+from tidegate_store_jdbc.transactions.recovery import lost_journal, read_mark
 
 
 async def test_a_mark_is_written_with_what_it_speaks_of(tmp_path: Path) -> None:
@@ -29,15 +29,17 @@ async def test_a_mark_is_written_with_what_it_speaks_of(tmp_path: Path) -> None:
     await store.close()
 
 
-def test_an_open_mark_names_the_place_and_the_way_out() -> None:
+async def test_an_open_mark_names_the_place_and_the_way_out(tmp_path: Path) -> None:
     mark = Mark("abc", "here:/journal", 17, True)
+    store = new_store(tmp_path)
+    await store.acquire()
+    await store.carry_out(Plan(), mark)
+    await store.close()
     with pytest.raises(StoreIOError) as caught:
-        refuse_open_mark(mark)
+        await opened(tmp_path)
     for part in ("here:/journal", "plugin = 'journaled'", "journal_lost_policy"):
         assert part in str(caught.value)
         assert part in str(lost_journal(mark))
-    refuse_open_mark(None)
-    refuse_open_mark(Mark("abc", "here:/journal", 17, False))
 
 
 async def test_which_messages_are_kept_or_shared_is_told(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ async def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
         second = stack.enter_context(Child(tmp_path, "standby", "load", options))
         second.until("standby")
         # Stopped in full flight: perhaps in a transaction that holds the row that everyone checks.
-        first.signal(signal.SIGSTOP)
+        first.stop()
         second.until("open")
         second.until_confirmed(20)
         first.signal(signal.SIGCONT)
@@ -76,7 +76,7 @@ async def test_a_stopped_master_that_wakes_up_cannot_write_on_sqlite(tmp_path: P
             master.until("ok")
         with Child(tmp_path, "standby", "step", options) as standby:
             standby.until("standby")
-            master.signal(signal.SIGSTOP)
+            master.stop()
             standby.until("open")
             assert standby.opened_at == 3
             standby.step()

@@ -17,7 +17,7 @@ from tidegate.spi import (
 )
 from tidegate_store_jdbc import JdbcOptions, JdbcStore
 from tidegate_store_jdbc.transactions.lock import LockRow
-from tidegate_store_jdbc.transactions.recovery import recover
+from tidegate_store_jdbc.transactions.recovery import numbers, recover
 
 
 def change(where: Path, statement: str) -> None:
@@ -87,8 +87,8 @@ async def test_rows_are_read_into_a_state(tmp_path: Path) -> None:
     adapter = store._adapter  # pyright: ignore[reportPrivateUsage]
     lock = LockRow("me", 1, 0, 0, batch=9, last_sequence=4, last_list=0, ack_last=3,
                    ack_released=2)  # fmt: skip
-    found = await recover(adapter, lock, "id")
-    counters = found.counters
+    counters = await numbers(adapter, lock)
+    found = await recover(adapter, counters, "id")
     assert (counters.batch, counters.last_sequence, counters.last_list) == (9, 5, 1)
     assert (counters.ack_last, counters.ack_released) == (3, 2)
     assert found.pending == {1: PendingCount(1, 100)}

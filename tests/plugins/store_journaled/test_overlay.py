@@ -30,7 +30,6 @@ def test_pages_are_in_order_without_what_was_acknowledged() -> None:
     assert sequences(found) == [3, 4, 6, 7, 8]
     assert sequences(found, after=4) == [6, 7, 8]
     assert sequences(found, number=2) == []
-    assert not found.has_list(2)
 
 
 def test_a_consumed_message_is_forgotten_at_once() -> None:

@@ -308,7 +308,7 @@ async def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
         first.until_confirmed(20)
         second = stack.enter_context(Child(tmp_path, "standby", "load", made))
         second.until("standby")
-        first.signal(signal.SIGSTOP)
+        first.stop()
         second.until("standby")  # now for the journal
         first.signal(signal.SIGCONT)
         assert "StoreIOError" in first.until("failed")

@@ -1,4 +1,4 @@
-"""Large bodies: bytes that stream to and from a file of their own and are never whole in memory.
+"""Large bodies: bytes that stream to and from a place of their own and are never whole in memory.
 
 A store that can keep them says so (:attr:`~tidegate.spi.StoreCapabilities.large_bodies`). A
 front-end writes a body that is at least :attr:`LargeBodies.size_min` bytes long, whether it knows
@@ -24,7 +24,7 @@ import msgspec
 
 
 class LargeBody(msgspec.Struct, frozen=True, array_like=True, weakref=True):
-    """Handle of a body that lies in a file of its own.
+    """Handle of a body that lies in a place of its own.
 
     Attributes:
         id: the store's name for it, never used again.
@@ -41,7 +41,7 @@ class LargeWriter(Protocol):
     """One body on its way to the disk. One call at a time."""
 
     async def write(self, *pieces: bytes) -> None:
-        """Append *pieces*; returns when the operating system has it, which is the back-pressure.
+        """Append *pieces*; returns when the store has taken them, which is the back-pressure.
 
         Raises: StoreFullError, also when a body whose size is not known would leave too little
             room; StoreIOError, StoreClosedError; what was written is removed then.
@@ -67,14 +67,14 @@ class LargeReader(Protocol):
     async def read(self, limit: int) -> bytes:
         """The next bytes: at least one, at most *limit* (1 or more); b"" behind the end.
 
-        Raises: CorruptRecordError when the file is missing or cut off, and with the last bytes (in
+        Raises: CorruptRecordError when bytes are missing, and with the last bytes (in
             place of returning them) when the checksum does not match; StoreIOError,
             StoreClosedError. Cancellation: safe, but the reader must be closed then.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Let go of it. Idempotent."""
         ...
 
 

@@ -29,7 +29,7 @@ from tidegate.spi import (
     WriteBatch,
     parse_options,
 )
-from tidegate.testing._harness import close, plugin_factory
+from tidegate.testing._harness import Scenarios, close, plugin_factory
 
 #: A byte limit that no test reaches.
 ANY_SIZE: Final = 1 << 40
@@ -165,7 +165,7 @@ class StoreBox:
             await self.end(self._made[-1])
 
 
-class StoreFixtures:
+class StoreFixtures(Scenarios):
     """The store under test, and what a test needs of it."""
 
     @pytest.fixture
@@ -201,23 +201,24 @@ class StoreFixtures:
     @pytest.fixture
     def durable(self, capabilities: StoreCapabilities) -> None:
         """For tests that need contents to survive a restart."""
-        if not capabilities.durable:
-            pytest.skip("the store declares durable=False")
+        _require(capabilities.durable, "the store declares durable=False")
 
     @pytest.fixture
     def logged(self, capabilities: StoreCapabilities) -> None:
         """For tests that need the acknowledged log."""
-        if capabilities.acknowledged_log is None:
-            pytest.skip("the store offers no acknowledged log")
+        _require(capabilities.acknowledged_log, "the store offers no acknowledged log")
 
     @pytest.fixture
     def branching(self, capabilities: StoreCapabilities) -> None:
         """For tests that need prepared branches."""
-        if capabilities.branches is None:
-            pytest.skip("the store keeps no prepared branches")
+        _require(capabilities.branches, "the store keeps no prepared branches")
 
     @pytest.fixture
     def deduplicating(self, capabilities: StoreCapabilities) -> None:
         """For tests that need duplicate ids."""
-        if capabilities.duplicate_ids is None:
-            pytest.skip("the store keeps no duplicate ids")
+        _require(capabilities.duplicate_ids, "the store keeps no duplicate ids")
+
+
+def _require(ability: object, otherwise: str) -> None:
+    if not ability:
+        pytest.skip(otherwise)

@@ -9,7 +9,6 @@ from typing import Final
 import pytest
 
 from tidegate.spi import Acknowledge, MessageStoreFactory, Operation, StoreFullError
-from tidegate.testing._harness import scenario
 from tidegate.testing._store_kit.box import QUEUE, StoreBox, StoreFixtures, add
 
 #: A store that refuses messages for longer, though it has room again, stays full; in seconds.
@@ -30,7 +29,6 @@ class StoreFullConformance(StoreFixtures):
         """Called with a number, leave the open store about so many bytes; with None, plenty."""
         raise pytest.UsageError(f"{type(self).__name__} does not override limit_room")
 
-    @scenario
     async def test_a_full_store_loses_nothing_and_goes_on_when_there_is_room(
         self, box: StoreBox, limit_room: Callable[[int | None], None]
     ) -> None:

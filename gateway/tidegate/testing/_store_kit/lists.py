@@ -17,22 +17,13 @@ from tidegate.spi import (
     StoreClosedError,
     StoreLockedError,
 )
-from tidegate.testing._harness import scenario
-from tidegate.testing._portable_contents import FULL
-from tidegate.testing._store_kit.box import (
-    OTHER,
-    QUEUE,
-    StoreBox,
-    StoreFixtures,
-    add,
-)
-from tidegate.testing._store_machine import by_key
+from tidegate.testing._portable_contents import FULL, by_key
+from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add
 
 
 class StoreLists(StoreFixtures):
     """Opening and closing, pages, and each operation on a pending list."""
 
-    @scenario
     async def test_a_new_store_is_empty_and_has_an_identity(self, box: StoreBox) -> None:
         await box.open()
         state = box.state
@@ -42,21 +33,18 @@ class StoreLists(StoreFixtures):
         assert not any([state.inflight, state.retained, state.pending])
         assert await box.sequences() == []
 
-    @scenario
     async def test_the_identity_stays_over_restarts(self, box: StoreBox, durable: None) -> None:
         await box.open()
         first = box.state.store_id
         await box.restart()
         assert box.state.store_id == first
 
-    @scenario
     async def test_a_new_directory_gives_another_identity(self, box: StoreBox) -> None:
         first, second = box.other("a"), box.other("b")
         await first.open()
         await second.open()
         assert first.state.store_id != second.state.store_id
 
-    @scenario
     async def test_a_closed_store_refuses_all_work(self, box: StoreBox) -> None:
         await box.open(QUEUE, add(1))
         await box.end()
@@ -71,14 +59,12 @@ class StoreLists(StoreFixtures):
             with pytest.raises(StoreClosedError):
                 await log.release_acknowledged(1)
 
-    @scenario
     async def test_close_may_be_called_twice_and_before_open(self, box: StoreBox) -> None:
         await box.open()
         await box.end()
         await box.end()
         await box.end(box.make())
 
-    @scenario
     async def test_only_one_store_at_a_time_owns_the_contents(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -89,7 +75,6 @@ class StoreLists(StoreFixtures):
         await box.restart()
         assert await box.sequences() == [1, 2]
 
-    @scenario
     async def test_a_store_that_is_not_persistent_touches_no_disk(self, box: StoreBox) -> None:
         await box.open(QUEUE, add(1), add(2), persistent=False)
         assert not box.store.capabilities.durable
@@ -98,14 +83,12 @@ class StoreLists(StoreFixtures):
         await box.end()
         assert list(box.directory.iterdir()) == []
 
-    @scenario
     async def test_messages_come_back_in_order_with_all_their_fields(self, box: StoreBox) -> None:
         await box.open(QUEUE, AddMessage(7, FULL, (1,)), add(9, body=b""))
         first, second = await box.page(1)
         assert (first.sequence, first.message, first.delivery_count) == (7, FULL, 0)
         assert (second.sequence, second.message.body) == (9, b"")
 
-    @scenario
     async def test_a_message_survives_a_restart_unchanged(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -116,7 +99,6 @@ class StoreLists(StoreFixtures):
         assert (stored.sequence, stored.message) == (3, message)
         assert by_key(box.state)["pending"] == {1: PendingCount(1, 1_000_000)}
 
-    @scenario
     async def test_a_page_begins_behind_after_and_ends_at_the_limit(self, box: StoreBox) -> None:
         await box.open(QUEUE, *[add(sequence) for sequence in range(10, 60, 10)])
 
@@ -131,7 +113,6 @@ class StoreLists(StoreFixtures):
         assert await page(50, 2) == []
         assert await page(0, 5) == [10, 20, 30, 40, 50]
 
-    @scenario
     async def test_a_page_stops_before_its_bodies_exceed_the_byte_limit(
         self, box: StoreBox
     ) -> None:
@@ -144,12 +125,10 @@ class StoreLists(StoreFixtures):
             1, 1, 1, 1, 2, 3, 5,
         ]  # fmt: skip
 
-    @scenario
     async def test_an_unknown_list_is_empty(self, box: StoreBox) -> None:
         await box.open(QUEUE, add(1))
         assert await box.sequences(99) == []
 
-    @scenario
     async def test_acknowledged_and_discarded_messages_leave_their_list_only(
         self, box: StoreBox
     ) -> None:
@@ -158,7 +137,6 @@ class StoreLists(StoreFixtures):
         assert await box.sequences(1) == [1, 3, 5, 6]
         assert await box.sequences(2) == [2, 3, 4, 5]
 
-    @scenario
     async def test_a_moved_message_is_the_last_of_its_new_list(self, box: StoreBox) -> None:
         await box.open(QUEUE, OTHER, add(1), add(2), add(3, 2))
         moved = Message("queue://returns", b"message 1", (("reason", "rejected"),))
@@ -170,7 +148,6 @@ class StoreLists(StoreFixtures):
             (4, (("reason", "rejected"),)),
         ]
 
-    @scenario
     async def test_delivery_counts_belong_to_message_and_list(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -182,7 +159,6 @@ class StoreLists(StoreFixtures):
                 assert [stored.delivery_count for stored in page] == expected
             await box.restart()
 
-    @scenario
     async def test_an_empty_batch_changes_nothing(self, box: StoreBox) -> None:
         await box.open(QUEUE, add(1))
         await box.write()

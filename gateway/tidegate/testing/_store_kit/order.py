@@ -18,16 +18,12 @@ from tidegate.spi import (
     RecordDelivery,
     StoreCapabilities,
 )
-from tidegate.testing._harness import scenario
-from tidegate.testing._store_kit.box import (
-    OTHER,
-    QUEUE,
-    StoreBox,
-    StoreFixtures,
-    add,
-    text,
+from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add, text
+from tidegate.testing._store_machine import (
+    STORE_MACHINE_SETTINGS,
+    StoreHangsError,
+    StoreMachine,
 )
-from tidegate.testing._store_machine import STORE_MACHINE_SETTINGS, StoreMachine
 
 
 class StoreOrder(StoreFixtures):
@@ -38,7 +34,6 @@ class StoreOrder(StoreFixtures):
         """How long the model-based test runs."""
         return STORE_MACHINE_SETTINGS
 
-    @scenario
     async def test_operations_of_one_batch_see_those_before_them(self, box: StoreBox) -> None:
         await box.open()
         await box.write(
@@ -55,7 +50,6 @@ class StoreOrder(StoreFixtures):
         assert await box.sequences(1) == [4]
         assert await box.sequences(2) == []
 
-    @scenario
     async def test_thousands_of_messages_keep_their_order_over_a_restart(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -72,7 +66,6 @@ class StoreOrder(StoreFixtures):
         page = await box.page(2, 2000, 500)
         assert [len(stored.message.body) for stored in page] == list(range(2001, 2501))
 
-    @scenario
     async def test_pages_read_beside_writes_have_no_gaps(self, box: StoreBox) -> None:
         await box.open(QUEUE)
         is_written = False
@@ -96,7 +89,6 @@ class StoreOrder(StoreFixtures):
         await asyncio.gather(write(), read())
         assert await box.sequences() == list(range(1, 501))
 
-    @scenario
     async def test_a_batch_is_seen_whole_or_not_at_all(self, box: StoreBox) -> None:
         """Whoever sees its first message must find its last one."""
         await box.open(QUEUE, OTHER)
@@ -118,7 +110,6 @@ class StoreOrder(StoreFixtures):
 
         await asyncio.gather(write(), read())
 
-    @scenario
     async def test_a_cancelled_write_leaves_all_of_its_batch_or_nothing(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -156,5 +147,8 @@ class StoreOrder(StoreFixtures):
             made.append(directory)
             return StoreMachine(store_factory, store_options, directory, capabilities)
 
-        run_state_machine_as_test(machine, settings=machine_settings)  # type: ignore[no-untyped-call]
+        try:
+            run_state_machine_as_test(machine, settings=machine_settings)  # type: ignore[no-untyped-call]
+        except StoreHangsError as error:
+            raise TimeoutError("the store's close() hangs") from error
         assert len(made) > 1

@@ -29,24 +29,14 @@ from tidegate.spi import (
     StoreContext,
     Subscription,
 )
-from tidegate.testing._harness import scenario
-from tidegate.testing._portable_contents import contents, everything
-from tidegate.testing._store_kit.box import (
-    OTHER,
-    QUEUE,
-    StoreBox,
-    StoreFixtures,
-    add,
-    text,
-)
-from tidegate.testing._store_machine import by_key
+from tidegate.testing._portable_contents import by_key, contents, everything
+from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add, text
 from tidegate.testing.memory_store import MemoryStore
 
 
 class StoreRecovery(StoreFixtures):
     """Destinations, subscriptions, sessions, retained messages, numbers; export and import."""
 
-    @scenario
     async def test_destinations_and_their_counts_come_back(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -60,7 +50,6 @@ class StoreRecovery(StoreFixtures):
         assert by_key(box.state)["pending"] == {1: PendingCount(2, 18)}
         assert await box.sequences(2) == []
 
-    @scenario
     async def test_the_highest_numbers_are_never_forgotten(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -70,7 +59,6 @@ class StoreRecovery(StoreFixtures):
             await box.restart(keep_acknowledged=False)
             assert (box.state.last_sequence, box.state.last_pending_list) == (900, 8)
 
-    @scenario
     async def test_durable_subscriptions_come_back_with_their_messages(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -88,7 +76,6 @@ class StoreRecovery(StoreFixtures):
         assert by_key(box.state)["subscriptions"] == {1: kept, 2: newer}
         assert [await box.sequences(number) for number in (1, 2, 3)] == [[1], [1], []]
 
-    @scenario
     async def test_subscriptions_that_are_not_durable_end_with_the_gateway(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -105,7 +92,6 @@ class StoreRecovery(StoreFixtures):
         await box.restart()
         assert box.state.last_pending_list == 5
 
-    @scenario
     async def test_the_last_retained_message_of_a_destination_comes_back(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -121,7 +107,6 @@ class StoreRecovery(StoreFixtures):
             "topic://c": message("c", bytes(100_000)),
         }
 
-    @scenario
     async def test_sessions_and_packet_ids_come_back(self, box: StoreBox, durable: None) -> None:
         def packet(
             client_id: str, direction: InflightDirection, packet_id: int, state: InflightState
@@ -153,7 +138,6 @@ class StoreRecovery(StoreFixtures):
             ("a", outgoing, 1): packet("a", outgoing, 1, InflightState.RELEASED),
         }
 
-    @scenario
     async def test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -164,7 +148,6 @@ class StoreRecovery(StoreFixtures):
         assert list(box.state.inflight) == []
         assert list(box.state.sessions) == [Session("a", 90)]
 
-    @scenario
     async def test_a_batch_that_was_only_written_survives_a_clean_restart(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -174,7 +157,6 @@ class StoreRecovery(StoreFixtures):
         await box.restart()
         assert await box.sequences() == [2]
 
-    @scenario
     async def test_everything_comes_through_the_portable_format(
         self, box: StoreBox, durable: None, logged: None
     ) -> None:
@@ -199,7 +181,6 @@ class StoreRecovery(StoreFixtures):
         assert second.state.store_id != first.state.store_id
         await second.write(AddMessage(second.state.last_sequence + 1, text(1), (1,)))
 
-    @scenario
     async def test_an_import_into_a_store_that_holds_something_changes_nothing(
         self, box: StoreBox, durable: None
     ) -> None:

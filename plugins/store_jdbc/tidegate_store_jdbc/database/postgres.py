@@ -7,9 +7,11 @@ number of rows, one plan for all of them, and, unlike COPY, also for updates and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -45,6 +47,14 @@ class _Connection(Protocol):
     async def close(self, *, timeout: float | None = None) -> None: ...
     def terminate(self) -> None: ...
     def is_closed(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Use:
+    """A connection, and which statement it runs."""
+
+    connection: _Connection
+    statement: str = ""
 
 
 class PostgresAdapter:
@@ -114,79 +124,64 @@ class PostgresAdapter:
         else:
             self._idle[kind].append(connection)
 
+    @contextlib.asynccontextmanager
+    async def _using(self, kind: str) -> AsyncGenerator[_Use]:
+        """A connection. In an unknown state it is not used again, and the server rolls back.
+
+        Raises: DatabaseError for what asyncpg raises.
+        """
+        use = _Use(await self._take(kind))
+        try:
+            yield use
+        except FenceError:
+            self._put(kind, use.connection)
+            raise
+        except BaseException as error:
+            self._drop(use.connection)
+            if not isinstance(error, Exception) or isinstance(error, DatabaseError):
+                raise
+            in_doubt = use.statement == _COMMIT
+            raise _translated(error, use.statement, in_doubt=in_doubt) from error
+        self._put(kind, use.connection)
+
     def _drop(self, connection: _Connection) -> None:
-        """A connection in an unknown state is not used again; the server rolls back."""
         self._all.discard(connection)
         connection.terminate()
 
     async def create(self, statements: Sequence[tuple[str, str]]) -> None:
         """See Adapter."""
-        async with self._locks["write"]:
-            connection = await self._take("write")
-            name = ""
-            try:
-                await connection.execute("BEGIN")
-                await connection.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
-                await connection.execute("SET LOCAL client_min_messages = warning")
-                for own, text in statements:
-                    name = own
-                    await connection.execute(text)
-                name = ""
-                await connection.execute("COMMIT")
-            except BaseException as error:
-                self._drop(connection)
-                if isinstance(error, Exception):
-                    raise _translated(error, name) from error
-                raise
-            self._put("write", connection)
+        before = (
+            "BEGIN",
+            f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})",
+            "SET LOCAL client_min_messages = warning",
+        )
+        async with self._locks["write"], self._using("write") as use:
+            for name, text in [*(("", text) for text in before), *statements, ("", _COMMIT)]:
+                use.statement = name
+                await use.connection.execute(text)
 
     async def prepare(self, statements: Mapping[str, str]) -> None:
         """See Adapter. Preparing a statement looks up all its names."""
-        async with self._locks["write"]:
-            connection = await self._take("write")
-            name = ""
-            try:
-                for name, text in statements.items():
-                    prepared = await connection.prepare(text)
-                    _check_shape(name, len(prepared.get_parameters()), prepared.get_attributes())
-            except BaseException as error:
-                self._drop(connection)
-                if isinstance(error, DatabaseError):
-                    raise
-                if isinstance(error, Exception):
-                    raise _translated(error, name) from error
-                raise
-            self._put("write", connection)
+        async with self._locks["write"], self._using("write") as use:
+            for name, text in statements.items():
+                use.statement = name
+                prepared = await use.connection.prepare(text)
+                _check_shape(name, len(prepared.get_parameters()), prepared.get_attributes())
         self._statements = statements
 
     async def transaction(self, steps: Sequence[Step], *, synced: bool) -> list[StepResult]:
         """See Adapter."""
-        texts = self._statements
-        async with self._locks["write"]:
-            connection = await self._take("write")
-            is_committing = False
-            name = ""
-            try:
-                await connection.execute(_BEGIN[synced])
-                results: list[StepResult] = []
-                for step in steps:
-                    name = step.statement
-                    results.append(await _run(connection, texts[name], step))
-                    if not results[0]:
-                        await connection.execute("ROLLBACK")
-                        raise FenceError("touched no row", name)
-                is_committing = True
-                name = "COMMIT"
-                await connection.execute("COMMIT")
-            except FenceError:
-                self._put("write", connection)
-                raise
-            except BaseException as error:
-                self._drop(connection)
-                if not isinstance(error, Exception):
-                    raise
-                raise _translated(error, name, in_doubt=is_committing) from error
-            self._put("write", connection)
+        async with self._locks["write"], self._using("write") as use:
+            await use.connection.execute(_BEGIN[synced])
+            results: list[StepResult] = []
+            for step in steps:
+                use.statement = step.statement
+                results.append(await _run(use.connection, self._statements[step.statement], step))
+                if not results[0]:
+                    await use.connection.execute("ROLLBACK")
+                    raise FenceError("touched no row", step.statement)
+            use.statement = _COMMIT
+            await use.connection.execute(_COMMIT)
             return results
 
     async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
@@ -204,19 +199,10 @@ class PostgresAdapter:
     async def _one(
         self, kind: str, text: str, row: Row, *, fetch: bool, timeout: float | None = None
     ) -> StepResult:
-        connection = await self._take(kind)
-        try:
+        async with self._using(kind) as use:
             if fetch:
-                result: StepResult = await connection.fetch(text, *row, timeout=timeout)
-            else:
-                result = _touched(await connection.execute(text, *row))
-        except BaseException as error:
-            self._drop(connection)
-            if isinstance(error, Exception):
-                raise _translated(error) from error
-            raise
-        self._put(kind, connection)
-        return result
+                return await use.connection.fetch(text, *row, timeout=timeout)
+            return _touched(await use.connection.execute(text, *row))
 
     async def explain(self, statement: str, rows: Sequence[Row]) -> str:
         """See Adapter."""
@@ -245,6 +231,7 @@ _WHOLE_SECONDS: Final = 3600.0
 #: Longest time to say good-bye to the server on each connection.
 _CLOSE_SECONDS: Final = 1.0
 
+_COMMIT: Final = "COMMIT"
 _BEGIN: Final = {
     True: "BEGIN",
     False: "BEGIN; SET LOCAL synchronous_commit = off",

@@ -9,14 +9,7 @@ from typing import Final
 from tidegate_store_jdbc._options import TABLES
 from tidegate_store_jdbc.database.adapter import Dialect
 from tidegate_store_jdbc.database.schema import CREATE
-from tidegate_store_jdbc.database.statements import (
-    COMMON,
-    COUNT_OLD,
-    COUNT_RELEASED,
-    UNLOGGED,
-    UNPENDING,
-    by_form,
-)
+from tidegate_store_jdbc.database.statements import COMMON, by_form, of_old_messages
 
 #: Server-side types of the columns that take many rows at once.
 _TYPES: Final = {
@@ -77,26 +70,18 @@ def _by_key(text: str) -> str:
     return re.sub(r"EXISTS \((SELECT 1 [^()]*)\)", r"EXISTS (\1 OFFSET 0)", text)
 
 
-_OLD: Final = _by_key(f"m.sequence = ANY($1::bigint[]) AND {UNPENDING}")
-_UNLOGGED: Final = _by_key(UNLOGGED)
-
 _STATEMENTS: Final[dict[str, str]] = {
     **{name: _numbered(text) for name, text in COMMON.items()},
     **by_form(_insert, _delete),
+    **{
+        name: _by_key(text)
+        for name, text in of_old_messages("m.sequence = ANY($1::bigint[])").items()
+    },
     "update_message_statement": (
         "UPDATE {acks_table} t SET delivery_count = r.delivery_count FROM"
         " unnest($1::bigint[], $2::bigint[], $3::bigint[])"
         " r(delivery_count, pending_list, sequence)"
         " WHERE t.pending_list = r.pending_list AND t.sequence = r.sequence"
-    ),
-    "remove_message_statement": f"DELETE FROM {{message_table}} m WHERE {_OLD}",
-    "delete_old_messages_statement": (
-        f"DELETE FROM {{message_table}} m WHERE {_OLD} AND {_UNLOGGED}"
-    ),
-    "count_old_messages_statement": f"{_by_key(COUNT_OLD)} WHERE {_OLD}",
-    "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {_UNLOGGED}",
-    "find_dead_messages_statement": (
-        f"SELECT m.message FROM {{message_table}} m WHERE {_OLD} AND {_UNLOGGED}"
     ),
     "find_kept_messages_statement": (
         "SELECT sequence FROM {message_table} WHERE sequence = ANY($1::bigint[])"

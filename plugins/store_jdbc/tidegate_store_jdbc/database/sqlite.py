@@ -8,12 +8,14 @@ statement while the event loop is busy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiosqlite
@@ -108,7 +110,7 @@ class SqliteAdapter:
 
         def connector() -> sqlite3.Connection:
             if file is not None and is_first:
-                file.parent.mkdir(parents=True, exist_ok=True)
+                _make_directory(file.parent)
                 # Messages are nobody else's business; SQLite gives its other files the same mode.
                 os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(
@@ -140,17 +142,11 @@ class SqliteAdapter:
         """See Adapter."""
 
         def run(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(connection) as doing:
                 for name, text in statements:
-                    try:
-                        connection.execute(text)
-                    except sqlite3.Error as error:
-                        raise _translated(error, statement=name) from error
-                connection.execute("COMMIT")
-            except BaseException:
-                _roll_back(connection)
-                raise
+                    doing[0] = name
+                    connection.execute(text)
+                doing[0] = ""
 
         await self._call(self._writer, run)
 
@@ -184,23 +180,14 @@ class SqliteAdapter:
             if self._is_synced is not synced:
                 connection.execute(_SYNCHRONOUS[synced])
                 self._is_synced = synced
-            connection.execute("BEGIN IMMEDIATE")
-            name = ""
-            try:
-                results: list[StepResult] = []
+            results: list[StepResult] = []
+            with _transaction(connection) as doing:
                 for step in steps:
-                    name = step.statement
+                    doing[0] = step.statement
                     results.append(self._run(connection, step))
                     if not results[0]:
-                        raise FenceError("touched no row", name)
-                name = "COMMIT"
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                _roll_back(connection)
-                raise _translated(error, statement=name) from error
-            except BaseException:
-                _roll_back(connection)
-                raise
+                        raise FenceError("touched no row", step.statement)
+                doing[0] = "COMMIT"
             return results
 
         return await self._call(self._writer, run)
@@ -304,9 +291,33 @@ def _set_up(connection: sqlite3.Connection, *, is_first: bool) -> None:
     connection.execute("PRAGMA temp_store = MEMORY")
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:  # some errors have rolled back already
-        connection.execute("ROLLBACK")
+def _make_directory(path: Path) -> None:
+    """With those above it, each durable in the one above; also when it is there: who made it may not
+    have synced. SQLite itself syncs the directory of the file only."""
+    if not path.parent.is_dir():
+        _make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[list[str]]:
+    """Commit, or roll back. Gives: a list whose item names what is being done, for the error."""
+    doing = [""]
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield doing
+        connection.execute("COMMIT")
+    except BaseException as error:
+        if connection.in_transaction:  # some errors have rolled back already
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise _translated(error, statement=doing[0]) from error
+        raise
 
 
 def _group(name: str, text: str) -> re.Match[str] | None:

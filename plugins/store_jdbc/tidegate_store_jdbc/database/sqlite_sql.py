@@ -7,14 +7,7 @@ from typing import Final
 
 from tidegate_store_jdbc.database.adapter import Dialect
 from tidegate_store_jdbc.database.schema import CREATE
-from tidegate_store_jdbc.database.statements import (
-    COMMON,
-    COUNT_OLD,
-    COUNT_RELEASED,
-    UNLOGGED,
-    UNPENDING,
-    by_form,
-)
+from tidegate_store_jdbc.database.statements import COMMON, by_form, of_old_messages
 
 
 def _insert(table: str, columns: Sequence[str], conflict: str) -> str:
@@ -31,22 +24,12 @@ def _delete(table: str, key: Sequence[str]) -> str:
     return f"DELETE FROM {{{table}}} WHERE ({', '.join(key)}) IN {values}"
 
 
-_OLD: Final = f"m.sequence IN (VALUES (?)) AND {UNPENDING}"
-
 _STATEMENTS: Final[dict[str, str]] = {
     **COMMON,
     **by_form(_insert, _delete),
+    **of_old_messages("m.sequence IN (VALUES (?))"),
     "update_message_statement": (
         "UPDATE {acks_table} SET delivery_count = ? WHERE pending_list = ? AND sequence = ?"
-    ),
-    "remove_message_statement": f"DELETE FROM {{message_table}} AS m WHERE {_OLD}",
-    "delete_old_messages_statement": (
-        f"DELETE FROM {{message_table}} AS m WHERE {_OLD} AND {UNLOGGED}"
-    ),
-    "count_old_messages_statement": f"{COUNT_OLD} WHERE {_OLD}",
-    "count_released_messages_statement": f"{COUNT_RELEASED} WHERE {_OLD} AND {UNLOGGED}",
-    "find_dead_messages_statement": (
-        f"SELECT m.message FROM {{message_table}} m WHERE {_OLD} AND {UNLOGGED}"
     ),
     "find_kept_messages_statement": (
         "SELECT sequence FROM {message_table} WHERE sequence IN (VALUES (?))"

@@ -200,12 +200,28 @@ UNPENDING: Final = (
 )
 #: No row of the acknowledged log needs message m any more.
 UNLOGGED: Final = "NOT EXISTS (SELECT 1 FROM {acknowledged_table} l WHERE l.sequence = m.sequence)"
-#: The counts of ``count_old_messages_statement``: messages, and bytes that only the log still holds.
-COUNT_OLD: Final = (
-    "SELECT COUNT(*), COALESCE(SUM(CASE WHEN EXISTS (SELECT 1 FROM {acknowledged_table} l"
-    " WHERE l.sequence = m.sequence) THEN m.body_bytes ELSE 0 END), 0) FROM {message_table} m"
-)
-COUNT_RELEASED: Final = "SELECT COUNT(*), COALESCE(SUM(m.body_bytes), 0) FROM {message_table} m"
+
+
+def of_old_messages(chosen: str) -> dict[str, str]:
+    """The statements about messages that left a list; *chosen*: the condition that m is among the rows."""
+    old = f"{chosen} AND {UNPENDING}"
+    nobodys = f"{old} AND {UNLOGGED}"
+    return {
+        "remove_message_statement": f"DELETE FROM {{message_table}} AS m WHERE {old}",
+        "delete_old_messages_statement": f"DELETE FROM {{message_table}} AS m WHERE {nobodys}",
+        # Messages, and bytes that only the log still holds.
+        "count_old_messages_statement": (
+            "SELECT COUNT(*), COALESCE(SUM(CASE WHEN EXISTS (SELECT 1 FROM {acknowledged_table} l"
+            " WHERE l.sequence = m.sequence) THEN m.body_bytes ELSE 0 END), 0)"
+            f" FROM {{message_table}} m WHERE {old}"
+        ),
+        "count_released_messages_statement": (
+            "SELECT COUNT(*), COALESCE(SUM(m.body_bytes), 0)"
+            f" FROM {{message_table}} m WHERE {nobodys}"
+        ),
+        "find_dead_messages_statement": f"SELECT m.message FROM {{message_table}} m WHERE {nobodys}",
+    }
+
 
 #: SQL of every statement that takes one row, with ``?`` for parameters.
 COMMON: Final[Mapping[str, str]] = {

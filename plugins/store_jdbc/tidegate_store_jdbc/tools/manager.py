@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -15,25 +14,13 @@ from tidegate.spi import (
     StoreIOError,
     StoreLockedError,
 )
-from tidegate_store_jdbc._options import JdbcOptions, check, table_names
-from tidegate_store_jdbc.database.adapter import (
-    Adapter,
-    AdapterContext,
-    DatabaseError,
-    adapter_factory,
-)
-from tidegate_store_jdbc.database.schema import (
-    SCHEMA_VERSION,
-    create_statements,
-    read_version,
-    words,
-)
-from tidegate_store_jdbc.database.secrets import ask, credentials
-from tidegate_store_jdbc.database.statements import resolve
-from tidegate_store_jdbc.database.url import parse_url
+from tidegate_store_jdbc._options import JdbcOptions, table_names
+from tidegate_store_jdbc._tables import Tables
+from tidegate_store_jdbc.database.adapter import DatabaseError
+from tidegate_store_jdbc.database.schema import read_version
 from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.transactions.lock import LockRow, describe, is_gone, read_lock
-from tidegate_store_jdbc.transactions.mark import Mark, read_mark
+from tidegate_store_jdbc.transactions.recovery import Mark, read_mark
 
 #: A statement without parameters and with one column, which may take its time: its place is lent to
 #: counting the rows of a table.
@@ -75,13 +62,11 @@ def jdbc_options(store: ConfiguredStore) -> JdbcOptions:
 class Manager:
     """One database's tables of one store. Use :func:`manager`."""
 
-    def __init__(self, options: JdbcOptions, adapter: Adapter) -> None:
-        self._options = options
-        self._adapter = adapter
+    def __init__(self, options: JdbcOptions, made: Tables) -> None:
+        self._made = made
+        self._adapter = made.adapter
         self._tables = table_names(options)
-        self._words = words(options, adapter.dialect)
-        self._database = str(parse_url(options.url))
-        self._known = resolve(adapter.dialect.statements, options.statements, self._words)
+        self._database = str(made.url)
 
     async def tables(self) -> list[str]:
         """Names of the tables that are there. Nothing is counted, which could take long."""
@@ -117,14 +102,9 @@ class Manager:
         await self._create()
 
     async def _create(self) -> None:
-        await self._adapter.create(
-            create_statements(self._options, self._adapter.dialect, self._words)
-        )
-        await self._prepare("add_version_statement", "add_lock_statement")
-        await self._adapter.control(
-            "add_version_statement", (SCHEMA_VERSION, os.urandom(16).hex()), fetch=False
-        )
-        await self._adapter.control("add_lock_statement", (), fetch=False)
+        await self._made.create()
+        await self._adapter.prepare(self._made.statements)
+        await self._made.fill()
 
     async def delete(self, *, forced: bool) -> list[str]:
         """Delete all tables that are there, with everything in them. Returns: their names.
@@ -146,13 +126,10 @@ class Manager:
         """What is in the store. Raises: StoreIOError when there is none."""
         await self._require(*self._tables)
         tables = {name: await self._rows(name) for name in self._tables.values()}
-        lock = await self._lock()
-        await self._prepare("find_version_statement", "find_journal_statement")
+        await self._adapter.prepare(self._made.statements)
+        lock = await read_lock(self._adapter)
         version, store_id = await read_version(self._adapter)
         mark = await read_mark(self._adapter)
-        await self._prepare(
-            "find_all_destinations_statement", "destination_message_count_statement"
-        )
         counts = {
             int(row[0]): (int(row[1]), int(row[2]))
             for row in await self._adapter.fetch("destination_message_count_statement", ())
@@ -195,9 +172,8 @@ class Manager:
             )
 
     async def _lock(self) -> LockRow:
-        await self._prepare(
-            "find_lock_statement", "lock_create_statement", "lock_release_statement"
-        )
+        names = ("find_lock_statement", "lock_create_statement", "lock_release_statement")
+        await self._adapter.prepare({name: self._made.statements[name] for name in names})
         return await read_lock(self._adapter)
 
     def _require_free(self, lock: LockRow) -> None:
@@ -207,9 +183,6 @@ class Manager:
                 "gone for good, use 'tidegate store remove-lock'",
                 owner=describe(lock.owner),
             )
-
-    async def _prepare(self, *names: str) -> None:
-        await self._adapter.prepare({name: self._known[name] for name in names})
 
 
 def _is_held(lock: LockRow) -> bool:
@@ -223,23 +196,11 @@ async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
     Raises: ConfigError; StoreError for everything that the database refuses.
     """
     options = jdbc_options(store)
-    check(options)
-    url = parse_url(options.url)
-    secret = credentials(options, url, store.data_directory, os.environ)
-    await ask(secret)
-    adapter = adapter_factory(options.adapter, url.scheme)(
-        AdapterContext(
-            url=url,
-            credentials=secret,
-            directory=store.data_directory,
-            network_timeout=options.network_timeout,
-            connections_max=1,
-        )
-    )
+    tables = Tables(options, store.data_directory)
     try:
-        await adapter.connect()
-        yield Manager(options, adapter)
+        await tables.connect()
+        yield Manager(options, tables)
     except DatabaseError as error:
-        raise error.store_error(str(url)) from error
+        raise error.store_error(str(tables.url)) from error
     finally:
-        await adapter.close()
+        await tables.adapter.close()

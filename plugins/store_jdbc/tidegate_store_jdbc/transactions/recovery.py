@@ -1,8 +1,11 @@
-"""What a start reads: everything but the messages themselves."""
+"""What a start reads: everything but the messages themselves, and whose journal is in front."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
 
 from tidegate.spi import (
     Branch,
@@ -10,13 +13,19 @@ from tidegate.spi import (
     PendingCount,
     RecoveredDestination,
     RecoveredState,
-    RecoveryReport,
     Session,
+    StoreIOError,
     Subscription,
 )
 from tidegate_store_jdbc.database.adapter import Adapter, Row
 from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.transactions.lock import LockRow
+
+#: What to do about it, for whoever meets a journal that is not there.
+_HINT: Final = (
+    "start the gateway there with [store] plugin = 'journaled', or bring that directory here; "
+    "journal_lost_policy = 'ignore' of that plugin gives those messages up"
+)
 
 
 @dataclass(slots=True)
@@ -43,38 +52,6 @@ class Counters:
     acknowledged_oldest_at: int = 0
 
 
-@dataclass(slots=True)
-class Found:
-    """What was read. ``removed``: lists that are gone and not cleaned up yet."""
-
-    store_id: str
-    counters: Counters
-    destinations: list[RecoveredDestination] = field(default_factory=list[RecoveredDestination])
-    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
-    branches: list[Branch] = field(default_factory=list[Branch])
-    removed: list[int] = field(default_factory=list[int])
-    pending: dict[int, PendingCount] = field(default_factory=dict[int, PendingCount])
-
-    async def state(self, adapter: Adapter, report: RecoveryReport) -> RecoveredState:
-        """The rest of what the broker wants to know. Raises: DatabaseError, CorruptRecordError."""
-        decoded = codec.decoded
-        sessions = await adapter.fetch("find_all_sessions_statement", ())
-        inflight = await adapter.fetch("find_all_inflight_statement", ())
-        retained = await adapter.fetch("find_all_retained_statement", ())
-        return RecoveredState(
-            store_id=self.store_id,
-            last_sequence=self.counters.last_sequence,
-            last_pending_list=self.counters.last_list,
-            destinations=self.destinations,
-            subscriptions=self.subscriptions,
-            sessions=[decoded(Session, row[0], "session table") for row in sessions],
-            inflight=[decoded(InflightRecord, row[0], "in-flight table") for row in inflight],
-            retained=[codec.message(body, rest) for body, rest in retained],
-            pending=self.pending,
-            report=report,
-        )
-
-
 async def numbers(adapter: Adapter, lock: LockRow) -> Counters:
     """What a transaction must know. Raises: DatabaseError."""
     # The tables are looked at, too: a number that was given out twice would lose a message.
@@ -91,46 +68,97 @@ async def numbers(adapter: Adapter, lock: LockRow) -> Counters:
     )
 
 
-async def recover(adapter: Adapter, lock: LockRow, store_id: str) -> Found:
-    """Read the bindings and count what is pending. Raises: DatabaseError, CorruptRecordError."""
-    found = Found(store_id, await numbers(adapter, lock))
-    for number, name in await adapter.fetch("find_all_destinations_statement", ()):
-        known = codec.name(name, "destination table")
-        found.destinations.append(RecoveredDestination(known, int(number)))
-    for row in await adapter.fetch("find_all_durable_subs_statement", ()):
-        found.subscriptions.append(codec.decoded(Subscription, row[0], "subscription table"))
-    for row in await adapter.fetch("find_all_branches_statement", ()):
-        found.branches.append(codec.decoded(Branch, row[0], "branch table"))
-    removed = await adapter.fetch("find_all_removed_statement", ())
-    found.removed = [int(row[0]) for row in removed]
-    counters = found.counters
-    known_lists = (*found.destinations, *found.subscriptions, *found.branches)
-    lists = [known.pending_list for known in known_lists]
-    counters.last_list = max(lock.last_list, *lists, 0)
-    await count(adapter, found)
-    return found
+async def recover(adapter: Adapter, counters: Counters, store_id: str) -> RecoveredState:
+    """All that the broker wants to know, but for the report. *counters* are brought up to date.
+
+    Raises: DatabaseError, CorruptRecordError.
+    """
+    decoded = codec.decoded
+
+    async def values(table: str) -> list[Any]:
+        return [row[0] for row in await adapter.fetch(f"find_all_{table}_statement", ())]
+
+    destinations = [
+        RecoveredDestination(codec.name(name, "destination table"), int(number))
+        for number, name in await adapter.fetch("find_all_destinations_statement", ())
+    ]
+    subscriptions = [
+        decoded(Subscription, value, "subscription table") for value in await values("durable_subs")
+    ]
+    branches = [decoded(Branch, value, "branch table") for value in await values("branches")]
+    sessions = await values("sessions")
+    inflight = await values("inflight")
+    retained = await adapter.fetch("find_all_retained_statement", ())
+    lists = [known.pending_list for known in (*destinations, *subscriptions, *branches)]
+    counters.last_list = max(counters.last_list, *lists, 0)
+    return RecoveredState(
+        store_id=store_id,
+        last_sequence=counters.last_sequence,
+        last_pending_list=counters.last_list,
+        destinations=destinations,
+        subscriptions=subscriptions,
+        sessions=[decoded(Session, value, "session table") for value in sessions],
+        inflight=[decoded(InflightRecord, value, "in-flight table") for value in inflight],
+        retained=[codec.message(body, rest) for body, rest in retained],
+        pending=await count(adapter, counters),
+    )
 
 
-async def count(adapter: Adapter, found: Found) -> None:
-    """Count what is pending and what only the log holds."""
-    counters = found.counters
+async def count(adapter: Adapter, counters: Counters) -> dict[int, PendingCount]:
+    """Count what is pending and what only the log holds. Returns: what is pending, by list."""
     single = 0
-    found.pending.clear()
-    gone = set(found.removed)
+    pending: dict[int, PendingCount] = {}
     for row in await adapter.fetch("destination_message_count_statement", ()):
         pending_list, messages, body_bytes, shared = (int(value) for value in row)
         single += messages - shared
-        if pending_list not in gone:
-            found.pending[pending_list] = PendingCount(messages, body_bytes)
+        pending[pending_list] = PendingCount(messages, body_bytes)
     shared = await adapter.fetch("shared_message_count_statement", ())
     counters.pending_messages = single + _number(shared)
     held = await adapter.fetch("acknowledged_bytes_statement", ())
     counters.acknowledged_bytes = _number(held)
     rows = await adapter.fetch("find_oldest_acknowledged_statement", (counters.ack_released,))
     counters.acknowledged_oldest_at = _number(rows)
+    return pending
 
 
 def _number(rows: object) -> int:
     assert isinstance(rows, list | tuple)
     found: list[Row] = list(rows)  # pyright: ignore[reportUnknownArgumentType] - rows of a driver
     return int(found[0][0] or 0) if found else 0
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """The row of the journal table: the journal in front, and how far it was carried over.
+
+    The mark is written in the transaction that carries a part of the journal over, so that after any
+    crash it says exactly which part that was. It is *open* while the journal may hold confirmed messages
+    that the database does not: then nobody opens the store without that journal.
+
+    Attributes:
+        journal: identity of the journal's contents.
+        place: machine and directory, for people.
+        position: up to which of its records the database has everything.
+        is_open: the journal may hold more.
+    """
+
+    journal: str
+    place: str
+    position: int
+    is_open: bool
+
+
+async def read_mark(adapter: Adapter) -> Mark | None:
+    """The mark; None when no journal was ever in front. Raises: DatabaseError."""
+    rows = await adapter.control("find_journal_statement", (), fetch=True)
+    if not rows:
+        return None
+    journal, place, position, is_open = rows[0]
+    return Mark(str(journal), str(place), int(position), bool(is_open))
+
+
+def lost_journal(mark: Mark) -> StoreIOError:
+    """The error for a database whose journal is somewhere else."""
+    return StoreIOError(
+        f"the journal in {mark.place} may hold confirmed messages that are not in the database "
+        f"yet; {_HINT}"
+    )

@@ -30,7 +30,7 @@ from tidegate_store_jdbc.database.adapter import (
 from tidegate_store_jdbc.transactions import recovery
 from tidegate_store_jdbc.transactions.lock import Lease, read_lock
 from tidegate_store_jdbc.transactions.reachability import Reachability
-from tidegate_store_jdbc.transactions.recovery import Counters, Found
+from tidegate_store_jdbc.transactions.recovery import Counters
 
 logger = logging.getLogger("tidegate.store.jdbc")
 
@@ -138,7 +138,7 @@ class Transactions:
 
     async def recount(self) -> None:
         """Count anew what a transaction changed whose results were lost. Raises: as ``ask``."""
-        await self.ask(lambda: recovery.count(self._adapter, Found("", self.counters)))
+        await self.ask(lambda: recovery.count(self._adapter, self.counters))
 
     async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
         """Run a query; wait for the database as long as it takes.
