@@ -11,7 +11,7 @@ WORKERS ?= 4
 # of 350 files, ten seconds in each worker.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup run test long lint format demo bench crash soak fuzz clean
+.PHONY: help setup compiled run test long lint format demo bench crash soak fuzz clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -22,7 +22,14 @@ setup:  ## bootstrap uv, install every room into .venv (nothing to do when that 
 run: setup  ## start the gateway; without --config on its embedded default
 	@exec $(BIN)/tidegate run $(ARGS)
 
-test: setup  ## run the tests but the long ones, in WORKERS processes
+# Compiled once, in two processes: without this, in a fresh clone, each worker does it for itself.
+compiled: setup
+	@ls tests/gateway/__pycache__/*-pytest-*.pyc >/dev/null 2>&1 || { \
+		$(BIN)/pytest -q --collect-only tests/plugins tests/protocols >/dev/null & \
+		$(BIN)/pytest -q --collect-only --ignore tests/plugins --ignore tests/protocols tests >/dev/null; \
+		wait; }
+
+test: compiled  ## run the tests but the long ones, in WORKERS processes
 	@exec $(BIN)/pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=quick $(ARGS)
 
 long: setup  ## those that take their time: gateways killed under load, models on PostgreSQL

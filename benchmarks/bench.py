@@ -251,8 +251,9 @@ def build_load_generator() -> None:
             "install it (https://go.dev/dl, or apt-get install golang) and run again"
         )
     LOADGEN.parent.mkdir(exist_ok=True)
+    made = LOADGEN.with_name(f"{LOADGEN.name}.{os.getpid()}")  # another may be running the old one
     done = subprocess.run(
-        ["go", "build", "-o", str(LOADGEN), "."],
+        ["go", "build", "-o", str(made), "."],
         cwd=BENCHMARKS / "loadgen",
         env=os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOWORK": "off"},
         capture_output=True,
@@ -261,6 +262,7 @@ def build_load_generator() -> None:
     )
     if done.returncode != 0:
         raise SetupError(f"building the load generator failed:\n{done.stderr}")
+    made.replace(LOADGEN)
 
 
 @contextlib.contextmanager

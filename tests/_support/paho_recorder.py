@@ -54,6 +54,7 @@ class Paho:
         )
         if cafile is not None:
             self.client.tls_set(cafile)
+        self.client.connect_timeout = WAIT_S
         self.client.on_message = lambda _c, _u, message: self.messages.put(message)
         self.client.on_subscribe = lambda _c, _u, _m, codes, more: self.subscribed.put(
             (codes, more)

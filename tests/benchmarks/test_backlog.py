@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
@@ -111,7 +112,7 @@ def loadgen() -> Path:
 def test_a_killed_gateway_gives_every_message_of_its_backlog_once(
     tmp_path: Path, loadgen: Path, queues: int
 ) -> None:
-    (port,) = process.free_ports(1)
+    port = free_port()
     config = tmp_path / "bench.toml"
     config.write_text(brokers.tidegate_config(tmp_path / "data", {"stomp": port}))
     command = [sys.executable, "-m", "tidegate", "run", "--config", str(config)]

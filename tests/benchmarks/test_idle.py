@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
@@ -87,14 +88,14 @@ def test_a_measurement_opens_holds_and_counts(
 ) -> None:
     bench.build_load_generator()
     monkeypatch.setattr(idle, "_EDGE_SECONDS", 0.2)
-    (port,) = process.free_ports(1)
+    port = free_port()
     config = tmp_path / "bench.toml"
     config.write_text(brokers.tidegate_config(tmp_path / "data", {"stomp": port}))
     address = brokers.Address("127.0.0.1", port)
     command = [sys.executable, "-m", "tidegate", "run", "--config", str(config)]
     with process.running(command, tmp_path / "log", [address]) as broker:
         found = idle.measure(
-            "tidegate", broker, bench.LOADGEN, address, "stomp", 30, hold_s=2.0, heart_beat_s=1.0
+            "tidegate", broker, bench.LOADGEN, address, "stomp", 30, hold_s=2.0, heart_beat_s=20.0
         )
     assert found.error == ""
     assert (found.opened, found.survived) == (30, 30)

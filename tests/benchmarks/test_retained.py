@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
@@ -78,7 +79,7 @@ def test_a_broker_without_wildcards_for_retained_messages_is_left_out(
 @pytest.mark.parametrize("protocol", ["mqtt", "mqtt5"])
 def test_a_measurement_publishes_and_waits_for_all(tmp_path: Path, protocol: str) -> None:
     bench.build_load_generator()
-    (port,) = process.free_ports(1)
+    port = free_port()
     config = tmp_path / "bench.toml"
     config.write_text(brokers.tidegate_config(tmp_path / "data", {"mqtt": port}))
     address = brokers.Address("127.0.0.1", port)

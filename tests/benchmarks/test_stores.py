@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 from tidegate.config import load_config, resolve
 from tidegate.plugins import PluginHost
@@ -54,8 +55,9 @@ def test_wrong_options_are_refused() -> None:
 
 @pytest.mark.skipif(servers.binaries() is None, reason="needs PostgreSQL")
 def test_the_server_of_the_benchmark_starts_and_goes(
-    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(servers, "free_ports", lambda _: [free_port()])
     # Not below pytest's own directory: the server is another user, who may not enter that.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)

@@ -37,6 +37,8 @@ LOST = (OSError, EOFError, asyncio.IncompleteReadError)
 WINDOW = 16
 TOPIC_1, TOPIC_2, WILLS = "crash/one", "crash/two", "crash/wills"
 KEEP_S = 300
+#: The load goes on until so many messages were confirmed: fewer prove nothing.
+CONFIRMED_MIN = 500
 LATE_S = 0.5  # how long duplicates may take to turn up
 
 
@@ -371,9 +373,11 @@ async def run_kills(directory: Path, seed: int, kills: int, load_s: tuple[float,
                 oracle.kills += 1
                 await asyncio.to_thread(gateway.start)
             await asyncio.sleep(chance.uniform(*load_s))
+            while sum(map(len, oracle.confirmed.values())) < CONFIRMED_MIN:
+                await asyncio.sleep(0.05)
             oracle.stop = True
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(180):
                     await asyncio.gather(*writing)
                     while not oracle.problems and not is_complete(oracle, consumers):
                         await asyncio.sleep(0.05)
@@ -448,7 +452,6 @@ def check_order(bodies: list[str], context: str) -> None:
 async def test_sessions_of_both_versions_survive_five_kills(tmp_path: Path) -> None:
     oracle = await run_kills(tmp_path, seed=5, kills=5, load_s=(0.3, 1.0))
     check(oracle, "seed 5")
-    assert sum(map(len, oracle.confirmed.values())) > 500, "the load was too small"
     print(summary(oracle))
 
 

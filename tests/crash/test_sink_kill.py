@@ -66,7 +66,7 @@ async def publish_and_consume(port: int, first: int, count: int) -> None:
 
 
 def wait_for_commits(gateway: GatewayProcess, table: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while commits(table) < count:
         assert time.monotonic() < deadline, f"{commits(table)} commits\n{gateway.tail()}"
         time.sleep(0.1)
@@ -74,7 +74,7 @@ def wait_for_commits(gateway: GatewayProcess, table: Path, count: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_every_acknowledgement_is_one_row_whatever_is_killed(tmp_path: Path) -> None:
     table = tmp_path / "table"
     sink = f"""

@@ -657,6 +657,7 @@ async def test_what_came_whole_over_websocket_counts_too() -> None:
             running.addresses[2].replace("stomp+ws", "ws"),
             subprotocols=[Subprotocol("v12.stomp")],
             proxy=None,
+            open_timeout=60,
         ) as client:
             await client.send("CONNECT\naccept-version:1.2\n\n\0")
             assert str(await client.recv()).startswith("CONNECTED")

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from built import building, put
 
 pytestmark = [
     pytest.mark.interop,
@@ -29,21 +30,21 @@ SCENARIOS = [
 @pytest.fixture(scope="module")
 def program() -> Path:
     """The compiled client. Built in a copy: Go writes a go.sum, and no lock file is kept here."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    for name in ("go.mod", "main.go"):
-        shutil.copyfile(SOURCE / name, BUILD / name)
-    done = subprocess.run(
-        ["go", "build", "-o", "go_stomp", "."],
-        cwd=BUILD,
-        env=os.environ
-        | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod -buildvcs=false", "GOWORK": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, f"building the client failed:\n{done.stderr}"
-    return BUILD / "go_stomp"
+    with building(BUILD):
+        for name in ("go.mod", "main.go"):
+            shutil.copyfile(SOURCE / name, BUILD / name)
+        done = subprocess.run(
+            ["go", "build", "-o", "made", "."],
+            cwd=BUILD,
+            env=os.environ
+            | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod -buildvcs=false", "GOWORK": "off"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        assert done.returncode == 0, f"building the client failed:\n{done.stderr}"
+        return put(BUILD / "made", BUILD / "go_stomp")
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])

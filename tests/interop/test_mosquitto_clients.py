@@ -53,7 +53,7 @@ class Clients:
         assert (done.returncode, done.stderr) == (0, b"")
 
     def sub(self, version: str, *more: str, **io: Any) -> list[str]:
-        done = self.run("mosquitto_sub", version, "-W", "20", *more, **io)
+        done = self.run("mosquitto_sub", version, "-W", "60", *more, **io)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout.decode().splitlines()
 
@@ -156,7 +156,7 @@ def test_properties_of_5(clients, session_of) -> None:
     body, indicator, content, response, correlation, user, expiry = shown[0].split("|")
     assert (body, indicator, content, response) == ("x", "1", "text/plain", "mosquitto/answers")
     assert (correlation, user) == ("seven", "b:1 a:2 b:3")
-    assert 590 <= int(expiry) <= 600
+    assert 500 <= int(expiry) <= 600
 
 
 def test_a_subscription_identifier_comes_with_the_message(clients) -> None:
@@ -171,7 +171,7 @@ def test_request_and_response(clients, mqtt_gateway) -> None:
         answering.subscribe("mosquitto/service", 1)
         asking = clients.start(
             "mosquitto_rr", "mqttv5", "-t", "mosquitto/service", "-e", "mosquitto/replies",
-            "-q", "1", "-m", "question", "-W", "20",
+            "-q", "1", "-m", "question", "-W", "60",
         )  # fmt: skip
         request = answering.next()
         assert (request.payload, request.properties.ResponseTopic) == (
@@ -185,7 +185,7 @@ def test_request_and_response(clients, mqtt_gateway) -> None:
 
 def test_a_shared_subscription_shares(clients) -> None:
     clients.pub("mqttv5", "-t", "mosquitto/ready", "-r", "-m", "ready")
-    given = ("-t", "mosquitto/ready", "-t", "$share/group/mosquitto/shared", "-q", "1", "-W", "20")
+    given = ("-t", "mosquitto/ready", "-t", "$share/group/mosquitto/shared", "-q", "1", "-W", "60")
     reading, writing = os.pipe()
     with open(reading, "rb") as printed:
         for member in ("one", "two"):

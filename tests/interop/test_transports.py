@@ -126,7 +126,7 @@ def test_the_subprotocol_binds_the_version_and_kinds_are_kept(gateway, kind, ver
     subprotocol: Any = f"v{version.replace('.', '')}.stomp"
     arguments: dict[str, Any] = {"ssl": gateway.context()} if kind == "wss" else {}
     with websocket_connect(
-        gateway.url(kind), subprotocols=[subprotocol], proxy=None, **arguments
+        gateway.url(kind), subprotocols=[subprotocol], proxy=None, open_timeout=WAIT_S, **arguments
     ) as client:
         assert client.subprotocol == subprotocol
         client.send("CONNECT\naccept-version:1.0,1.1,1.2\nhost:x\n\n\0")
@@ -156,7 +156,9 @@ def test_the_subprotocol_binds_the_version_and_kinds_are_kept(gateway, kind, ver
 
 def test_a_version_that_the_subprotocol_does_not_allow_is_an_error_frame(gateway) -> None:
     subprotocols: Any = ["v11.stomp"]
-    with websocket_connect(gateway.url("ws"), subprotocols=subprotocols, proxy=None) as client:
+    with websocket_connect(
+        gateway.url("ws"), subprotocols=subprotocols, proxy=None, open_timeout=WAIT_S
+    ) as client:
         client.send("CONNECT\naccept-version:1.2\nhost:x\n\n\0")
         answer = client.recv(WAIT_S)
         assert isinstance(answer, str)
@@ -168,6 +170,7 @@ def test_a_version_that_the_subprotocol_does_not_allow_is_an_error_frame(gateway
 def test_paho_over_every_transport(gateway, kind) -> None:
     transport: Any = "tcp" if kind == "tls" else "websockets"
     client: Any = paho.Client(CallbackAPIVersion.VERSION2, transport=transport)
+    client.connect_timeout = WAIT_S
     if kind == "tls":
         client.tls_set(gateway.ca, gateway.client, gateway.client)
     elif kind == "wss":

@@ -16,10 +16,9 @@ from tidegate.broker.publish.temporary import TemporaryDestinations
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.sessions.sessions import Sessions
 from tidegate.broker.sessions.wills import Wills
-from tidegate.broker.tasks import Tasks
 from tidegate.broker.transactions.branches import Branches
 from tidegate.broker.transactions.duplicates import DuplicateIds
-from tidegate.broker.turn.flow import Flow
+from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import CursorFactory, MessageStore
 

@@ -109,12 +109,22 @@ def _interrupted(seconds: float) -> Generator[None]:
     before = signal.signal(signal.SIGALRM, _interrupt)
     left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, BLOCKED_TIMEOUT)
     try:
-        yield
+        try:
+            yield
+        finally:
+            _stop_interrupting(before)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        _stop_interrupting(before)  # again: the first one may have been interrupted before it began
         if left:  # of somebody's own time limit
             signal.setitimer(signal.ITIMER_REAL, max(left + began - time.monotonic(), 0.001))
+
+
+def _stop_interrupting(before: Any) -> None:
+    """*before*: the handler that was there."""
+    while signal.getsignal(signal.SIGALRM) is _interrupt:
+        with contextlib.suppress(TimeoutError):  # it came at the last moment
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def _interrupt(_signal: int, _frame: object) -> None:

@@ -1,17 +1,17 @@
-"""What a store is made of, as its options say. Nothing is opened here; :mod:`.store` puts it together."""
+"""What a store is made of, as its options say. Nothing is opened here; :mod:`.engine` puts it together."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.spi import StoreContext, StoreIOError, SyncedFor
+from tidegate.spi import StoreContext, StoreIOError
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
 from tidegate_store_journal.log.mapped import can_map, with_mapping
 from tidegate_store_journal.log.memory import MemoryStorage
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage, holds_journal
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
-from tidegate_store_journal.options import ALWAYS, MAPPED, JournalOptions
-from tidegate_store_journal.presets import PRESETS, directory_of, is_default, require_directory
+from tidegate_store_journal.options import MAPPED, JournalOptions
+from tidegate_store_journal.presets import PRESETS, directory_of, is_default
 from tidegate_store_journal.start.replay import Replay
 
 
@@ -51,8 +51,12 @@ def claim(context: StoreContext, options: JournalOptions, storage: Storage) -> N
     """Take the directory for this process. Blocks. Raises: StoreLockedError, StoreIOError, OSError."""
     if isinstance(storage, NamedStorage):
         _refuse_other_journal(context, options.directory)
-        if not options.create_journal_dir:
-            require_directory(context, options.directory)
+        place = directory_of(context, options.directory)
+        if not options.create_journal_dir and not place.is_dir():
+            raise StoreIOError(
+                f"{place} does not exist, and create_journal_dir = false: mount the volume that it "
+                "is on, or make the directory"
+            )
     storage.lock(f"gateway={context.gateway_name}")
 
 
@@ -73,17 +77,6 @@ def _refuse_other_journal(context: StoreContext, directory: str) -> None:
                 f'directory = "{other}" to go on with it under the new preset, or move it away '
                 "to begin an empty one"
             )
-
-
-def synced_for(options: JournalOptions) -> SyncedFor:
-    """What is confirmed only when it is on stable storage."""
-    waiting = SyncedFor(0)
-    if options.sync_strategy == ALWAYS:
-        if options.journal_sync_non_transactional:
-            waiting |= SyncedFor.SINGLE
-        if options.journal_sync_transactional:
-            waiting |= SyncedFor.TRANSACTION
-    return waiting
 
 
 def keeps_orphans(options: JournalOptions, found: Replay) -> bool:

@@ -31,7 +31,13 @@ from tidegate.spi import (
     SyncedFor,
     format_size,
 )
-from tidegate_store_journal import assembly as _assembly
+from tidegate_store_journal.assembly import (
+    claim,
+    keeps_orphans,
+    large_storage_of,
+    make_metadata,
+    make_storage,
+)
 from tidegate_store_journal.bodies.directory import item_of
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import LARGE_THREADS, READING_THREADS, LargeFiles
@@ -39,6 +45,7 @@ from tidegate_store_journal.bodies.series import Series
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.checkpoint.marker import seal_marker
+from tidegate_store_journal.checks import check
 from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
@@ -46,7 +53,7 @@ from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
 from tidegate_store_journal.log.storage import Storage
-from tidegate_store_journal.options import JournalOptions, check
+from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.space.maintenance import Maintenance, RoomWatch
 from tidegate_store_journal.space.reclaim import Reclaim
@@ -58,7 +65,6 @@ from tidegate_store_journal.write.append import Appender, Tail
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
 from tidegate_store_journal.write.ring import make_writer
-from tidegate_store_journal.write.writer import BatchWriter
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -93,9 +99,9 @@ class Engine:
         self._options = options
         self._warning = ""  # for the operator, at the start
         if storage is None:
-            storage = _assembly.make_storage(context, options)
+            storage = make_storage(context, options)
             if large_storage is None:
-                large_storage = _assembly.large_storage_of(context, options)
+                large_storage = large_storage_of(context, options)
             if not context.persistent:
                 self._warning = (
                     "persistent=false: nothing survives the end of this gateway memory_limit="
@@ -105,8 +111,8 @@ class Engine:
                     self._warning += f" options_without_effect={','.join(ignored)}"
         self._storage = storage
         self._large = LargeFiles(large_storage, options) if large_storage is not None else None
-        self._metadata = _assembly.make_metadata(options, storage)
-        self._synced_for = _assembly.synced_for(options)
+        self._metadata = make_metadata(options, storage)
+        self._synced_for = options.synced_for
         self._syncs_all = self._synced_for == SyncedFor.SINGLE | SyncedFor.TRANSACTION
         self._buffer: TimedBuffer | None = None
         self._bindings: Bindings | None = None
@@ -161,7 +167,7 @@ class Engine:
 
     async def _open(self) -> RecoveredState:
         loop, context, options = self._loop, self._context, self._options
-        await loop.run_in_executor(self._workers, _assembly.claim, context, options, self._storage)
+        await loop.run_in_executor(self._workers, claim, context, options, self._storage)
         self._resources.callback(self._storage.unlock)
         self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
         self._resources.callback(self._metadata.close)
@@ -177,12 +183,11 @@ class Engine:
         )
         self._index: Index = found.index
         if self._large is not None:
-            orphans = _assembly.keeps_orphans(options, found)
-            found.notes += await self._open_large(self._large, keeps_orphans=orphans)
+            found.notes += await self._open_large(self._large, keeps_orphans(options, found))
         # In memory there is nobody else to leave room for; its limit is hard enough.
         free_limit = options.disk_free_limit if self._storage.durable else 0
         room = RoomWatch(self._storage, self._workers, free_limit)
-        await self._open_files(found, room, free_limit)
+        self._open_files(found, room)
         await self._compose(found, room)
         self._is_open = True
         if self._warning:
@@ -198,13 +203,10 @@ class Engine:
         self._files.reclaimer = self._reclaim
         return recovered_state(found)
 
-    async def _open_files(self, found: Replay, room: RoomWatch, free_limit: int) -> None:
-        options = self._options
+    def _open_files(self, found: Replay, room: RoomWatch) -> None:
+        store_id = found.store_id
         files = self._files = DataFiles(
-            self._storage,
-            self._workers,
-            options,
-            store_id=found.store_id,
+            self._storage, self._workers, self._options, store_id=store_id
         )
         files.adopt(found.files, found.spares, found.pool, found.next_file_id)
         self._resources.push_async_callback(files.close)
@@ -218,9 +220,12 @@ class Engine:
         options, index, files = self._options, self._index, self._files
         tail = Tail(found.tail, found.tail_offset)
         bindings = await self._open_bindings(found) if self._storage.durable else None
-        self._appender = Appender(
-            index, files, self._start_writer(), room, tail, bindings, self._workers
+        writer = self._writer = make_writer(
+            options, self._storage, self._loop, lambda error: self._appender.fail(error)
         )
+        writer.start(index.batch)
+        self._resources.push_async_callback(writer.close)
+        self._appender = Appender(index, files, writer, room, tail, bindings, self._workers)
         self._series = self._make_series(found, room)
         self._resources.push_async_callback(self._series.close)
         self._losses = Losses(
@@ -405,7 +410,7 @@ class Engine:
         """From any thread."""
         self._loop.call_soon_threadsafe(self._context.progress, what, done, total)
 
-    async def _open_large(self, large: LargeFiles, *, keeps_orphans: bool) -> list[str]:
+    async def _open_large(self, large: LargeFiles, keeps: bool) -> list[str]:
         """Returns: what recovery has to tell. Raises: StoreLockedError, OSError."""
         executor = ThreadPoolExecutor(LARGE_THREADS, "tidegate-journal-large")
         self._resources.callback(executor.shutdown)
@@ -416,7 +421,7 @@ class Engine:
         )
         self._resources.callback(large.release)
         notes = await self._loop.run_in_executor(
-            executor, lambda: large.recover(self._index.large, keeps_orphans=keeps_orphans)
+            executor, lambda: large.recover(self._index.large, keeps_orphans=keeps)
         )
         large.start(executor, reading)
         self._resources.callback(large.stop)
@@ -428,14 +433,6 @@ class Engine:
         if body is None or self._large is None:
             return ""
         return await self._large.keep_lost(body)
-
-    def _start_writer(self) -> BatchWriter:
-        self._writer = make_writer(
-            self._options, self._storage, self._loop, lambda error: self._appender.fail(error)
-        )
-        self._writer.start(self._index.batch)
-        self._resources.push_async_callback(self._writer.close)
-        return self._writer
 
     async def _remove_temporary_subscriptions(self) -> None:
         """A killed gateway could not remove those of its connections: they end here."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import ConfigError, Kind, format_size, names, option, option_info
+from tidegate.spi import ConfigError, Kind, SyncedFor, option
 from tidegate_store_journal.presets import (
     CHOICES,
     NO_PRESET,
@@ -36,11 +36,6 @@ ASYNCIO_MAX_IO: Final = 500
 REFUSE: Final = "refuse"
 QUARANTINE: Final = "quarantine"
 DAMAGE_POLICIES: Final = (REFUSE, QUARANTINE)
-
-#: The header of a data file is a page, and there must be room for something behind it.
-_FILE_BYTES_MIN: Final = 16 << 10
-#: One that fills, one that is ready, one that is compacted, and one for acknowledgements at the limit.
-_MEMORY_FILES_MIN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,72 +344,16 @@ class JournalOptions:
         return self.journal_disk_sync_strategy if self.journal_datasync else NEVER
 
     @property
+    def synced_for(self) -> SyncedFor:
+        """What is confirmed only when it is on stable storage."""
+        if self.sync_strategy != ALWAYS:
+            return SyncedFor(0)
+        single = SyncedFor.SINGLE if self.journal_sync_non_transactional else SyncedFor(0)
+        return single | (SyncedFor.TRANSACTION if self.journal_sync_transactional else 0)
+
+    @property
     def max_io(self) -> int:
         """Requests of one batch under way at once."""
         if self.journal_type != ASYNCIO:
             return 1
         return self.journal_max_io or ASYNCIO_MAX_IO
-
-
-def check(options: JournalOptions, *, persistent: bool = True) -> None:
-    """Refuse values that cannot work together. Raises: ConfigError."""
-    for field in fields(options):
-        choices, value = option_info(field).choices, getattr(options, field.name)
-        if choices and value not in choices:
-            raise ConfigError(f"{value!r} is not one of {', '.join(choices)}", key=field.name)
-    for key in ("directory", "large_messages_directory", "directory_archive"):
-        if not getattr(options, key).strip():
-            raise ConfigError(
-                f"is empty; name a directory such as {getattr(_DEFAULTS, key)!r}", key=key
-            )
-    if options.journal_type != ASYNCIO:
-        if options.journal_max_io not in (None, 1):
-            raise ConfigError(
-                f"is for journal_type 'ASYNCIO'; with '{options.journal_type}' one request is under "
-                "way at a time",
-                key="journal_max_io",
-            )
-        if not options.journal_buffer_timeout and not is_default(options.journal_buffer_size):
-            raise ConfigError(
-                "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
-                key="journal_buffer_size",
-            )
-    if options.file_length < _FILE_BYTES_MIN:
-        raise ConfigError("is too small", key="journal_max_file_length")
-    _check_layout(options)
-    if not persistent and options.memory_limit < _MEMORY_FILES_MIN * options.file_length:
-        raise ConfigError(
-            f"{format_size(options.memory_limit)} is less than {_MEMORY_FILES_MIN} times "
-            f"journal_max_file_length ({format_size(options.file_length)}): make the files smaller, "
-            "or give more memory",
-            key="memory_limit",
-        )
-    if options.cleanup_interval < options.checkpoint_interval:
-        raise ConfigError(
-            f"{options.cleanup_interval:g} s is shorter than checkpoint_interval "
-            f"({options.checkpoint_interval:g} s); files are freed only at checkpoints",
-            key="cleanup_interval",
-        )
-
-
-def _check_layout(options: JournalOptions) -> None:
-    for item in options.per_destination:
-        kind, separator, name = item.partition("://")
-        if kind not in ("queue", "topic") or not separator or not name:
-            raise ConfigError(
-                f"{item!r} is not a filter such as 'queue://orders.>' or 'topic://>'",
-                key="per_destination",
-            )
-        try:
-            names.check_filter(name)
-        except ValueError as error:
-            raise ConfigError(f"{item!r}: {error}", key="per_destination") from error
-    if options.per_destination:
-        return
-    for key in ("max_record_size", "filepool_limit", "filepool_cleanratio", "message_cleanup"):
-        value = getattr(options, key)
-        if value is not False and not is_default(value):
-            raise ConfigError("has no meaning without per_destination", key=key)
-
-
-_DEFAULTS: Final = JournalOptions()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.spi import MessageStore, MessageStoreFactory, PluginInfo, StoreContext, hookimpl
-from tidegate_store_journal.idle import idle_without_files, refuse_idle
+from tidegate_store_journal.checks import idle_without_files, refuse_idle
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.store import JournalStore
 

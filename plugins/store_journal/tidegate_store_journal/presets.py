@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi import StoreContext, StoreIOError
+from tidegate.spi import StoreContext
 
 #: Every destination: what ``per_destination`` is for the flat-file layout.
 ALL_DESTINATIONS: Final = ("queue://>", "topic://>")
@@ -99,13 +99,3 @@ def directory_of(context: StoreContext, directory: str) -> Path:
     """Where the store is: ``{gateway}`` is the gateway's name in letters that any disk takes."""
     name = _UNSAFE.sub("_", context.gateway_name) or "_"
     return context.data_directory / directory.replace("{gateway}", name)
-
-
-def require_directory(context: StoreContext, directory: str) -> None:
-    """``create_journal_dir = false``. Blocks. Raises: StoreIOError: it is not there; OSError."""
-    place = directory_of(context, directory)
-    if not place.is_dir():
-        raise StoreIOError(
-            f"{place} does not exist, and create_journal_dir = false: mount the volume that it is "
-            "on, or make the directory"
-        )

@@ -27,7 +27,13 @@ from tidegate_protocols.commands.mqtt_values import (
     Output,
     Version,
     Will,
+)
+from tidegate_protocols.commands.values import (
     bad,
+    read_file,
+    read_pairs,
+    read_password,
+    read_wait,
 )
 
 #: Messages of --lines that may be on their way; more lines are read as these are confirmed.
@@ -166,7 +172,7 @@ def pub(
         response_topic=_topic(response_topic, "--response-topic"),
         correlation_data=correlation_data,
         expiry_s=None if expiry is None else values.read_seconds(expiry, "--expiry", least=1),
-        user=values.read_pairs(properties, "--property"),
+        user=read_pairs(properties, "--property"),
         is_text=text,
     )
     if protocol is not Version.V5 and not wanted.is_empty:
@@ -177,7 +183,7 @@ def pub(
         answer_timeout,
     )  # fmt: skip
     if file is not None:
-        bodies: Iterator[bytes] = iter([values.read_file(file, "--file")])
+        bodies: Iterator[bytes] = iter([read_file(file, "--file")])
     elif message is not None:
         bodies = iter([message.encode()])
     elif lines:
@@ -274,7 +280,7 @@ def sub(
         _will(protocol, will_topic, will_message, will_qos, will_retain, will_delay),
         answer_timeout,
     )  # fmt: skip
-    seconds = None if timeout is None else values.read_wait(timeout, "--timeout")
+    seconds = None if timeout is None else read_wait(timeout, "--timeout")
     received = 0
     with connected(login) as link:
         link.subscribe(topics, wanted)
@@ -318,9 +324,9 @@ def _login(
         keep_alive_s=values.read_seconds(keep_alive, "--keep-alive", most=values.KEEP_ALIVE_MAX),
         tls=values.read_tls(address, cafile, cert, key),
         will=will,
-        answer_timeout_s=values.read_wait(answer_timeout, "--answer-timeout"),
+        answer_timeout_s=read_wait(answer_timeout, "--answer-timeout"),
         user=user,
-        password=values.read_password(user, password_file),
+        password=read_password(user, PASSWORD_VARIABLE, password_file, " or give --password-file"),
     )
 
 

@@ -5,10 +5,8 @@ Every refusal is a `typer.BadParameter` that names the option.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import os
 import ssl
 import sys
 import urllib.parse
@@ -17,9 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
-from tidegate.spi import parse_duration
+from tidegate_protocols.commands.values import bad, read_time, text_of, write_body
 
 #: Where the password comes from; never from an argument, which every user of the machine can read.
 PASSWORD_VARIABLE: Final = "TIDEGATE_MQTT_PASSWORD"
@@ -27,8 +23,6 @@ DEFAULT_URL: Final = "mqtt://127.0.0.1:1883"
 #: The largest Four Byte Integer; as a session expiry interval it means "never" (5.0, 3.1.2.11.2).
 SECONDS_MAX: Final = 0xFFFF_FFFF
 KEEP_ALIVE_MAX: Final = 65_535
-#: 30 days, which every wait of the platform can take.
-WAIT_MAX: Final = 30 * 86_400
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 #: Where brokers serve MQTT over WebSocket when the URL names no path.
 _WEBSOCKET_PATH: Final = "/mqtt"
@@ -108,10 +102,6 @@ class Login:
     answer_timeout_s: float = 10.0
 
 
-def bad(option: str, text: str) -> typer.BadParameter:
-    return typer.BadParameter(text, param_hint=f"'{option}'")
-
-
 def read_address(url: str) -> Address:
     """`HOST`, `HOST:PORT`, `mqtt://…`, `mqtts://…`, `ws://…/path`, `wss://…/path`."""
     try:
@@ -176,67 +166,14 @@ class _TidySocket(ssl.SSLSocket):
             raise
 
 
-def read_password(user: str | None, file: Path | None) -> bytes | None:
-    """From *file* without its last line end, from the environment, or asked for."""
-    if user is None:
-        if file is not None:
-            raise bad("--password-file", "it needs --user")
-        return None
-    if file is not None:
-        return read_file(file, "--password-file").removesuffix(b"\n").removesuffix(b"\r")
-    known = os.environ.get(PASSWORD_VARIABLE)
-    if known is not None:
-        return known.encode()
-    if not sys.stdin.isatty():
-        raise bad(
-            "--user",
-            f"set {PASSWORD_VARIABLE} or give --password-file: there is no terminal to ask for "
-            "the password",
-        )
-    return str(typer.prompt("Password", hide_input=True, err=True)).encode()
-
-
-def read_file(file: Path, option: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise bad(option, f"{file}: {error.strerror or error}") from None
-
-
-def read_wait(text: str, option: str) -> float:
-    """A time above 0 that we wait ourselves."""
-    seconds = _read_time(text, option)
-    if not 0 < seconds <= WAIT_MAX:
-        raise bad(option, "it must be above 0 and at most 30d")
-    return seconds
-
-
 def read_seconds(text: str, option: str, *, least: int = 0, most: int = SECONDS_MAX) -> int:
     """A time in whole seconds, as the protocol carries it; `never` is the longest there is."""
     if text == "never" and most == SECONDS_MAX:
         return SECONDS_MAX
-    seconds = _read_time(text, option)
+    seconds = read_time(text, option)
     if seconds != math.floor(seconds) or not least <= seconds <= most:
         raise bad(option, f"{text!r} is not {least} to {most} whole seconds")
     return int(seconds)
-
-
-def _read_time(text: str, option: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise bad(option, str(error)) from None
-
-
-def read_pairs(lines: list[str] | None, option: str) -> tuple[tuple[str, str], ...]:
-    """User properties: a name may come more than once, and the order stays (5.0, 3.3.2.3.7)."""
-    pairs: list[tuple[str, str]] = []
-    for line in lines or ():
-        name, colon, value = line.partition(":")
-        if not colon or not name:
-            raise bad(option, f"{line!r} is not NAME:VALUE")
-        pairs.append((name, value))
-    return tuple(pairs)
 
 
 def read_topic(topic: str, option: str) -> str:
@@ -259,10 +196,7 @@ def show(message: Any, output: Output) -> None:
         out.write(json.dumps(describe(message), ensure_ascii=False) + "\n")
         out.flush()
         return
-    out.flush()
-    head = f"{message.topic} ".encode() if output is Output.VERBOSE else b""
-    out.buffer.write(head + body + b"\n")
-    out.buffer.flush()
+    write_body(body, f"{message.topic} ".encode() if output is Output.VERBOSE else b"")
 
 
 def describe(message: Any) -> dict[str, Any]:
@@ -273,7 +207,7 @@ def describe(message: Any) -> dict[str, Any]:
         "retain": bool(message.retain),
         "dup": bool(message.dup),
     }
-    shown |= _text("body", bytes(message.payload))
+    shown |= text_of("body", bytes(message.payload))
     properties = message.properties
     if properties is not None and not properties.isEmpty():
         shown["properties"] = _describe_properties(properties)
@@ -297,15 +231,8 @@ def _describe_properties(properties: Any) -> dict[str, Any]:
             found[ours] = value
     correlation = getattr(properties, "CorrelationData", None)
     if correlation is not None:
-        found |= _text("correlation_data", bytes(correlation))
+        found |= text_of("correlation_data", bytes(correlation))
     pairs: list[tuple[str, str]] = getattr(properties, "UserProperty", [])
     if pairs:
         found["user"] = [list(pair) for pair in pairs]
     return found
-
-
-def _text(name: str, data: bytes) -> dict[str, str]:
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}

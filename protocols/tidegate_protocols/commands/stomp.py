@@ -6,12 +6,10 @@ command runs; it reads in a thread of its own, and everything it hears goes thro
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import importlib
 import json
 import logging
-import os
 import queue
 import sys
 import time
@@ -23,7 +21,16 @@ from typing import Annotated, Any, Final, final
 
 import typer
 
-from tidegate.spi import ClientError, parse_duration
+from tidegate.spi import ClientError
+from tidegate_protocols.commands.values import (
+    bad,
+    read_file,
+    read_pairs,
+    read_password,
+    read_wait,
+    text_of,
+    write_body,
+)
 
 #: Where the password comes from; never from an argument, which every user of the machine can read.
 PASSWORD_VARIABLE: Final = "TIDEGATE_STOMP_PASSWORD"
@@ -34,8 +41,6 @@ _SUBSCRIPTION: Final = "1"
 _WAITING_MAX: Final = 1000
 #: Seconds after which a full queue is looked at again.
 _FULL_PAUSE_S: Final = 0.1
-#: 30 days, which every wait of the platform can take.
-_TIMEOUT_MAX_S: Final = 30 * 86_400.0
 #: stomp.py's own extra wait is not wanted: one attempt, and our own clock.
 _ATTEMPTS: Final = 1
 
@@ -53,16 +58,6 @@ class AckMode(StrEnum):
     AUTO = "auto"
     CLIENT = "client"
     CLIENT_INDIVIDUAL = "client-individual"
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--timeout'") from None
-    if not 0 < seconds <= _TIMEOUT_MAX_S:
-        raise typer.BadParameter("it must be above 0 and at most 30d", param_hint="'--timeout'")
-    return seconds
 
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="The broker.")]
@@ -118,10 +113,10 @@ def send(
     if body is not None and file is not None:
         raise typer.BadParameter("give BODY or --file, not both")
     host, port = _address(url)
-    seconds = _seconds(timeout)
+    seconds = read_wait(timeout, "--timeout")
     password = _password(user)
     if file is not None:
-        data = _read(file)
+        data = read_file(file, "--file")
     elif body is not None:
         data = body.encode()
     else:
@@ -160,7 +155,7 @@ def receive(
     """
     headers = _headers(header) | _selector(selector)
     host, port = _address(url)
-    seconds = _seconds(timeout)
+    seconds = read_wait(timeout, "--timeout")
     password = _password(user)
     with _connected(host, port, user, password, seconds) as link:
         link.subscribe(destination, ack, headers)
@@ -198,7 +193,7 @@ def browse(
     """
     headers = _headers(header) | _selector(selector)
     host, port = _address(url)
-    seconds = _seconds(timeout)
+    seconds = read_wait(timeout, "--timeout")
     password = _password(user)
     with _connected(host, port, user, password, seconds) as link:
         link.subscribe(destination, AckMode.AUTO, headers | {"browser": "true"})
@@ -396,28 +391,20 @@ def _because(error: BaseException) -> str:
 
 
 def _address(url: str) -> tuple[str, int]:
-    hint = "'--url'"
     try:
         parts = urllib.parse.urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise typer.BadParameter(f"{error}", param_hint=hint) from None
+        raise bad("--url", str(error)) from None
     if parts.scheme != "stomp" or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise typer.BadParameter(f"{url!r} is not like {_DEFAULT_URL}", param_hint=hint)
+        raise bad("--url", f"{url!r} is not like {_DEFAULT_URL}")
     if parts.username is not None or parts.password is not None:
-        text = f"write no login into the URL; use --user and {PASSWORD_VARIABLE}"
-        raise typer.BadParameter(text, param_hint=hint)
+        raise bad("--url", f"write no login into the URL; use --user and {PASSWORD_VARIABLE}")
     return parts.hostname, port if port is not None else _DEFAULT_PORT
 
 
 def _headers(lines: list[str] | None) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for line in lines or ():
-        name, colon, value = line.partition(":")
-        if not colon or not name:
-            raise typer.BadParameter(f"{line!r} is not NAME:VALUE", param_hint="'--header'")
-        headers.setdefault(name, value)  # the first one counts, as in STOMP
-    return headers
+    return dict(reversed(read_pairs(lines, "--header")))  # the first one counts, as in STOMP
 
 
 def _selector(selector: str | None) -> dict[str, str]:
@@ -425,40 +412,15 @@ def _selector(selector: str | None) -> dict[str, str]:
 
 
 def _password(user: str | None) -> str | None:
-    if user is None:
-        return None
-    known = os.environ.get(PASSWORD_VARIABLE)
-    if known is not None:
-        return known
-    if not sys.stdin.isatty():
-        raise typer.BadParameter(
-            f"set {PASSWORD_VARIABLE}: there is no terminal to ask for the password",
-            param_hint="'--user'",
-        )
-    return typer.prompt("Password", hide_input=True, err=True)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise typer.BadParameter(
-            f"{file}: {error.strerror or error}", param_hint="'--file'"
-        ) from None
+    password = read_password(user, PASSWORD_VARIABLE, None, "")
+    return None if password is None else password.decode("utf-8", "surrogateescape")
 
 
 def _print(frame: Any, as_json: bool) -> None:
     body: bytes = frame.body if isinstance(frame.body, bytes) else str(frame.body).encode()
-    out = sys.stdout
-    if as_json:
-        shown: dict[str, Any] = {"headers": dict(frame.headers)}
-        try:
-            shown["body"] = body.decode()
-        except UnicodeDecodeError:
-            shown["body_base64"] = base64.b64encode(body).decode()
-        out.write(json.dumps(shown, ensure_ascii=False) + "\n")
-        out.flush()
+    if not as_json:
+        write_body(body)
         return
-    out.flush()
-    out.buffer.write(body + b"\n")
-    out.buffer.flush()
+    shown = {"headers": dict(frame.headers), **text_of("body", body)}
+    sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+    sys.stdout.flush()

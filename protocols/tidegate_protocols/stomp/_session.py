@@ -82,7 +82,10 @@ class _Farewell:
 
 @final
 class Session:
-    """The protocol side of one connection; also the broker's :class:`~tidegate.spi.ClientPeer`."""
+    """The protocol side of one connection; also the broker's :class:`~tidegate.spi.ClientPeer`.
+
+    Attributes: state: where it stands.
+    """
 
     __slots__ = (
         "_client",
@@ -95,9 +98,9 @@ class Session:
         "_is_lost",
         "_large_in",
         "_loop",
-        "_state",
         "_throttled",
         "_wire",
+        "state",
     )
 
     def __init__(
@@ -106,7 +109,7 @@ class Session:
         """The connection is up; CONNECT must follow within ``connect_timeout``."""
         self._context = context
         self._loop = loop
-        self._state = State.WAITING
+        self.state = State.WAITING
         large = context.broker.large_bodies
         limits = context.options.limits
         if large is not None:
@@ -128,11 +131,6 @@ class Session:
 
     # ------------------------------------------------------------------------- from the transport
 
-    @property
-    def state(self) -> State:
-        """Where the session stands."""
-        return self._state
-
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         heart_beat = self._wire.heart_beat
@@ -146,11 +144,11 @@ class Session:
 
     def link_closed(self, error: Exception | None) -> None:
         """The socket is gone."""
-        if self._state is not State.CLOSED:
-            logger.debug("connection lost peer=%s error=%s", self._peer, error)
+        if self.state is not State.CLOSED:
+            logger.debug("connection lost peer=%s error=%s", self._wire.link.peer, error)
         self._wire.cancel_large()
         client, large = self._client, self._large_in
-        if self._state is _CONNECTED and client is not None and large is not None and large.cut():
+        if self.state is _CONNECTED and client is not None and large is not None and large.cut():
             # What came whole counts, as when it had been small: the end waits its turn.
             self._is_lost = True
             self._wire.stop_beating()
@@ -160,7 +158,7 @@ class Session:
 
     def _lose(self) -> None:
         self._is_lost = False
-        self._state = step(self._state, Input.LOST)
+        self.state = step(self.state, Input.LOST)
         self._release()
         self._context.ended(self)
 
@@ -184,7 +182,7 @@ class Session:
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
         """ClientPeer: these are durable: RECEIPTs in one write. STOMP 1.2 "RECEIPT"."""
-        if self._state is State.CLOSED:
+        if self.state is State.CLOSED:
             return
         last = tokens[-1]
         if type(last) is _Farewell:  # nothing follows DISCONNECT, so it is the last token
@@ -194,7 +192,7 @@ class Session:
             if self._client is not None and not self._client.is_subscribed:
                 self._wire.link.flush()  # nothing else will come in this turn
         if type(last) is _Farewell:
-            self._state = step(self._state, Input.SETTLED)
+            self.state = step(self.state, Input.SETTLED)
             if not self._wire.is_streaming:  # else when that is over
                 self._wire.link.close()
             self._loop.call_soon(self._release)
@@ -206,7 +204,7 @@ class Session:
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
-        if self._client is not None and self._state is not State.CLOSED and not self._is_lost:
+        if self._client is not None and self.state is not State.CLOSED and not self._is_lost:
             try:
                 data = self._client.deliver(key, messages)
             except LargeBodyMetError:
@@ -229,11 +227,11 @@ class Session:
 
     def _process(self) -> None:
         """Handle the frames that are complete, as far as the state lets us."""
-        if self._state is State.CONNECTED:
+        if self.state is State.CONNECTED:
             self._process_work()
         # Here CONNECT is awaited, or everything is an error (after DISCONNECT). In CONNECTING
         # further frames wait in the decoder, and in CLOSED for ever.
-        while self._state is State.WAITING or self._state is State.LEAVING:
+        while self.state is State.WAITING or self.state is State.LEAVING:
             frame: Frame | AckRun | LargeSend | None = None
             try:
                 frame = next(self._decoder.events(), None)
@@ -275,7 +273,7 @@ class Session:
                     self._step_by(frame)
                 else:
                     action(client, frame)
-                if self._state is not _CONNECTED:  # DISCONNECT, or the broker ended us meanwhile
+                if self.state is not _CONNECTED:  # DISCONNECT, or the broker ended us meanwhile
                     return
             if touched:
                 blamed = None
@@ -287,13 +285,16 @@ class Session:
 
     def _step_by(self, frame: Frame | AckRun | LargeSend) -> None:
         """A frame that changes the state, or one at the wrong moment."""
-        after = step(self._state, input_of(frame.command), frame.command.rstrip("*+"))
+        after = step(self.state, input_of(frame.command), frame.command.rstrip("*+"))
         assert isinstance(frame, Frame), "no step is taken by an ACK"
         if after is State.CONNECTING:
             self._connect(frame)
-        else:
-            self._disconnect(frame)
-        self._state = after
+        else:  # STOMP 1.2 "DISCONNECT": the receipt says that everything before it is safe
+            assert self._client is not None, "only a connected client can send DISCONNECT"
+            check_no_body(frame, self._version)
+            self._is_graceful = True
+            self._client.connection.synchronize(_Farewell(frame.headers.get("receipt")))
+        self.state = after
         self._adjust_reading()
 
     def _connect(self, frame: Frame) -> None:
@@ -302,20 +303,15 @@ class Session:
         self._handshake = handshake = read_handshake(frame, bound=bound)
         self._decoder.version = handshake.version
         context = self._context
-        request = handshake.request(self._peer, context.address(), context.allow_anonymous)
+        request = handshake.request(
+            self._wire.link.peer, context.address(), context.allow_anonymous
+        )
         self._connect_task = self._loop.create_task(self._ask_broker(request))
-
-    def _disconnect(self, frame: Frame) -> None:
-        """STOMP 1.2 "DISCONNECT": the receipt says that everything before it is safe."""
-        assert self._client is not None, "only a connected client can send DISCONNECT"
-        check_no_body(frame, self._version)
-        self._is_graceful = True
-        self._client.connection.synchronize(_Farewell(frame.headers.get("receipt")))
 
     async def _ask_broker(self, request: ConnectRequest) -> None:
         try:
             result = await self._context.broker.connect(request, self)
-            if self._state is State.CONNECTING:
+            if self.state is State.CONNECTING:
                 self._accept(result)
                 self._process()
             else:
@@ -323,7 +319,7 @@ class Session:
         except GatewayError as error:
             self._refuse(error, None)
         except Exception:
-            logger.exception("connect failed, connection aborted peer=%s", self._peer)
+            logger.exception("connect failed, connection aborted peer=%s", self._wire.link.peer)
             self._wire.link.abort()
         finally:
             self._connect_task = None
@@ -331,7 +327,7 @@ class Session:
     def _accept(self, result: ConnectResult) -> None:
         handshake = self._handshake
         assert handshake is not None, "a broker's answer needs a CONNECT"
-        self._state = step(self._state, Input.ACCEPT)
+        self.state = step(self.state, Input.ACCEPT)
         context = self._context
         self._client = Client(
             result.connection,
@@ -356,7 +352,7 @@ class Session:
             self._wire.beat(send_ms, receive_ms, factor, self._heart_beat_expired)
         logger.debug(
             "connected peer=%s version=%s principal=%s heart_beat_ms=%d,%d",
-            self._peer,
+            self._wire.link.peer,
             handshake.version.value,
             result.connection.principal,
             send_ms,
@@ -388,7 +384,7 @@ class Session:
 
     def _publish_large(self, frame: Frame, body: LargeBody) -> None:
         client = self._client
-        if client is None or self._state is not State.CONNECTED:
+        if client is None or self.state is not State.CONNECTED:
             return  # nobody refers to the body, so it goes
         client.received_at = time.time_ns() // 1000
         client.send(frame, body)
@@ -396,21 +392,21 @@ class Session:
     def _go_on_behind_large(self) -> None:
         """Everything is published that the next frame had to wait for."""
         large = self._large_in
-        if large is None or self._state is not State.CONNECTED:
+        if large is None or self.state is not State.CONNECTED:
             return
         self._process_work()
         self._adjust_reading()
-        if self._is_lost and self.state is not State.CLOSED and not large.is_busy:
+        if self._is_lost and not large.is_busy:
             self._lose()
 
     def _large_crashed(self, error: Exception) -> None:
-        logger.error("a large message failed peer=%s", self._peer, exc_info=error)
+        logger.error("a large message failed peer=%s", self._wire.link.peer, exc_info=error)
         self._wire.link.abort()
         if self._is_lost:  # nobody says so again
             self._loop.call_soon(self._lose)
 
     def _all_written(self) -> None:
-        if self._state is State.CLOSED:  # DISCONNECT was answered meanwhile
+        if self.state is State.CLOSED:  # DISCONNECT was answered meanwhile
             self._wire.link.close()
         elif self._client is not None and self._wire.is_writable:
             self._client.connection.writable(True)
@@ -418,13 +414,15 @@ class Session:
     def _large_broke(self, error: GatewayError) -> None:
         """A body ends in the middle. Only the end of the connection can tell the client."""
         logger.error(
-            "message not delivered whole, connection ends peer=%s error=%s", self._peer, error
+            "message not delivered whole, connection ends peer=%s error=%s",
+            self._wire.link.peer,
+            error,
         )
         self._wire.link.abort()
-        if self._state is _CONNECTED and self._large_in is not None and self._large_in.is_busy:
+        if self.state is _CONNECTED and self._large_in is not None and self._large_in.is_busy:
             return  # it is lost in a moment, and what came whole before counts
-        if self._state is not State.CLOSED:
-            self._state = step(self._state, Input.FAIL)
+        if self.state is not State.CLOSED:
+            self.state = step(self.state, Input.FAIL)
         self._loop.call_soon(self._release)
 
     # ------------------------------------------------------------------------------------- the end
@@ -436,18 +434,18 @@ class Session:
         receipt: str | None = None,
     ) -> None:
         """ERROR, then close. STOMP 1.2 "ERROR": the server "MUST close the connection"."""
-        if self._state is State.CLOSED:
+        if self.state is State.CLOSED:
             return
         shown = frame if isinstance(frame, Frame) else None
         if receipt is None and shown is not None:
             receipt = shown.headers.get("receipt")
         log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
-        log("refused peer=%s state=%s reason=%s", self._peer, self._state.name, error)
+        log("refused peer=%s state=%s reason=%s", self._wire.link.peer, self.state.name, error)
         if self._wire.is_streaming:
             self._wire.cancel_large()  # a body ends in the middle, so ERROR would be taken for it
         else:
             self._wire.write(error_frame(error, self._version, frame=shown, receipt=receipt))
-        self._state = step(self._state, Input.FAIL)
+        self.state = step(self.state, Input.FAIL)
         self._wire.link.close()
         # Not at once: the broker may be calling us, and wants no call before it returned.
         self._loop.call_soon(self._lose if self._is_lost else self._release)
@@ -466,24 +464,22 @@ class Session:
             client.connection.disconnect(graceful=self._is_graceful)
 
     def _connect_timed_out(self) -> None:
-        what = "no CONNECT came" if self._state is State.WAITING else "CONNECT was not answered"
+        what = "no CONNECT came" if self.state is State.WAITING else "CONNECT was not answered"
         limit_s = self._context.options.connect_timeout
         self._refuse(RequestError(f"{what} within {format_duration(limit_s)}"), None)
 
     def _heart_beat_expired(self, silent_s: float) -> None:
-        logger.info("heart-beat missed peer=%s last_heard_ms=%d", self._peer, silent_s * 1000)
+        logger.info(
+            "heart-beat missed peer=%s last_heard_ms=%d", self._wire.link.peer, silent_s * 1000
+        )
         problem = f"no heart-beat: nothing was heard for {round(silent_s * 1000)} ms"
         error = ConnectionEndedError("heart-beat", problem)
-        if self._state is _CONNECTED and self._large_in is not None and self._large_in.cut():
+        if self.state is _CONNECTED and self._large_in is not None and self._large_in.cut():
             self._large_in.fail(error)  # what came whole before counts
         else:
             self._refuse(error, None)
 
     # ------------------------------------------------------------------------------------- helpers
-
-    @property
-    def _peer(self) -> str:
-        return self._wire.link.peer
 
     @property
     def _version(self) -> Version:
@@ -493,7 +489,7 @@ class Session:
         large = self._large_in
         paused = (
             self._throttled
-            or self._state is State.CONNECTING
+            or self.state is State.CONNECTING
             or (large is not None and large.wants_pause)
         )
         self._wire.readable(not paused)

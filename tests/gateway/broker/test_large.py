@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from large_fakes import FakeBodies
 
-from tidegate.broker.limits.acknowledged import AcknowledgedLog
-from tidegate.broker.lists.large import OMITTED, check_large, whole
+from tidegate.broker.limits.acknowledged import OMITTED, AcknowledgedLog, whole
+from tidegate.broker.publish.access import check_large
 from tidegate.config import BrokerConfig
 from tidegate.spi import (
     AcknowledgedMessage,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from broker_harness import Broker
 
-from tidegate.broker.lists.pending_list import as_granted
-from tidegate.spi import Message, StoredMessage
-
 
 async def test_what_waits_in_the_old_list_comes_first_and_at_most_once() -> None:
     async with Broker() as broker:
@@ -97,8 +94,3 @@ async def test_an_unsubscription_in_between_ends_both_lists() -> None:
         await broker.settle()
         assert client.bodies() == []
         assert broker.contents.subscriptions == {}
-
-
-def test_what_was_granted_at_most_once_is_handed_out_so() -> None:
-    stored = StoredMessage(7, Message("topic://t", b"m", qos=2), 1)
-    assert as_granted([stored]) == [StoredMessage(7, Message("topic://t", b"m", qos=0), 1)]

@@ -115,10 +115,10 @@ def test_a_topic_costs_little_memory_besides_its_name(pattern: str) -> None:
 
 def test_a_name_of_very_many_levels_is_found_and_removed() -> None:
     tree = TopicTree()
-    deep = "topic://" + ".".join(["x"] * 20_000)
+    deep = "topic://" + ".".join(["x"] * 5_000)
     for destination in (deep, deep + ".y", deep + ".z"):
         tree.add(destination)
-    assert tree.branches == 20_000
+    assert tree.branches == 5_000
     assert sorted(tree.match("x.>")) == [deep, deep + ".y", deep + ".z"]
     assert tree.match(names.name_of(deep) + ".*") == [deep + ".y", deep + ".z"]
     tree.discard(deep + ".y")

@@ -385,7 +385,8 @@ def test_steps_are_counted_by_their_operations() -> None:
     transaction = Transaction(3)
     step = Published(None, None)  # type: ignore[arg-type]  # only counted
     transaction.check_room(3)
-    transaction.add(step, 3)
+    for _ in range(3):
+        transaction.publish(step)
     with pytest.raises(FlowControlError):
         transaction.check_room(1)
-    assert transaction.settled() == []
+    assert transaction.settled == []

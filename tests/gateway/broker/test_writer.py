@@ -57,6 +57,22 @@ async def test_nothing_is_confirmed_before_the_store_returned() -> None:
         assert broker.store.pending("queue://q") == [b"m"]
 
 
+@pytest.mark.parametrize(("size", "batches"), [(10, 2), (5000, 1)])
+async def test_a_turn_with_much_in_it_takes_along_what_the_loop_reads_next(
+    size: int, batches: int
+) -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.send("queue://q", "there is a queue")
+        await broker.settle()
+        broker.store.batches.clear()
+        client.send("queue://q", "m" * size, "1")
+        asyncio.get_running_loop().call_soon(client.send, "queue://q", "n", "2")
+        await broker.settle()
+        assert client.confirmations == ["1", "2"]
+        assert len(broker.store.batches) == batches
+
+
 async def test_nothing_is_delivered_before_it_is_durable() -> None:
     async with Broker() as broker:
         consumer, producer = await broker.client(), await broker.client()

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
 import mqtt from "mqtt";
 
-const WAIT_MS = 20_000;
+const WAIT_MS = 60_000;
 const [url, versionText, cafile] = process.argv.slice(2);
 const version = Number(versionText);
 const isFive = version === 5;

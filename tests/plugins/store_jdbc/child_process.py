@@ -102,6 +102,7 @@ class Child:
             if not self._file.exists() or self._is_free():
                 return
             self.signal(signal.SIGCONT)
+            time.sleep(0.01)
 
     def _is_free(self) -> bool:
         connection = sqlite3.connect(self._file, timeout=0, isolation_level=None)

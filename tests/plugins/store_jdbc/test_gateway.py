@@ -40,7 +40,6 @@ table_prefix = "{prefix(where)}"
 
 def accounted_for(oracle: crash.Oracle, context: str) -> None:
     crash.check(oracle, context)
-    assert len(oracle.confirmed) > 500, "the load was too small to prove anything"
 
 
 @pytest.mark.long
@@ -48,7 +47,9 @@ def accounted_for(oracle: crash.Oracle, context: str) -> None:
 async def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(
     tmp_path: Path,
 ) -> None:
-    oracle = await crash.run_kills(tmp_path, seed=7, kills=3, load_s=(0.15, 0.9), extra=SQLITE)
+    oracle = await crash.run_kills(
+        tmp_path, seed=7, kills=3, load_s=(0.15, 0.9), at_least=500, extra=SQLITE
+    )
     accounted_for(oracle, "sqlite")
 
 
@@ -73,7 +74,7 @@ async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
 
     extra = on_postgres(postgres, tmp_path)
     oracle = await crash.run_kills(
-        tmp_path, seed=8, kills=4, load_s=(0.15, 0.9), extra=extra, strike=strike
+        tmp_path, seed=8, kills=4, load_s=(0.15, 0.9), at_least=500, extra=extra, strike=strike
     )
     accounted_for(oracle, "postgres")
     log = (tmp_path / "gateway.log").read_text()
@@ -155,7 +156,13 @@ async def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
 
     extra = on_postgres(postgres, tmp_path)
     oracle = await crash.run_kills(
-        tmp_path, seed=9, kills=amount(8, 12), load_s=(0.15, 1.2), extra=extra, strike=strike
+        tmp_path,
+        seed=9,
+        kills=amount(8, 12),
+        load_s=(0.15, 1.2),
+        at_least=500,
+        extra=extra,
+        strike=strike,
     )
     accounted_for(oracle, "postgres, seed 9")
 
@@ -167,6 +174,6 @@ async def test_nothing_confirmed_is_lost_over_many_kills_on_sqlite(
     tmp_path: Path, seed: int
 ) -> None:
     oracle = await crash.run_kills(
-        tmp_path, seed=seed, kills=amount(15, 30), load_s=(0.02, 1.2), extra=SQLITE
+        tmp_path, seed=seed, kills=amount(15, 30), load_s=(0.02, 1.2), at_least=500, extra=SQLITE
     )
     accounted_for(oracle, f"sqlite, seed {seed}")

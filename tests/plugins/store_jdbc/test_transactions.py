@@ -149,7 +149,7 @@ async def test_a_connection_that_goes_silent_is_given_up(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     async with Proxy(postgres.port) as proxy:
-        options = through(proxy, postgres, tmp_path, network_timeout=0.5)
+        options = through(proxy, postgres, tmp_path, network_timeout=3.0)
         store, _ = await opened(tmp_path, options)
         await write(store, QUEUE, add(1))
         proxy.stalls = True

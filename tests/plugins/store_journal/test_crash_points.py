@@ -379,6 +379,8 @@ RECORDED = (
     Profile("streamed", sizes=(5, 1500, 30_000), streamed=0.3, staying=0.1, unordered=0.3),
 )
 BY_NAME = {profile.name: profile for profile in RECORDED}
+#: Of `make test`; with the others they are in `make long`, and at every point in `make crash`.
+_USUAL = ("steady", "sparse", "folders")
 
 
 #: What must have happened to files in a load, by name of the profile: kind and a part of the name.
@@ -411,7 +413,13 @@ async def test_the_recorded_loads_do_what_they_are_for(tmp_path: Path, name: str
             assert count > (1 if part.endswith(".tmp") else 0), (kind, part)
 
 
-@pytest.mark.parametrize("profile", RECORDED, ids=lambda item: item.name)
+@pytest.mark.parametrize(
+    "profile",
+    [
+        pytest.param(item, id=item.name, marks=[] if item.name in _USUAL else [pytest.mark.long])
+        for item in RECORDED
+    ],
+)
 async def test_at_any_change_of_a_recorded_run_the_power_may_go(
     tmp_path: Path, profile: Profile
 ) -> None:

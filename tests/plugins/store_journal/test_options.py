@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tidegate.spi import ConfigError, parse_options
-from tidegate_store_journal.options import JournalOptions, check
+from tidegate_store_journal.checks import check
+from tidegate_store_journal.options import JournalOptions
 
 
 def test_defaults_are_those_of_the_documents() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import options
@@ -36,11 +37,21 @@ class TestConformance(StoreConformance):
 
 
 class TestConformanceOfAPreset(TestConformance):
-    """Every preset is the same store with other names, sizes and layout."""
+    """Every preset is the same store with other names, sizes and layout, whoever writes.
+
+    One on this machine's io_uring, with batches that gather for a while; one with mapped files.
+    """
 
     @pytest.fixture(params=["amq", "flatfile"])
     def store_options(self, request: pytest.FixtureRequest) -> object:
-        changes = {"max_record_size": 1500} if request.param == "flatfile" else {}
+        if request.param == "flatfile":
+            changes: dict[str, Any] = {"max_record_size": 1500, "journal_type": "MAPPED"}
+        else:
+            changes = {
+                "journal_type": "ASYNCIO",
+                "journal_buffer_timeout": 0.001,
+                "journal_buffer_size": 4096,
+            }
         return options(preset=request.param, disk_free_limit=1 << 20, **changes)
 
 
@@ -50,30 +61,6 @@ class TestConformanceWithoutIndex(TestConformance):
     @pytest.fixture
     def store_options(self) -> object:
         return options(disk_free_limit=1 << 20, persistent_index=False)
-
-
-class TestConformanceWithoutThread(TestConformance):
-    """The same with ``journal_type = "ASYNCIO"``, on this machine's io_uring."""
-
-    @pytest.fixture
-    def store_options(self) -> object:
-        return options(journal_type="ASYNCIO", journal_buffer_size=4096)
-
-
-class TestConformanceMapped(TestConformance):
-    """The same with ``journal_type = "MAPPED"``."""
-
-    @pytest.fixture
-    def store_options(self) -> object:
-        return options(journal_type="MAPPED")
-
-
-class TestConformanceBuffered(TestConformance):
-    """The same with batches that gather for a while."""
-
-    @pytest.fixture
-    def store_options(self) -> object:
-        return options(journal_buffer_timeout=0.001, journal_buffer_size=4096)
 
 
 class OneDisk:

@@ -11,7 +11,7 @@ from journal_kit import add, new_store, opened, pending, write
 
 from tidegate.spi import ConfigError, StoreContext, StoreIOError, format_size, parse_options
 from tidegate_store_journal import JournalOptions
-from tidegate_store_journal.options import check
+from tidegate_store_journal.checks import check
 from tidegate_store_journal.presets import CHOICES, PRESETS, directory_of, is_default
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "store-journal.md"

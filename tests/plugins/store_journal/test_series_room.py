@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import itertools
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -218,34 +219,39 @@ async def test_a_batch_waits_for_its_slowest_directory_and_not_for_all_of_them(
     """100 directories of 20 ms each were a second, two at a time; also beside a checkpoint."""
     storage = CrashStorage()
     store = await series_store(tmp_path, storage)
-    batch = [add(n, queue=f"q{n}") for n in range(1, 101)]
-    await write(store, *batch)
+    await write(store, *[add(n, queue=f"q{n}") for n in range(1, 101)])
+    under_way, are_many = itertools.count(1), threading.Event()
 
-    def slow(operation: str, name: str) -> None:
-        if operation == "datasync":
-            time.sleep(0.02 if "message|" in name else 0)
+    def meet(operation: str, name: str) -> None:
+        """The first syncs wait until there are 20 at once."""
+        if operation == "datasync" and "message|" in name:
+            if next(under_way) == 20:
+                are_many.set()
+            assert are_many.wait(60)
 
-    storage.fault = slow
-    begin = time.monotonic()
+    storage.fault = meet
     await write(store, *(add(100 + n, queue=f"q{n}") for n in range(1, 101)))
-    alone = time.monotonic() - begin
-    assert alone < 0.4
+    assert are_many.is_set()
+
+    under_way, are_many = itertools.count(1), threading.Event()
+    is_stuck, may_go_on = threading.Event(), threading.Event()
 
     def stuck(operation: str, name: str) -> None:
-        slow(operation, name)
-        if operation == "datasync" and "bindings" in name:
-            time.sleep(1)  # what a checkpoint writes beside the journal
+        meet(operation, name)
+        if operation == "datasync" and "bindings" in name:  # what a checkpoint writes
+            is_stuck.set()
+            assert may_go_on.wait(60)
 
     storage.fault = stuck
     await write(store, AddDestination("queue://new", 1000))
     checkpoints = [asyncio.create_task(checkpoint(store)) for _ in range(2)]
-    await asyncio.sleep(0.05)
-    begin = time.monotonic()
+    await asyncio.to_thread(is_stuck.wait, 60)
     await write(store, *(add(200 + n, queue=f"q{n}") for n in range(1, 101)))
-    beside = time.monotonic() - begin
+    assert are_many.is_set()
+    assert not any(task.done() for task in checkpoints)
+    may_go_on.set()
     await asyncio.gather(*checkpoints)
     storage.fault = lambda _operation, _name: None
-    assert beside < 0.8
     await store.close()
 
 

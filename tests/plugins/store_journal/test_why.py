@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import KB, ack, add, opened, write
 
 from tidegate.spi import (
     AddDestination,
+    CorruptRecordError,
     PutSubscription,
     RemoveDestination,
     StoreIOError,
     Subscription,
 )
 from tidegate_store_journal import FileReport, JournalStore, describe, inspect, why
+from tidegate_store_journal.tools import lookon
 from tidegate_store_journal.tools.report import SEQUENCES_MAX
 
 OPTIONS = {"journal_compact_min_files": 0, "journal_max_file_length": 64 * KB}
@@ -146,14 +150,46 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
+from tidegate.spi import StoreIOError
 from tidegate_store_journal import describe, inspect, why
+
+def looked_at(journal):
+    while True:
+        report = next(report for report in inspect(journal) if report.references)
+        try:
+            return why(journal, report.name)
+        except StoreIOError as error:
+            if "it has: " not in str(error):
+                raise
+            # The file was put away between the two.
+
 for line in sys.stdin:
-    for report in inspect(Path(sys.argv[1])):
-        if report.references:
-            print(describe(why(Path(sys.argv[1]), report.name)).replace(chr(10), " | "))
-            break
-    sys.stdout.flush()
+    print(describe(looked_at(Path(sys.argv[1]))).replace(chr(10), " | "), flush=True)
 """
+
+
+@pytest.mark.parametrize("changes", [True, False])
+async def test_what_looks_damaged_is_looked_at_again_while_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    await (await pinned(tmp_path)).close()
+    journal, read, calls = tmp_path / "journal", lookon.read_bindings, itertools.count(1)
+
+    def read_late(*arguments: Any, **options: Any) -> Any:
+        number = next(calls)
+        if changes and number > 8:
+            return read(*arguments, **options)
+        if changes:
+            (journal / f"written-{number}").touch()
+        raise CorruptRecordError("it was half of what it is now", location="bindings")
+
+    monkeypatch.setattr(lookon, "read_bindings", read_late)
+    if changes:
+        assert why(journal, "journal-0000000001.data").references == 4
+    else:
+        with pytest.raises(CorruptRecordError):
+            inspect(journal)
+        assert next(calls) == 6
 
 
 async def test_it_works_beside_a_gateway_that_writes_compacts_and_uses_files_again(
@@ -179,11 +215,11 @@ async def test_it_works_beside_a_gateway_that_writes_compacts_and_uses_files_aga
         for _ in range(10):
             process.stdin.write(b"look\n")
             answer = asyncio.create_task(process.stdout.readline())
-            while not answer.done():
+            for _ in range(50):  # no more: who looks may be so slow that it would never see the end
                 sequence += 1
                 await write(store, add(sequence, size=9000))
                 await write(store, ack(sequence))
-            lines.append(answer.result().decode())
+            lines.append((await answer).decode())
         process.stdin.close()
         assert await process.wait() == 0
     await store.close()

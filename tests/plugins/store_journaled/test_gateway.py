@@ -40,7 +40,6 @@ table_prefix = "{prefix(where)}"
 
 def accounted_for(oracle: crash.Oracle, context: str) -> None:
     crash.check(oracle, context)
-    assert len(oracle.confirmed) > 300, "the load was too small to prove anything"
 
 
 @pytest.mark.long
@@ -61,7 +60,7 @@ async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
 
     extra = on_postgres(postgres, tmp_path)
     oracle = await crash.run_kills(
-        tmp_path, seed=8, kills=4, load_s=(0.15, 0.6), extra=extra, strike=strike
+        tmp_path, seed=8, kills=4, load_s=(0.15, 0.6), at_least=300, extra=extra, strike=strike
     )
     accounted_for(oracle, "postgres")
     assert postgres.password not in (tmp_path / "gateway.log").read_text()
@@ -75,6 +74,6 @@ async def test_nothing_confirmed_is_lost_over_many_kills(
     tmp_path: Path, seed: int, quick: bool
 ) -> None:
     oracle = await crash.run_kills(
-        tmp_path, seed=seed, kills=15, load_s=(0.02, 1.2), extra=journaled(quick)
+        tmp_path, seed=seed, kills=15, load_s=(0.02, 1.2), at_least=300, extra=journaled(quick)
     )
     accounted_for(oracle, f"quick={quick}, seed {seed}")

@@ -46,8 +46,8 @@ from tidegate_store_journaled import JournaledStore
 
 QUICK_LEASE: dict[str, Any] = {
     "lock_renew_period": 0.1,
-    "lock_expiration": 1.0,
-    "network_timeout": 1.0,
+    "lock_expiration": 4.0,
+    "network_timeout": 4.0,
 }
 
 
@@ -214,7 +214,7 @@ async def test_without_the_database_confirmations_go_on_until_the_journal_is_ful
             url=f"postgresql://127.0.0.1:{proxy.port}/{postgres.url.rpartition('/')[2]}",
             journal_log_file_size=64 << 10,
             reconnect_wait=0.2,
-            network_timeout=1.0,
+            network_timeout=5.0,
         )
         store, _ = await opened(tmp_path, made)
         await write(store, QUEUE)
@@ -390,8 +390,7 @@ async def test_without_its_journal_a_master_confirms_only_what_is_surely_its_own
 ) -> None:
     """With journal_lost_policy = 'ignore' another gateway may go on elsewhere."""
 
-    made = options(journal_lost_policy="ignore", lock_renew_period=1.0, lock_expiration=2.0,
-                   network_timeout=1.0)  # fmt: skip
+    made = options(journal_lost_policy="ignore", lock_renew_period=300.0, lock_expiration=600.0)
     store, _ = await opened(tmp_path, made)
     await write(store, QUEUE, add(1))
     lease = store._database._lease  # pyright: ignore[reportPrivateUsage]

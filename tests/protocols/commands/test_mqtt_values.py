@@ -87,36 +87,6 @@ def test_a_tls_context_checks_the_broker_and_shows_our_certificate(tmp_path) -> 
         values.read_tls(secure, None, tmp_path / "cert.pem", None)
 
 
-def test_the_password_comes_from_the_file_or_the_environment(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv(values.PASSWORD_VARIABLE, "from environment")
-    file = tmp_path / "password"
-    file.write_bytes(b"from file \r\n")
-    assert values.read_password("me", file) == b"from file "
-    assert values.read_password("me", None) == b"from environment"
-    assert values.read_password(None, None) is None
-    with pytest.raises(typer.BadParameter, match="needs --user"):
-        values.read_password(None, file)
-    with pytest.raises(typer.BadParameter, match="No such file"):
-        values.read_password("me", tmp_path / "nothing")
-
-
-def test_the_password_is_asked_for_on_a_terminal_only(monkeypatch) -> None:
-    monkeypatch.delenv(values.PASSWORD_VARIABLE, raising=False)
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
-    with pytest.raises(typer.BadParameter, match=values.PASSWORD_VARIABLE):
-        values.read_password("me", None)
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    asked: list[Any] = []
-
-    def prompt(text: str, **options: Any) -> str:
-        asked.append((text, options["hide_input"]))
-        return "typed"
-
-    monkeypatch.setattr(typer, "prompt", prompt)
-    assert values.read_password("me", None) == b"typed"
-    assert asked == [("Password", True)]
-
-
 def test_a_login_never_shows_its_password() -> None:
     assert "s3cret" not in repr(values.Login(Address("x", 1), password=b"s3cret"))
 
@@ -133,20 +103,6 @@ def test_protocol_times_are_whole_seconds() -> None:
     ):
         with pytest.raises(typer.BadParameter):
             values.read_seconds(text, "--x", least=least, most=most)
-
-
-def test_waits_are_above_zero_and_finite() -> None:
-    assert values.read_wait("200ms", "--x") == 0.2
-    for text in ("0s", "31d", "never"):
-        with pytest.raises(typer.BadParameter):
-            values.read_wait(text, "--x")
-
-
-def test_user_properties_keep_their_order_and_may_repeat() -> None:
-    assert values.read_pairs(["b:1", "a:x:y", "b:"], "-D") == (("b", "1"), ("a", "x:y"), ("b", ""))
-    for line in ("novalue", ":v"):
-        with pytest.raises(typer.BadParameter, match="is not NAME:VALUE"):
-            values.read_pairs([line], "-D")
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "x" * 65_536])

@@ -79,7 +79,7 @@ class TestConnect:
     def test_answered_after_the_client_left_is_undone(self, harness):
         harness.broker.gate.is_open = False
         harness.feed("CONNECT\naccept-version:1.2\n\n\0")
-        harness.session._state = State.CLOSED  # closed in the very turn of the answer
+        harness.session.state = State.CLOSED  # closed in the very turn of the answer
         harness.broker.gate.is_open = True
         harness.loop.tasks[0].step()
         assert harness.connection.take() == [("disconnect", {"graceful": False})]

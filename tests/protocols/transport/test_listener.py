@@ -66,7 +66,7 @@ async def test_wss_carries_messages_subject_and_subprotocol(files, authority):
     context.load_cert_chain(files / "client.pem", files / "client.key")
     url = f"wss://{host}:{port}"
     names: Any = ["v12.stomp"]
-    async with connect(url, ssl=context, proxy=None, subprotocols=names) as client:
+    async with connect(url, ssl=context, proxy=None, open_timeout=60, subprotocols=names) as client:
         await client.send("text")
         assert await client.recv() == "TEXT"
         await client.send(b"x" * 300_000)

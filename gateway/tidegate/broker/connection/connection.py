@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tidegate.broker.connection.client import Client
-from tidegate.broker.connection.publishing import Publishing
+from tidegate.broker.connection.messages import Messages
 from tidegate.broker.connection.serving import Serving
-from tidegate.broker.connection.settling import Settling
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
@@ -66,12 +65,11 @@ class Connection(Client):
         self._resumed = False
         self._serving = Serving(parts, self)
         self.consumers = self._serving.consumers
-        self._settling = Settling(parts, self, self._serving)
-        publishing = Publishing(parts, self, self._settling)
+        self._messages = Messages(parts, self, self._serving)
         # Nearly every message comes these ways.
-        self.publish = publishing.publish
-        self.acknowledge = self._settling.acknowledge
-        self.check_publish = publishing.check
+        self.publish = self._messages.publish
+        self.acknowledge = self._messages.acknowledge
+        self.check_publish = self._messages.check_publish
 
     def end(self, error: GatewayError) -> None:
         """The front-end is told first: what the client acknowledged and which packet ids are in
@@ -128,22 +126,22 @@ class Connection(Client):
         token: Token = None,
         transaction: str | None = None,
     ) -> None:
-        self._settling.reject(key, sequences, token, transaction)
+        self._messages.reject(key, sequences, token, transaction)
 
     # --- BrokerConnection: transactions ----------------------------------------------------
 
     def begin(self, transaction: str) -> None:
         self.check_open()
-        self._settling.begin(transaction)
+        self._messages.begin(transaction)
 
     def commit(self, transaction: str, token: Token = None) -> None:
-        self._settling.commit(transaction, token)
+        self._messages.commit(transaction, token)
 
     def abort(self, transaction: str, token: Token = None) -> None:
-        self._settling.abort(transaction, token)
+        self._messages.abort(transaction, token)
 
     def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
-        self._settling.prepare(transaction, branch_id, token)
+        self._messages.prepare(transaction, branch_id, token)
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
@@ -197,7 +195,7 @@ class Connection(Client):
         if self.is_closed:
             return
         parts = self.parts
-        self._settling.abort_all()
+        self._messages.abort_all()
         self.is_closed = True
         self.is_writable = False
         session, consumers = self.session, self.consumers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -10,22 +9,14 @@ import msgspec
 from tidegate.broker.connection.browser import Browser
 from tidegate.broker.connection.client import Client
 from tidegate.broker.destinations import subscription_of
-from tidegate.broker.lists.pending_list import (
-    Consumer,
-    InFlight,
-    PendingList,
-    Succession,
-    returned,
-)
+from tidegate.broker.lists.pending_list import Consumer, PendingList, Succession
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
-from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     RequestError,
     RetainHandling,
-    StoredMessage,
     SubscribeRequest,
     Subscription,
     Token,
@@ -258,7 +249,7 @@ class Serving:
         parts.destinations.unwatch_queues(consumer)
         if isinstance(consumer, Browser):
             consumer.wake()  # to find that it is served no more
-        give_back(parts.writer, list(consumer.in_flight.values()))
+        parts.writer.give_back(consumer.in_flight.values())
         consumer.in_flight.clear()
         consumer.in_flight_bytes = 0
         for pending_list in list(consumer.lists):
@@ -283,27 +274,25 @@ class Serving:
         for name, pending_list in lists.items():
             subscription = pending_list.subscription
             assert subscription is not None
-            consumer = self._make_consumer(
-                SubscribeRequest(
-                    key=name,
-                    destination=pending_list.destination,
-                    durable_name=name,
-                    prefetch_count=self._client.prefetch_count,
-                    selector=subscription.selector,
-                ),
-                acknowledge=subscription.qos > 0,
-            )
-            self.consumers[name] = consumer
+            request = self._request_of(subscription)
+            acknowledge = subscription.qos > 0
+            consumer = self.consumers[name] = self._make_consumer(request, acknowledge=acknowledge)
             pending_list.attach(consumer)
             restored.append(subscription)
-        for subscription in session.stored.attached:
-            self._restore_attached(subscription)
+        for subscription in session.stored.attached:  # a queue or shared subscription
+            request = self._request_of(subscription)
+            if names.is_queue(subscription.filter):
+                consumer = self._subscribe_queue(request)
+            else:
+                consumer = self._make_consumer(request, acknowledge=request.acknowledge)
+                self._subscribe_shared(request, consumer)
+            self.consumers[subscription.name] = consumer
             restored.append(subscription)
         return restored
 
-    def _restore_attached(self, subscription: Subscription) -> None:
-        """A queue or shared subscription of the session."""
-        request = SubscribeRequest(
+    def _request_of(self, subscription: Subscription) -> SubscribeRequest:
+        """What asked for a subscription of the session, but for retained messages."""
+        return SubscribeRequest(
             key=subscription.name,
             destination=subscription.filter,
             durable_name=subscription.name,
@@ -312,13 +301,8 @@ class Serving:
             share_group=subscription.share_group,
             prefetch_count=self._client.prefetch_count,
             options=subscription.options,
+            selector=subscription.selector,
         )
-        if names.is_queue(subscription.filter):
-            consumer = self._subscribe_queue(request)
-        else:
-            made = self._make_consumer(request, acknowledge=request.acknowledge)
-            consumer, _, _ = self._subscribe_shared(request, made)
-        self.consumers[subscription.name] = consumer
 
     def has_in_flight(self) -> bool:
         """Messages wait for this client's acknowledgement."""
@@ -338,16 +322,3 @@ class Serving:
         if session is not None and session.in_doubt:
             for consumer in list(self.consumers.values()):
                 in_doubt.hand_back(self._parts.writer, session, consumer)
-
-
-def give_back(writer: TurnWriter, entries: Sequence[InFlight]) -> None:
-    """Delivered messages go back to their lists, marked as redelivered."""
-    by_list: dict[PendingList, list[StoredMessage]] = {}
-    for message, pending_list, _ in entries:
-        by_list.setdefault(pending_list, []).append(returned(message))
-    for pending_list, messages in by_list.items():
-        if pending_list.is_removed:
-            continue
-        if pending_list.is_stored:
-            writer.record_delivery(pending_list, messages)
-        pending_list.put_back(messages)

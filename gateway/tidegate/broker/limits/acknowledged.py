@@ -10,12 +10,13 @@ from typing import Final
 import msgspec
 
 from tidegate import spi
-from tidegate.broker.lists.large import whole
 from tidegate.config import BrokerConfig
 from tidegate.spi import (
     AcknowledgedPage,
     AcknowledgedReader,
+    LargeBodies,
     LogStatistics,
+    Message,
     MessageStore,
     format_size,
 )
@@ -25,6 +26,11 @@ _log = logging.getLogger("tidegate.broker.acknowledged")
 #: How many rows, and bytes of bodies, one look for the oldest rows to discard covers.
 DISCARD_COUNT: Final = 10_000
 DISCARD_BYTES: Final = 8 << 20
+
+#: A message whose body is too large for the sinks carries this header in place of it: its size.
+OMITTED: Final = "large-body-omitted"
+
+_PIECE_BYTES: Final = 1 << 20
 
 #: The wall clock was set when it differs by more within about a second; less is being slewed.
 STEP_US: Final = 500_000
@@ -224,3 +230,30 @@ class AcknowledgedLog:
                     break
                 through = row.ack_sequence
         return through
+
+
+async def whole(message: Message, bodies: LargeBodies, limit: int) -> Message:
+    """A large *message* as an ordinary one, for sinks, which take bodies in memory.
+
+    Args: limit: bytes that a body may have; a larger one is left out, and a header says so.
+    Raises: CorruptRecordError, StoreError. Cancellation: safe.
+    """
+    large = message.large
+    assert large is not None, "only a large message has its body elsewhere"
+    if large.size > limit:
+        _log.warning(
+            "body_bytes=%d destination=%s: too large for the sinks, its row has no body"
+            " (broker.acknowledged_body_max)",
+            large.size,
+            message.destination,
+        )
+        headers = (*message.headers, (OMITTED, str(large.size)))
+        return msgspec.structs.replace(message, headers=headers, large=None)
+    reader = bodies.open(large)
+    body = bytearray()
+    try:
+        while data := await reader.read(_PIECE_BYTES):
+            body += data
+    finally:
+        reader.close()
+    return msgspec.structs.replace(message, body=bytes(body), large=None)

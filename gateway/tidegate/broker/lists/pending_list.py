@@ -419,7 +419,12 @@ class PendingList:
             consumer.resting = True
         self._around.sent += len(messages)
         if self.succession is not None and self.succession.old is self:
-            messages = as_granted(messages)
+            messages = [  # at most once, whatever is granted now
+                StoredMessage(
+                    m.sequence, msgspec.structs.replace(m.message, qos=0), m.delivery_count
+                )
+                for m in messages
+            ]
         consumer.client.deliver(consumer, messages)
         if consumer.resting:
             # The socket's flow control acts only when its buffer is written at the end of the
@@ -440,49 +445,40 @@ class PendingList:
         return [m for m in messages if m.sequence not in expired]
 
     async def _page_in(self) -> None:
-        try:
-            while not self.is_removed:
-                try:
-                    await self.cursor.page_in()
-                    break
-                except Exception as error:  # whatever a store raises: consumers wait for it
-                    _log.error("destination=%s page_in=failed: %s", self.destination, error)
-                    await asyncio.sleep(PAGE_RETRY_S)
-        finally:
-            self._paging = False
+        while not self.is_removed:
+            try:
+                await self.cursor.page_in()
+                break
+            except Exception as error:  # whatever a store raises: consumers wait for it
+                _log.error("destination=%s page_in=failed: %s", self.destination, error)
+                await asyncio.sleep(PAGE_RETRY_S)
+        self._paging = False
         if not self.is_removed:
             self.dispatch()
 
 
+@dataclass(slots=True, eq=False)
 class Succession:
     """A subscription that is replaced by one of another kind, without missing a message.
 
     A client without a stored session that raises its QoS from 0 gets a stored list where it had one
-    in memory. What waits in *old*, which gets no new messages, and what is accepted and not yet
-    durable, is delivered first, as it was granted (QoS 0), so that the flow of messages is not
-    interrupted [MQTT-3.8.4-3] and each topic stays in order [MQTT-4.6.0-6].
+    in memory. What waits in *old*, which gets no new messages, or is still on its way to it, is
+    delivered first, as it was granted (QoS 0), so that the flow of messages is not interrupted
+    [MQTT-3.8.4-3] and each topic stays in order [MQTT-4.6.0-6].
 
-    Both lists know it. It waits for the turn that began it: until that is durable messages may still
-    be on their way to *old*. Args: remove: called for *old* when nothing comes from it any more.
+    Args: remove: called for *old* when nothing comes from it any more.
     """
 
-    __slots__ = ("_around", "_is_due", "_remove", "new", "old")
+    _around: Surroundings
+    old: PendingList
+    new: PendingList
+    _remove: Callable[[PendingList], None]
+    _is_due: bool = False
 
-    def __init__(
-        self,
-        around: Surroundings,
-        old: PendingList,
-        new: PendingList,
-        remove: Callable[[PendingList], None],
-    ) -> None:
-        self.old = old
-        self.new = new
-        self._around = around
-        self._remove = remove
-        self._is_due = False
-        old.succession = new.succession = self
+    def __post_init__(self) -> None:
+        self.old.succession = self.new.succession = self
         # When nothing of the turn will come, there is nothing to wait for either.
-        around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
+        self._around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
 
     def _due(self) -> None:
         """The turn's messages are handed out next."""
@@ -506,16 +502,3 @@ class Succession:
         """Nothing comes from the old list any more."""
         self.new.succession = self.old.succession = None
         self._remove(self.old)
-
-
-def as_granted(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
-    """What a list that is replaced hands out: at most once, whatever is granted now."""
-    return [
-        StoredMessage(m.sequence, msgspec.structs.replace(m.message, qos=0), m.delivery_count)
-        for m in messages
-    ]
-
-
-def returned(message: StoredMessage) -> StoredMessage:
-    """*message* as it is when it comes back: delivered once more."""
-    return StoredMessage(message.sequence, message.message, message.delivery_count + 1)

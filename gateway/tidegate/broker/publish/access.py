@@ -9,7 +9,6 @@ from typing import Final, Protocol
 import msgspec
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
-from tidegate.broker.lists.large import check_large
 from tidegate.spi import (
     AccessError,
     Action,
@@ -112,3 +111,19 @@ class Access:
         except ValueError as error:
             raise RequestError(str(error)) from None
         self.authorize(author, Action.SUBSCRIBE, destination)
+
+
+def check_large(message: Message) -> None:
+    """Raises: RequestError for a large message that is to be retained or has a body besides.
+
+    Retained messages are kept in memory, and one with an empty body would clear what is retained.
+    """
+    if message.large is None:
+        return
+    if message.retain:
+        raise RequestError(
+            f"a message with a body of {message.large.size} bytes cannot be retained: retained"
+            " messages are kept in memory, and the store streams bodies of this size"
+        )
+    if message.body:
+        raise RequestError("a message has either a body or a large body")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
-from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.lists.pending_list import InFlight, PendingList
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.broker.publish.temporary import TemporaryDestinations
@@ -25,6 +25,9 @@ _log = logging.getLogger("tidegate.broker")
 DEAD_LETTER_FROM: Final = "original-destination"
 DEAD_LETTER_REASON: Final = "dead-letter-reason"
 _DEAD_LETTER_HEADERS: Final = frozenset((DEAD_LETTER_FROM, DEAD_LETTER_REASON))
+
+#: A message that goes to a dead-letter queue, and that queue's list.
+Dead: TypeAlias = tuple[InFlight, PendingList]
 
 
 class Publisher:
@@ -133,7 +136,7 @@ class Publisher:
 
     # --- dead letters ----------------------------------------------------------------------
 
-    def dead_letter_list(
+    def _dead_letter_list(
         self, message: StoredMessage, pending_list: PendingList
     ) -> PendingList | None:
         """Where a rejected message goes; None while it may be redelivered."""
@@ -156,10 +159,25 @@ class Publisher:
             _log.error("destination=%s dead_letter=impossible: %s", pending_list.destination, error)
             return None
 
-    def dead_letter(
-        self, stored: StoredMessage, pending_list: PendingList, target: PendingList
-    ) -> None:
+    def sort_rejected(self, entries: Iterable[InFlight]) -> tuple[list[InFlight], list[Dead]]:
+        """What is to be redelivered, and what goes to which dead-letter queue.
+
+        Dead-letter queues are made here, outside of any unit: a unit that is dropped because the
+        store is full must not take the queue's AddDestination with it.
+        """
+        again: list[InFlight] = []
+        moves: list[Dead] = []
+        for entry in entries:
+            target = self._dead_letter_list(entry[0], entry[1])
+            if target is None:
+                again.append(entry)
+            else:
+                moves.append((entry, target))
+        return again, moves
+
+    def dead_letter(self, dead: Dead) -> None:
         """Add the Move to the filling turn; the caller makes the unit."""
+        (stored, pending_list, _), target = dead
         message = stored.message
         moved = msgspec.structs.replace(
             message,

@@ -72,16 +72,14 @@ class _Chunk:
     """What was added to one turn.
 
     Attributes:
-        stored: numbers of topics whose message is stored for the subscription.
+        added: numbers of topics whose message is on its way through the list.
         direct: (number, message) handed out when the turn is durable, at most once.
-        unstored: messages for a subscription that is not stored.
         is_next: it is the delivery's chunk; False: one topic whose turn came early.
     """
 
     is_next: bool
-    stored: list[int] = field(default_factory=list[int])
+    added: list[int] = field(default_factory=list[int])
     direct: list[tuple[int, StoredMessage]] = field(default_factory=list[tuple[int, StoredMessage]])
-    unstored: int = 0
 
 
 class RetainedDelivery:
@@ -103,8 +101,8 @@ class RetainedDelivery:
         self._is_waiting = False  # for the writer or for time
         self._is_over = False
         self._lends = self._can_lend()
-        self._stored_route = Route((pending_list,), ())
-        self._direct_route = Route((), (pending_list,))
+        only = (pending_list,)
+        self._route = Route(only, ()) if pending_list.is_stored else Route((), only)
 
     # --- called by the pending list, the writer and the publishes ------------------------------
 
@@ -178,7 +176,7 @@ class RetainedDelivery:
         if not error.retryable:
             self._give_up(error)
             return
-        self._again.update((number, None) for number in chunk.stored)
+        self._again.update((number, None) for number in chunk.added)
         self._again.update((number, None) for number, _ in chunk.direct)
         self._retry_later(RETRY_S)
 
@@ -310,16 +308,13 @@ class RetainedDelivery:
         copy = msgspec.structs.replace(message, retained=True)
         if lends or self._is_direct(message):
             chunk.direct.append((number, StoredMessage(writer.take_sequence(), copy)))
-        elif self._list.is_stored:
-            chunk.stored.append(number)
-            writer.add_message(copy, self._stored_route)
         else:
-            chunk.unstored += 1
-            writer.add_message(copy, self._direct_route)
+            chunk.added.append(number)
+            writer.add_message(copy, self._route)
 
     def _close(self, chunk: _Chunk, first: int) -> None:
         """End the chunk: a unit of the turn, which confirms it or tells that it was dropped."""
-        if chunk.stored or chunk.direct or chunk.unstored:
+        if chunk.added or chunk.direct:
             self._writer.turn.when_durable(
                 lambda: self._confirmed(chunk),
                 lambda error: self._failed(chunk, error),

@@ -16,9 +16,9 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tidegate.broker.destinations import Destinations
-from tidegate.broker.lists.pending_list import Consumer, PendingList, returned
+from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.sessions.state import SessionState
-from tidegate.broker.turn.writer import TurnWriter
+from tidegate.broker.turn.writer import TurnWriter, returned
 from tidegate.spi import (
     Discard,
     DiscardReason,

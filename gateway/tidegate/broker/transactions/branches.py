@@ -23,12 +23,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidegate.broker.destinations import Destinations
-from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.lists.pending_list import InFlight, PendingList
 from tidegate.broker.publish.publisher import Publisher
-from tidegate.broker.tasks import Tasks
 from tidegate.broker.transactions.duplicates import DuplicateIds
-from tidegate.broker.transactions.prepared import Prepared, decided_record, locked_by
-from tidegate.broker.transactions.transactions import Published, Transaction
+from tidegate.broker.transactions.transactions import Prepared, Transaction
+from tidegate.broker.turn.flow import Tasks
 from tidegate.broker.turn.turn import Waiting
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
@@ -40,6 +39,7 @@ from tidegate.spi import (
     BranchState,
     FlowControlError,
     GatewayError,
+    LockedMessages,
     MessageStore,
     PutBranch,
     RecoveredState,
@@ -59,8 +59,6 @@ _PAGE_COUNT: Final = 1000
 _PAGE_BYTES: Final = 16 << 20
 
 _DECIDED: Final = {BranchState.COMMITTED: "committed", BranchState.ROLLED_BACK: "rolled back"}
-
-Returned = list[tuple[PendingList, list[StoredMessage]]]
 
 
 class Branches:
@@ -132,15 +130,14 @@ class Branches:
             raise FlowControlError(
                 f"{limit} branches are prepared; that is the limit (broker.prepared_branches_max)"
             )
-        for step in transaction.steps:
-            if isinstance(step, Published):
-                if names.is_temporary(step.message.destination):
-                    raise RequestError(
-                        "a transaction that sends to a temporary destination cannot be prepared:"
-                        " the destination may be gone when it is committed"
-                    )
-                if step.inflight is not None:
-                    raise RequestError("a packet id cannot be part of a prepared transaction")
+        for step in transaction.published:
+            if names.is_temporary(step.message.destination):
+                raise RequestError(
+                    "a transaction that sends to a temporary destination cannot be prepared:"
+                    " the destination may be gone when it is committed"
+                )
+            if step.inflight is not None:
+                raise RequestError("a packet id cannot be part of a prepared transaction")
 
     def prepare(
         self,
@@ -159,11 +156,10 @@ class Branches:
         writer = self._writer
         turn = writer.turn
         first = len(turn.operations)
-        published = [step for step in transaction.steps if isinstance(step, Published)]
-        list_id = writer.take_list_id() if published else 0
+        list_id = writer.take_list_id() if transaction.published else 0
         sent: list[AddMessage] = []
         ids: list[tuple[int, str, str]] = []
-        for step in published:
+        for step in transaction.published:
             sequence = writer.take_sequence()
             message = step.message
             sent.append(AddMessage(sequence, message, (list_id,)))
@@ -171,7 +167,20 @@ class Branches:
             if step.duplicate_id:
                 ids.append((sequence, message.destination, step.duplicate_id))
                 self._duplicates.reserve(message.destination, step.duplicate_id, branch_id)
-        locked, lists, unstored = locked_by(transaction, owner[2])
+        kept = [step for step in transaction.settled if step.pending_list.is_stored]
+        kept = [step for step in kept if not step.pending_list.is_removed]
+        locked = [
+            LockedMessages(
+                step.pending_list.id,
+                tuple([entry[0].sequence for entry in step.entries]),
+                tuple([entry[2] for entry in step.entries]),
+                step.consumer.client.client_id,
+                step.consumer.subscription_name,
+                owner[2],
+                step.is_rejected,
+            )
+            for step in kept
+        ]
         stored = Branch(
             branch_id,
             list_id,
@@ -182,10 +191,13 @@ class Branches:
             tuple(locked),
             tuple(ids),
         )
-        branch = self._by_id[branch_id] = Prepared(stored, lists)
-        branch.unstored = unstored
-        branch.is_durable = False
-        branch.is_busy = True
+        branch = self._by_id[branch_id] = Prepared(
+            stored,
+            [step.pending_list for step in kept],
+            [entry for step in transaction.settled if step not in kept for entry in step.entries],
+            is_durable=False,
+            is_busy=True,
+        )
         turn.operations += [PutBranch(stored), *sent]
 
         def undo() -> None:
@@ -271,10 +283,11 @@ class Branches:
     ) -> None:
         try:
             sent = await self._sent(branch) if commit else []
-            back: Returned = []
+            back: list[InFlight] = []
             for pending_list, item in branch.locked():
                 if item.rejected or not commit:
-                    back.append((pending_list, await self._read(pending_list, item.sequences)))
+                    found = await self._read(pending_list, item.sequences)
+                    back += [(message, pending_list, 0) for message in found]
             self._finish(branch, who, token, sent, back, commit=commit, heuristic=heuristic)
         except Exception as error:
             branch.is_busy = False
@@ -316,7 +329,7 @@ class Branches:
         who: Waiting,
         token: Token,
         sent: list[StoredMessage],
-        back: Returned,
+        back: list[InFlight],
         *,
         commit: bool,
         heuristic: bool,
@@ -330,7 +343,8 @@ class Branches:
         messages = [item.message for item in sent]
         if messages:
             publisher.check_together(stored.client_id, messages)  # also makes queues that are gone
-        again, moves = self._sort(back, commit=commit)
+        back = [entry for entry in back if not entry[1].is_removed]
+        again, dead = publisher.sort_rejected(back) if commit else (back, [])
         turn = writer.turn
         was_synced = turn.synced
         first = len(turn.operations)
@@ -352,22 +366,23 @@ class Branches:
             for step in reversed(undo):
                 step()
             raise
-        if commit:
-            self._acknowledge(branch)
-        for pending_list, item, target in moves:
-            publisher.dead_letter(item, pending_list, target)
+        now = writer.now()
+        for pending_list, item in branch.locked():
+            if commit and not item.rejected:
+                turn.operations.append(_acknowledge(pending_list, item, now))
+        for item in dead:
+            publisher.dead_letter(item)
         turn.operations.append(RemoveBranch(stored.branch_id, stored.pending_list))
         decided = None
         if heuristic:
-            decided = decided_record(stored, commit=commit, now=writer.now())
+            decided = branch.decided(commit=commit, now=now)
             turn.operations.append(PutBranch(decided))
         end_sequence = writer.next_sequence
         undo.append(lambda: turn.drop_added(first_sequence, end_sequence))
-        for pending_list, items in again:
-            writer.record_delivery(pending_list, items)
+        returning = writer.come_back(again)
 
         def done() -> None:
-            self._completed(branch, decided, again, is_commit=commit)
+            self._completed(branch, decided, returning, is_commit=commit)
             if token is not None:
                 who.confirmed([token])
 
@@ -380,68 +395,44 @@ class Branches:
         turn.commits = True
         writer.schedule()
 
-    def _sort(
-        self, back: Returned, *, commit: bool
-    ) -> tuple[Returned, list[tuple[PendingList, StoredMessage, PendingList]]]:
-        """What goes back to its list, one delivery more counted, and what to which dead-letter
-        queue (made here, outside of the unit: see Connection)."""
-        again: Returned = []
-        moves: list[tuple[PendingList, StoredMessage, PendingList]] = []
-        for pending_list, items in back:
-            if pending_list.is_removed:
-                continue
-            kept: list[StoredMessage] = []
-            for item in items:
-                target = self._publisher.dead_letter_list(item, pending_list) if commit else None
-                if target is not None:
-                    moves.append((pending_list, item, target))
-                else:
-                    kept.append(StoredMessage(item.sequence, item.message, item.delivery_count + 1))
-            if kept:
-                again.append((pending_list, kept))
-        return again, moves
-
-    def _acknowledge(self, branch: Prepared) -> None:
-        now = self._writer.now()
-        for pending_list, item in branch.locked():
-            if not item.rejected:
-                self._writer.turn.operations.append(
-                    Acknowledge(
-                        pending_list.id,
-                        item.sequences,
-                        item.delivered_at,
-                        now,
-                        item.client_id,
-                        item.subscription,
-                        item.protocol,
-                    )
-                )
-
     def _completed(
-        self, branch: Prepared, decided: Branch | None, again: Returned, *, is_commit: bool
+        self,
+        branch: Prepared,
+        decided: Branch | None,
+        returning: dict[PendingList, list[StoredMessage]],
+        *,
+        is_commit: bool,
     ) -> None:
         """It is durable: the branch is over, and what it locked is free or gone."""
         self._forget(branch)
         if decided is not None:
-            self._by_id[decided.branch_id] = Prepared(decided, [])
+            self._by_id[decided.branch_id] = Prepared(decided)
             _log.warning("branch=%s heuristically=%r", decided.branch_id, _DECIDED[decided.state])
-        for pending_list, messages in again:
+        for pending_list, messages in returning.items():
             pending_list.put_back(messages)
         for pending_list, item in branch.locked():
-            returned = {m.sequence for found, back in again if found is pending_list for m in back}
-            gone = sorted(set(item.sequences) - returned)
+            kept = {message.sequence for message in returning.get(pending_list, ())}
+            gone = sorted(set(item.sequences) - kept)
             if not gone:
                 continue
             if branch.is_claimed:
                 pending_list.cursor.remove(gone)
             if pending_list.selecting is not None:
                 pending_list.selecting.leaving(gone)
-        if not is_commit:
-            for message, pending_list, _ in branch.unstored:
-                again_message = StoredMessage(
-                    message.sequence, message.message, message.delivery_count + 1
-                )
-                pending_list.put_back([again_message])
+        if not is_commit:  # what is not stored has no place to record its deliveries in
+            self._writer.give_back(branch.unstored)
+
+
+def _acknowledge(pending_list: PendingList, item: LockedMessages, now: int) -> Acknowledge:
+    return Acknowledge(
+        pending_list.id,
+        item.sequences,
+        item.delivered_at,
+        now,
+        item.client_id,
+        item.subscription,
+        item.protocol,
+    )
 
 
 def _count(state: RecoveredState, pending_list: int) -> int:

@@ -1,51 +1,73 @@
-"""A client's transaction: operations held back until COMMIT puts them into one batch."""
+"""A client's transaction: operations held back until COMMIT puts them into one batch.
+
+Or until it is prepared: then it is a branch, which belongs to no client.
+"""
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from tidegate.broker.lists.pending_list import Consumer, InFlight
-from tidegate.spi import FlowControlError, InflightRecord, Message
+import msgspec
+
+from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
+from tidegate.spi import (
+    Acknowledge,
+    Branch,
+    BranchState,
+    FlowControlError,
+    InflightRecord,
+    LockedMessages,
+    Message,
+)
 
 
-class Outcome(enum.Enum):
-    """What a client decided about delivered messages."""
-
-    ACKNOWLEDGED = "acknowledged"
-    REJECTED = "rejected"
-
-
+@dataclass(slots=True, eq=False)
 class Settled:
-    """In-flight messages of one consumer that a transaction holds."""
+    """In-flight messages that a consumer has of one list, and that a transaction holds."""
 
-    __slots__ = ("consumer", "entries", "outcome")
+    consumer: Consumer
+    pending_list: PendingList
+    entries: list[InFlight]
+    is_rejected: bool
 
-    def __init__(self, consumer: Consumer, entries: list[InFlight], outcome: Outcome) -> None:
-        self.consumer = consumer
-        self.entries = entries
-        self.outcome = outcome
+    def acknowledge(self, now: int) -> Acknowledge | None:
+        """The operation; None when there is nothing in the store to acknowledge."""
+        pending_list, consumer = self.pending_list, self.consumer
+        sequences = [entry[0].sequence for entry in self.entries]
+        if pending_list.selecting is not None:
+            pending_list.selecting.leaving(sequences)
+        if pending_list.is_removed or not pending_list.is_stored:
+            return None
+        return Acknowledge(
+            pending_list.id,
+            tuple(sequences),
+            tuple([entry[2] for entry in self.entries]),
+            now,
+            consumer.client.client_id,
+            consumer.subscription_name,
+            consumer.client.protocol,
+        )
 
 
+@dataclass(slots=True, eq=False)
 class Published:
     """A message that a transaction holds."""
 
-    __slots__ = ("duplicate_id", "inflight", "message")
-
-    def __init__(
-        self, message: Message, inflight: InflightRecord | None, duplicate_id: str = ""
-    ) -> None:
-        self.message = message
-        self.inflight = inflight
-        self.duplicate_id = duplicate_id
+    message: Message
+    inflight: InflightRecord | None
+    duplicate_id: str = ""
 
 
 class Transaction:
     """Steps in the order they came; at most *operations_max* of them."""
 
-    __slots__ = ("_operations_max", "count", "steps")
+    __slots__ = ("_operations_max", "count", "published", "settled", "steps")
 
     def __init__(self, operations_max: int) -> None:
         self.steps: list[Published | Settled] = []
+        self.published: list[Published] = []
+        self.settled: list[Settled] = []
         self.count = 0
         self._operations_max = operations_max
 
@@ -57,9 +79,51 @@ class Transaction:
                 f" broker.transaction_operations_max is {self._operations_max}"
             )
 
-    def add(self, step: Published | Settled, count: int) -> None:
+    def publish(self, step: Published) -> None:
         self.steps.append(step)
-        self.count += count
+        self.published.append(step)
+        self.count += 1
 
-    def settled(self) -> list[Settled]:
-        return [step for step in self.steps if isinstance(step, Settled)]
+    def settle(self, steps: Sequence[Settled]) -> None:
+        self.steps += steps
+        self.settled += steps
+        self.count += sum(len(step.entries) for step in steps)
+
+
+@dataclass(slots=True, eq=False)
+class Prepared:
+    """A branch, and what is known of it only while the gateway runs.
+
+    Attributes:
+        stored: what the store keeps.
+        lists: of ``stored.locked``, in its order; None for one that is gone.
+        unstored: messages that it acknowledged of lists that are not stored.
+        is_claimed: its locked messages were claimed from their cursors, not delivered.
+        is_durable: it is prepared.
+        is_busy: it is being prepared or completed just now.
+    """
+
+    stored: Branch
+    lists: Sequence[PendingList | None] = ()
+    unstored: list[InFlight] = field(default_factory=list[InFlight])
+    is_claimed: bool = False
+    is_durable: bool = True
+    is_busy: bool = False
+
+    def locked(self) -> list[tuple[PendingList, LockedMessages]]:
+        """Those whose lists are still there."""
+        pairs = zip(self.lists, self.stored.locked, strict=True)
+        return [
+            (found, item) for found, item in pairs if found is not None and not found.is_removed
+        ]
+
+    def decided(self, *, commit: bool, now: int) -> Branch:
+        """The record of what an operator decided."""
+        return msgspec.structs.replace(
+            self.stored,
+            pending_list=0,
+            state=BranchState.COMMITTED if commit else BranchState.ROLLED_BACK,
+            completed_at=now,
+            locked=(),
+            duplicate_ids=(),
+        )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, cast
 
 from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, PendingList
 from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
-from tidegate.broker.tasks import Tasks
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import MessageStore, PendingCursor, StoredMessage, Subscription
 
@@ -18,6 +17,38 @@ _log = logging.getLogger("tidegate.broker")
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
+
+
+class Tasks:
+    """Runs the broker's own tasks, logs those that fail, and ends them.
+
+    Attributes: closers: those that are never cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.running: set[asyncio.Task[None]] = set()
+        self.closers: set[asyncio.Task[None]] = set()
+
+    def spawn(
+        self, work: Coroutine[object, object, None], name: str, *, is_closer: bool = False
+    ) -> asyncio.Task[None]:
+        """Run *work*; its failure is logged. Args: is_closer: what it does must be done."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        (self.closers if is_closer else self.running).add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        self.closers.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("task=%r failed", task.get_name(), exc_info=task.exception())
+
+    async def stop(self) -> None:
+        """End them all."""
+        for task in list(self.running):
+            task.cancel()
+        await asyncio.gather(*self.running, *self.closers, return_exceptions=True)
 
 
 class Flow:

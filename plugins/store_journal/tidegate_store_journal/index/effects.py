@@ -23,7 +23,7 @@ class AddReference(msgspec.Struct, frozen=True, gc=False):
     synced: bool
 
 
-class Effects:
+class Effects(msgspec.Struct, eq=False):
     """What one batch does to the index; made by the encoder and by replay.
 
     Attributes:
@@ -45,48 +45,25 @@ class Effects:
         batch, last_sequence, last_ack, last_list: counters after this batch.
     """
 
-    __slots__ = (
-        "ack_firsts",
-        "adds",
-        "batch",
-        "copied_rows",
-        "copies",
-        "file_id",
-        "large",
-        "last_ack",
-        "last_list",
-        "last_sequence",
-        "message_bytes",
-        "messages",
-        "others",
-        "placed",
-        "references",
-        "shared",
-        "small_bytes",
-        "small_sizes",
-        "unsynced",
-    )
-
-    def __init__(self, file_id: int) -> None:
-        self.file_id = file_id
-        self.adds: dict[int, dict[int, int]] = {}
-        self.shared: list[tuple[int, int]] = []
-        self.others: list[Operation] = []
-        self.small_sizes: list[int] = []
-        self.small_bytes = 0
-        self.ack_firsts: list[int] = []
-        self.copies: list[tuple[int, int, tuple[int, ...]]] = []
-        self.copied_rows: list[AckBlock] = []
-        self.large: list[tuple[int, LargeBody]] = []
-        self.placed: dict[int, list[int]] = {}
-        self.unsynced: list[tuple[int, int]] = []
-        self.messages = 0
-        self.references = 0
-        self.message_bytes = 0
-        self.batch = 0
-        self.last_sequence = 0
-        self.last_ack = 0
-        self.last_list = 0
+    file_id: int
+    adds: dict[int, dict[int, int]] = {}
+    shared: list[tuple[int, int]] = []
+    others: list[Operation] = []
+    small_sizes: list[int] = []
+    small_bytes: int = 0
+    ack_firsts: list[int] = []
+    copies: list[tuple[int, int, tuple[int, ...]]] = []
+    copied_rows: list[AckBlock] = []
+    large: list[tuple[int, LargeBody]] = []
+    placed: dict[int, list[int]] = {}
+    unsynced: list[tuple[int, int]] = []
+    messages: int = 0
+    references: int = 0
+    message_bytes: int = 0
+    batch: int = 0
+    last_sequence: int = 0
+    last_ack: int = 0
+    last_list: int = 0
 
     def add(self, sequence: int, place: int, lists: Sequence[int], large: LargeBody | None) -> None:
         """A message with a record at *place* of this batch was added to *lists*."""

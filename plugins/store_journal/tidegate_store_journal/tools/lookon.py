@@ -8,6 +8,7 @@ is read again.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +35,10 @@ from tidegate_store_journal.start.recovery import (
 )
 from tidegate_store_journal.start.replay import Replay
 
-#: How often a journal that changes under our eyes is read, and how often one that looks damaged: the
-#: latter may be for good, and as large as the disk.
+#: How often a journal that changes under our eyes is read, how much longer the pause is before each
+#: time, and how often one that looks damaged though nothing changes: it may be as large as the disk.
 _ATTEMPTS: Final = 20
+_PAUSE_SECONDS: Final = 0.01
 _DAMAGED_ATTEMPTS: Final = 5
 _STRICT: Final = JournalOptions()  # what is damaged or missing is named
 
@@ -95,7 +97,8 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
     storage = ReadOnlyStorage(directory)
     reason: object = "it changes faster than it can be read; try again"
     damaged = 0
-    for _ in range(_ATTEMPTS):
+    for attempt in range(1, _ATTEMPTS + 1):
+        before = _state_of(directory)
         try:
             replay = Replay(
                 storage,
@@ -107,16 +110,33 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
             seen = _read(replay, storage, rebuilt=rebuilt)
             if {file.name for file in (*replay.files, *replay.spares)} <= set(storage.list()):
                 return seen
-        except CorruptRecordError:
+        except CorruptRecordError as error:
             # A gateway that begins files and puts them away meanwhile looks like this, too.
-            damaged += 1
-            if damaged == _DAMAGED_ATTEMPTS:
+            damaged += _state_of(directory) == before
+            if damaged == _DAMAGED_ATTEMPTS or attempt == _ATTEMPTS:
                 raise
+            reason = error
         except FileNotFoundError as error:
             reason = error
         except OSError as error:
             raise StoreIOError(f"cannot read the journal in {directory}: {error}") from error
+        if not damaged:
+            time.sleep(attempt * _PAUSE_SECONDS)
     raise StoreIOError(f"cannot read the journal in {directory}: {reason}")
+
+
+def _state_of(directory: Path) -> dict[str, int]:
+    """What is another when somebody wrote meanwhile: names, and when each was written last.
+
+    Not LMDB's table of readers: that is ours, too.
+    """
+    found: dict[str, int] = {}
+    for folder, _, names in os.walk(directory):
+        for name in set(names) - {"lock.mdb"}:
+            path = f"{folder}/{name}"
+            with suppress(FileNotFoundError):
+                found[path] = os.stat(path).st_mtime_ns
+    return found
 
 
 def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:

@@ -20,7 +20,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
 from tidegate_store_journal.checkpoint.bindings import Bindings
@@ -79,7 +81,7 @@ class _NotYetError(Exception):
         self.until = until
 
 
-class _Flight(NamedTuple):
+class _Flight(msgspec.Struct, eq=False):
     """The batch that is being written."""
 
     encoded: EncodedBatch

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -51,8 +50,7 @@ _GROWING: Final = (PUTTING | {AddMessage}) - {PutInflight}
 _ABOUT_MESSAGES: Final = frozenset({Discard, RecordDelivery})
 
 
-@dataclass(slots=True, eq=False)
-class EncodedBatch:
+class EncodedBatch(msgspec.Struct, eq=False):
     """The records of a batch, and what they do once they are written.
 
     Attributes:

@@ -24,8 +24,9 @@ import threading
 import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import Final
+
+import msgspec
 
 from tidegate_store_journal.log.storage import File
 from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptions
@@ -52,8 +53,7 @@ _QUICK_SYNC_BYTES_MAX: Final = 64 << 10
 HAND_OVER_SECONDS_MAX: Final = 0.001
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One batch to write, or (without a file) a wish to sync everything before it.
 
     Attributes:
@@ -71,7 +71,6 @@ class Request:
     offset: int = 0
     buffers: Sequence[bytes] = ()
     batch: int = 0
-    _: KW_ONLY
     sync: bool = True
     sync_first: bool = False
     error: Exception | None = None

@@ -74,7 +74,10 @@ _UNTOLD: Final = frozenset({Input.DISCONNECT, Input.LOST, Input.REFUSED})
 
 @final
 class Session:
-    """One client. Implements :class:`tidegate.spi.ClientPeer`; fed by the link's handler."""
+    """One client. Implements :class:`tidegate.spi.ClientPeer`; fed by the link's handler.
+
+    Attributes: state: where it stands.
+    """
 
     __slots__ = (
         "_admission",
@@ -88,9 +91,9 @@ class Session:
         "_reading",
         "_runtime",
         "_silence_s",
-        "_state",
         "_timer",
         "_writing",
+        "state",
     )
 
     def __init__(self, context: SessionContext, link: Link) -> None:
@@ -101,7 +104,7 @@ class Session:
         self._runtime = runtime
         self._link = link
         self._codec = Codec(min(options.packet_bytes_max, CONNECT_BYTES_MAX), from_client=True)
-        self._state = SessionState.CONNECTING
+        self.state = SessionState.CONNECTING
         self._conversation: Conversation | None = None  # from CONNACK to the end
         self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
         self._lost: str | None = None  # why the link is gone, while what came whole is published
@@ -111,7 +114,6 @@ class Session:
             self._reading,
             context.broker,
             streaming=self._streaming,
-            idle=self._all_written,
             broken=self._large_broke,
         )
         self._admission = Admission(
@@ -122,31 +124,27 @@ class Session:
             options.connect_timeout, self._connect_timed_out
         )
 
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
     def advance(self, event: Input) -> None:
         """Take a step. Raises: PeerProtocolError for one that is not in the table."""
-        self._state = next_state(self._state, event)
+        self.state = next_state(self.state, event)
 
     # --------------------------------------------------------------------------- from the link
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         codec = self._codec
-        is_first = self._state is SessionState.CONNECTING and not codec.incomplete_bytes
+        is_first = self.state is SessionState.CONNECTING and not codec.incomplete_bytes
         if is_first and data and data[0] >> 4 != PacketType.CONNECT:
             # Another protocol is recognized by its first byte, not after a packet's worth of it.
             problem = "the first packet is not a CONNECT [MQTT-3.1.0-1]"
             self.end(Input.BAD_INPUT, problem, logging.INFO)
             return
         codec.receive_data(data)
-        if self._state is _CONNECTED:
+        if self.state is _CONNECTED:
             self._read()
-        elif self._state is SessionState.CONNECTING:
+        elif self.state is SessionState.CONNECTING:
             self._admission.read_connect()
-        elif self._state is SessionState.CHALLENGED:
+        elif self.state is SessionState.CHALLENGED:
             self._admission.read_answer()
         # While authenticating the bytes stay undecoded [MQTT-3.1.4-5]; reading is paused.
 
@@ -170,7 +168,7 @@ class Session:
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
         self._writing.writable(False)
-        if self._conversation is not None and self._state is _CONNECTED:
+        if self._conversation is not None and self.state is _CONNECTED:
             self._conversation.connection.writable(False)
 
     def resume_writing(self) -> None:
@@ -178,14 +176,14 @@ class Session:
         self._writing.writable(True)
         if self._writing.is_streaming:
             return  # the broker hears of it when that is over
-        if self._conversation is not None and self._state is _CONNECTED:
+        if self._conversation is not None and self.state is _CONNECTED:
             self._conversation.connection.writable(True)
 
     # ------------------------------------------------------------------------- from the broker
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
         """Operations are durable: what waited for them leaves, in order."""
-        if self._state is _CONNECTED and self._conversation is not None:
+        if self.state is _CONNECTED and self._conversation is not None:
             self._conversation.confirmed(tokens)
             writing = self._writing
             if not writing.may_stream:
@@ -199,7 +197,7 @@ class Session:
     def failed(self, token: Token, error: GatewayError) -> None:
         """Something asked for did not happen. MQTT 5.0 has an answer for a PUBLISH; else the
         connection is closed without the confirmation, and the client sends again."""
-        if self._state is not _CONNECTED or self._conversation is None:
+        if self.state is not _CONNECTED or self._conversation is None:
             return
         if self._conversation.failed(token, error):
             return
@@ -209,7 +207,7 @@ class Session:
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Send messages of one subscription."""
-        if self._state is _CONNECTED and self._conversation is not None:
+        if self.state is _CONNECTED and self._conversation is not None:
             self._conversation.deliver(key, messages)
 
     def throttle(self, paused: bool) -> None:
@@ -232,7 +230,6 @@ class Session:
         self.advance(Input.ACCEPTED)
         self._cancel_timers()
         self._writing.send(connack)  # the first packet [MQTT-3.2.0-1]
-        self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         connection = result.connection
         self._conversation = Conversation(
             self._context,
@@ -246,6 +243,7 @@ class Session:
         bodies = self._context.broker.large_bodies
         if bodies is not None:
             self._codec.stream_bodies(bodies.size_min, options.large_packet_bytes_max)
+        self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
         if self._reading.is_writing_paused:
@@ -285,17 +283,16 @@ class Session:
                     held = large.take_held()
             conversation.settle()
         except GatewayError as error:
-            self._receiving_failed(error)
-
-    def _receiving_failed(self, error: GatewayError) -> None:
-        """What came cannot be handled, and there is no answer to that: the connection ends."""
-        if isinstance(error, PeerProtocolError):
-            # [MQTT-4.8.0-1] [MQTT-4.13.1-1]
-            self.end(Input.BAD_INPUT, error.problem, logging.INFO, code=end_reason(error))
-        else:
-            # Before MQTT 5.0: a PUBLISH that is not allowed or has no room is not acknowledged
-            # [MQTT-3.3.5-2].
             self._fail(error)
+
+    def _fail(self, error: GatewayError, *, disconnect: bool = True) -> None:
+        """What was asked for cannot be done, and there is no answer to that: the connection ends."""
+        # A packet that is wrong [MQTT-4.8.0-1] [MQTT-4.13.1-1]; or, before MQTT 5.0, a PUBLISH that
+        # is not allowed or has no room, which is not acknowledged [MQTT-3.3.5-2].
+        event, reason = Input.FAILED, str(error)
+        if isinstance(error, PeerProtocolError):
+            event, reason = Input.BAD_INPUT, error.problem
+        self.end(event, reason, logging.INFO, code=end_reason(error), disconnect=disconnect)
 
     def _control(self, packet: Event) -> bool:
         """Any packet but PUBLISH and PUBACK, which the table allows in this state only.
@@ -309,7 +306,7 @@ class Session:
         if isinstance(packet, Disconnect):
             self._client_disconnects(packet)
             return False
-        self._state = next_state(self._state, PACKET_INPUTS[type(packet)])
+        self.state = next_state(self.state, PACKET_INPUTS[type(packet)])
         if isinstance(packet, Pingreq):
             self._writing.send(PINGRESP)  # [MQTT-3.12.4-1]
         elif isinstance(packet, LargePublish):
@@ -318,7 +315,7 @@ class Session:
             self._admission.authenticate_again(packet)
         else:
             conversation.control(packet)
-        return self._state is _CONNECTED
+        return self.state is _CONNECTED
 
     def _client_disconnects(self, packet: Disconnect) -> None:
         """Raises: PacketViolationError."""
@@ -355,7 +352,7 @@ class Session:
                 now_us=runtime.now_us,
                 spawn=runtime.spawn,
                 adjust=self._adjust_reading,
-                failed=lambda error, _blamed: self._receiving_failed(error),
+                failed=lambda error, _blamed: self._fail(error),
                 go_on=self._go_on_behind_large,
                 crashed=self._large_crashed,
             )
@@ -369,11 +366,11 @@ class Session:
 
     def _go_on_behind_large(self) -> None:
         """Everything is published that the next packet had to wait for."""
-        if self._state is _CONNECTED:
+        if self.state is _CONNECTED:
             self._read()
         large, lost = self._large_in, self._lost
         assert large is not None, "it says so"
-        if lost is not None and self._state is _CONNECTED and not large.cut():
+        if lost is not None and self.state is _CONNECTED and not large.cut():
             self._lose(lost)
 
     def _large_crashed(self, error: Exception) -> None:
@@ -387,15 +384,14 @@ class Session:
 
     # --------------------------------------------------------------------------------- writing
 
-    def _streaming(self) -> None:
-        if self._conversation is not None:
-            self._conversation.connection.writable(False)
-
-    def _all_written(self) -> None:
+    def _streaming(self, is_busy: bool) -> None:
+        """Nothing is delivered while a large body is on its way."""
         conversation = self._conversation
-        if conversation is None or self._state is not _CONNECTED:
+        if conversation is None:
             return
-        if not self._reading.is_writing_paused:
+        if is_busy:
+            conversation.connection.writable(False)
+        elif self.state is _CONNECTED and not self._reading.is_writing_paused:
             conversation.connection.writable(True)
 
     def _large_broke(self, error: GatewayError) -> None:
@@ -406,26 +402,12 @@ class Session:
     # ------------------------------------------------------------------------------ the end
 
     def _connect_timed_out(self) -> None:
-        seconds = self._options.connect_timeout
-        self.end(
-            Input.TIMED_OUT,
-            f"no accepted CONNECT within {seconds:g}s",
-            logging.INFO,
-            code=ReasonCode.SERVER_BUSY,
-        )
+        problem = f"no accepted CONNECT within {self._options.connect_timeout:g}s"
+        self.end(Input.TIMED_OUT, problem, logging.INFO, code=ReasonCode.SERVER_BUSY)
 
-    def _was_silent(self) -> None:
-        self.end(  # [MQTT-3.1.2-24]
-            Input.TIMED_OUT,
-            f"no packet for {self._silence_s:g}s",
-            logging.INFO,
-            code=ReasonCode.KEEP_ALIVE_TIMEOUT,
-        )
-
-    def _fail(self, error: GatewayError, *, disconnect: bool = True) -> None:
-        self.end(
-            Input.FAILED, str(error), logging.INFO, code=end_reason(error), disconnect=disconnect
-        )
+    def _was_silent(self) -> None:  # [MQTT-3.1.2-24]
+        problem = f"no packet for {self._silence_s:g}s"
+        self.end(Input.TIMED_OUT, problem, logging.INFO, code=ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     def end(
         self,
@@ -437,10 +419,10 @@ class Session:
         disconnect: bool = True,
     ) -> None:
         """Close, whatever the cause; the first cause counts. code: what MQTT 5.0 is told."""
-        if self._state is SessionState.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
-        before = self._state
-        self._state = next_state(before, event)
+        before = self.state
+        self.state = next_state(before, event)
         logger.log(
             level,
             "session ended client=%s peer=%s cause=%s reason=%s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from tidegate.spi import Broker, GatewayError
@@ -19,11 +20,11 @@ class Writing:
     """Owned by one session.
 
     Args:
-        streaming: called when a large body begins: no deliveries meanwhile.
-        idle, broken: see :class:`LargeOut`.
+        streaming: called when a large body begins (True), and when all is written (False).
+        broken: see :class:`LargeOut`.
     """
 
-    __slots__ = ("_broken", "_broker", "_idle", "_large", "_link", "_reading", "_streaming")
+    __slots__ = ("_broken", "_broker", "_large", "_link", "_reading", "_streaming")
 
     def __init__(
         self,
@@ -31,15 +32,13 @@ class Writing:
         reading: Reading,
         broker: Broker,
         *,
-        streaming: Callable[[], None],
-        idle: Callable[[], None],
+        streaming: Callable[[bool], None],
         broken: Callable[[GatewayError], None],
     ) -> None:
         self._link = link
         self._reading = reading
         self._broker = broker
         self._streaming = streaming
-        self._idle = idle
         self._broken = broken
         self._large: LargeOut | None = None  # since the first large body
 
@@ -70,7 +69,8 @@ class Writing:
         """From now on large bodies may have to be written."""
         bodies = self._broker.large_bodies
         if self._large is None and bodies is not None:
-            self._large = LargeOut(self._link, bodies, idle=self._idle, broken=self._broken)
+            idle = partial(self._streaming, False)
+            self._large = LargeOut(self._link, bodies, idle=idle, broken=self._broken)
             self._large.writable(not self._reading.is_writing_paused)
 
     def _send_large(self, data: bytes) -> None:
@@ -81,7 +81,7 @@ class Writing:
             out.send(data)
             return
         out.stream(data, data.large, b"", self._missing)
-        self._streaming()
+        self._streaming(True)
 
     def _missing(self, error: GatewayError) -> None:
         logger.error("message not delivered peer=%s error=%s", self._link.peer, error)

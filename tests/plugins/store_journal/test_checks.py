@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tidegate.spi import ConfigError, StoreContext, parse_options
 from tidegate_store_journal import JournalOptions, plugin
-from tidegate_store_journal.idle import ASKED_FOR, idle_without_files, is_written
+from tidegate_store_journal.checks import IN_MEMORY_TOO, idle_without_files, is_written
 from tidegate_store_journal.presets import CHOICES
 
 IDLE: list[tuple[str, dict[str, object]]] = [
@@ -50,6 +51,9 @@ IDLE: list[tuple[str, dict[str, object]]] = [
     ("filepool_cleanratio", {"preset": "flatfile", "filepool_limit": 0, "filepool_cleanratio": 9}),
     ("message_cleanup", {"preset": "flatfile", "filepool_limit": 0, "message_cleanup": True}),
 ]
+ASKED_FOR = {field.name for field in fields(JournalOptions)} - IN_MEMORY_TOO | {
+    key for key, _ in IDLE
+}
 AT_WORK: list[dict[str, object]] = [
     {"journal_disk_sync_interval": "1s", "journal_disk_sync_strategy": "periodic"},
     {"journal_datasync": False, "journal_disk_sync_strategy": "never"},

@@ -1,0 +1,419 @@
+"""What one client does with messages, in a transaction or not: publishes, acknowledges, rejects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tidegate.broker.connection.client import Client
+from tidegate.broker.connection.serving import Serving
+from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
+from tidegate.broker.parts import Parts
+from tidegate.broker.publish.publisher import at_least_once
+from tidegate.broker.route.router import Route
+from tidegate.broker.transactions.transactions import Published, Settled, Transaction
+from tidegate.broker.turn.turn import Unit
+from tidegate.spi import (
+    AddMessage,
+    BranchId,
+    GatewayError,
+    InflightRecord,
+    Message,
+    RemoveInflight,
+    RequestError,
+    StoredMessage,
+    Token,
+    names,
+)
+
+
+class Messages:
+    """Publishes, in-flight messages and open transactions of one connection."""
+
+    __slots__ = (
+        "_client",
+        "_flow",
+        "_parts",
+        "_publisher",
+        "_serving",
+        "_transactions",
+        "_writer",
+    )
+
+    def __init__(self, parts: Parts, client: Client, serving: Serving) -> None:
+        self._parts = parts
+        self._writer = parts.writer
+        self._publisher = parts.publisher
+        self._flow = parts.flow
+        self._client = client
+        self._serving = serving
+        self._transactions: dict[str, Transaction] = {}
+
+    # --- publishing ----------------------------------------------------------------------------
+
+    def publish(
+        self,
+        message: Message,
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+        duplicate_id: str = "",
+    ) -> bool:
+        if (
+            transaction is not None
+            or inflight is not None
+            or message.retain
+            or self._flow.checks_publish
+            or duplicate_id
+            or self._client.is_closed
+        ):
+            return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
+        writer = self._writer
+        if writer.error is not None or writer.full_until:
+            writer.check_writable()
+        route = self._publisher.route(message, self._client.client_id)
+        sequence = writer.next_sequence
+        writer.next_sequence = sequence + 1
+        turn = writer.turn
+        ids = route.ids
+        if ids:
+            if message.qos == 0:
+                message = at_least_once(message)
+            operations = turn.operations
+            turn.units.append(Unit(len(operations), 1, self._client, token))
+            operations.append(AddMessage(sequence, message, ids))
+            turn.synced = True
+            turn.body_bytes += len(message.body)
+            if turn.body_bytes > self._flow.turn_bytes_max:
+                self._flow.throttle_unwritten(self._client)
+        elif token is not None:
+            turn.units.append(Unit(0, 0, self._client, token))
+        added = turn.added
+        if route in added:
+            added[route].append(StoredMessage(sequence, message))
+        else:
+            added[route] = [StoredMessage(sequence, message)]
+        if not writer.scheduled:
+            writer.schedule()
+        if self._flow.full_lists:
+            self._throttle_full(route)
+        return bool(ids or route.direct)
+
+    def _throttle_full(self, route: Route) -> None:
+        # A producer that also has messages in flight is not stopped: with its socket paused its
+        # acknowledgements would never be read, and nothing would ever make room.
+        if not self.has_in_flight():
+            self._flow.throttle_full(self._client, route)
+
+    def _publish_with_care(
+        self,
+        message: Message,
+        token: Token,
+        transaction: str | None,
+        inflight: InflightRecord | None,
+        duplicate_id: str,
+    ) -> bool:
+        """Everything about a publish that most publishes do not need."""
+        self._client.check_open()
+        parts, writer, publisher = self._parts, self._writer, self._publisher
+        message = parts.access.check_publish(self._client, message)
+        duplicates = parts.duplicates
+        if duplicate_id and (not duplicates.is_on or names.is_temporary(message.destination)):
+            duplicate_id = ""
+        if transaction is not None:
+            held = self._transaction(transaction)
+            held.check_room(1)
+            if message.retain:
+                publisher.retained.check_room(message)
+            publisher.resolve(message.destination)  # a bad name must fail now, not at COMMIT
+            held.publish(Published(message, inflight, duplicate_id))
+            if token is not None:
+                writer.confirm(self._client, token)
+            return True
+        writer.check_writable()
+        publisher.resolve(message.destination)  # a new queue is not part of this unit
+        if duplicate_id and duplicates.is_known(message.destination, duplicate_id):
+            self._discard_duplicate(message.destination, duplicate_id, token, inflight)
+            return True
+        if message.retain:
+            publisher.retained.check_room(message)
+        turn = writer.turn
+        first = len(turn.operations)
+        undo: list[Callable[[], None]] = []
+        route = publisher.publish(message, self._client.client_id, undo)
+        if duplicate_id:
+            duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
+        self._client.put_inflight(inflight, undo)
+        turn.unit(first, self._client, token, undo)
+        turn.synced = True
+        if turn.body_bytes > self._flow.turn_bytes_max:
+            self._flow.throttle_unwritten(self._client)
+        writer.schedule()
+        if self._flow.full_lists:
+            self._throttle_full(route)
+        return bool(route.ids or route.direct)
+
+    def _discard_duplicate(
+        self, destination: str, duplicate_id: str, token: Token, inflight: InflightRecord | None
+    ) -> None:
+        """The message came before: confirm it, and take note of its packet id."""
+        writer, session = self._writer, self._client.session
+        undo: list[Callable[[], None]] = []
+        self._client.put_inflight(inflight, undo)
+        if undo and inflight is not None and session is not None:
+            # Not part of the unit: that may be taken out of its turn.
+            removed = RemoveInflight(session.client_id, inflight.direction, inflight.packet_id)
+            undo.append(lambda: writer.add_operation(removed))
+        turn = writer.turn
+        unit = turn.unit(len(turn.operations), self._client, token)
+        turn.synced = True
+        self._parts.duplicates.repeated(destination, duplicate_id, unit, undo)
+        writer.schedule()
+
+    def check_publish(self, destination: str) -> None:
+        self._client.check_open()
+        self._writer.check_writable()
+        self._parts.access.check_destination(self._client, destination)
+
+    # --- acknowledging -------------------------------------------------------------------------
+
+    def acknowledge(
+        self,
+        key: str,
+        sequences: Sequence[int],
+        token: Token = None,
+        transaction: str | None = None,
+        inflight: InflightRecord | None = None,
+    ) -> None:
+        consumer = self._serving.consumers.get(key)
+        if consumer is None:
+            raise RequestError(f"there is no subscription {key!r} on this connection")
+        entries = self._take_in_flight(consumer, sequences)
+        if transaction is not None:
+            self._hold(consumer, entries, transaction, token, is_rejected=False)
+            return
+        writer = self._writer
+        turn = writer.turn
+        acknowledged = turn.acknowledged
+        last: PendingList | None = None
+        group: tuple[list[int], list[int]] = ([], [])
+        for message, pending_list, delivered_at in entries:
+            if pending_list is not last:
+                last = pending_list
+                if pending_list.is_stored:
+                    group = acknowledged.get((consumer, pending_list)) or ([], [])
+                    acknowledged[consumer, pending_list] = group
+                else:
+                    group = ([], [])
+                if pending_list.selecting is not None:
+                    pending_list.selecting.leaving(group[0])
+            group[0].append(message.sequence)
+            group[1].append(delivered_at)
+        if inflight is not None:
+            self._client.put_inflight(inflight)
+        if token is not None:
+            turn.units.append(Unit(0, 0, self._client, token))
+            turn.synced = True
+        if not writer.scheduled:
+            writer.schedule()
+
+    def _take_in_flight(self, consumer: Consumer, sequences: Sequence[int]) -> list[InFlight]:
+        """Remove and return the entries, all or none. Raises: RequestError."""
+        in_flight = consumer.in_flight
+        was_full = consumer.is_full()
+        entries: list[InFlight] = []
+        size = 0
+        try:
+            for sequence in sequences:
+                entry = in_flight.pop(sequence)
+                entries.append(entry)
+                size += len(entry[0].message.body)
+        except KeyError as error:
+            for entry in entries:
+                in_flight[entry[0].sequence] = entry
+            raise RequestError(
+                f"message {error.args[0]} is not in flight on subscription {consumer.key!r};"
+                " it was acknowledged already or never delivered there"
+            ) from None
+        consumer.in_flight_bytes -= size
+        if was_full:  # any of its lists may have waited for this room
+            for pending_list in consumer.lists:
+                self._flow.mark_ready(pending_list)
+        return entries
+
+    def _restore_in_flight(self, steps: Iterable[Settled]) -> None:
+        """Messages that a transaction held are in flight again (or go back, if nobody is there)."""
+        for settled in steps:
+            consumer = settled.consumer
+            if not self._serving.is_served(consumer):
+                self._writer.give_back(settled.entries)
+                continue
+            for entry in settled.entries:
+                consumer.in_flight[entry[0].sequence] = entry
+                consumer.in_flight_bytes += len(entry[0].message.body)
+
+    def reject(
+        self,
+        key: str,
+        sequences: Sequence[int],
+        token: Token = None,
+        transaction: str | None = None,
+    ) -> None:
+        consumer = self._serving.consumers.get(key)
+        if consumer is None:
+            raise RequestError(f"there is no subscription {key!r} on this connection")
+        entries = self._take_in_flight(consumer, sequences)
+        if transaction is not None:
+            self._hold(consumer, entries, transaction, token, is_rejected=True)
+            return
+        writer, publisher = self._writer, self._publisher
+        again, dead = publisher.sort_rejected(entries)
+        turn = writer.turn
+        first = len(turn.operations)
+        for item in dead:
+            publisher.dead_letter(item)
+        undo = (lambda: writer.give_back(entry for entry, _ in dead),) if dead else ()
+        turn.unit(first, self._client, token, undo)
+        turn.synced = turn.synced or bool(dead) or token is not None
+        writer.give_back(again)
+        writer.schedule()
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def begin(self, transaction: str) -> None:
+        if transaction in self._transactions:
+            raise RequestError(f"transaction {transaction!r} is already open")
+        limits = self._parts.config
+        if len(self._transactions) >= limits.transactions_open_max:
+            raise RequestError(
+                f"{len(self._transactions)} transactions are open;"
+                " that is the limit (broker.transactions_open_max)"
+            )
+        self._transactions[transaction] = Transaction(limits.transaction_operations_max)
+
+    def commit(self, transaction: str, token: Token = None) -> None:
+        held = self._transaction(transaction)
+        parts, writer, publisher = self._parts, self._writer, self._publisher
+        self._check_commit(transaction, held)
+        del self._transactions[transaction]
+        rejected = (entry for step in held.settled if step.is_rejected for entry in step.entries)
+        again, dead = publisher.sort_rejected(rejected)
+        turn = writer.turn
+        was_synced = turn.synced
+        first = len(turn.operations)
+        first_sequence = writer.next_sequence
+        now = writer.now()
+        undo: list[Callable[[], None]] = []
+        routes: list[Route] = []
+        for step in held.steps:
+            if isinstance(step, Published):
+                routes.append(publisher.publish(step.message, self._client.client_id, undo))
+                if step.duplicate_id:
+                    sequence, destination = writer.next_sequence - 1, step.message.destination
+                    parts.duplicates.add(destination, step.duplicate_id, sequence, undo)
+                self._client.put_inflight(step.inflight, undo)
+            elif not step.is_rejected:
+                operation = step.acknowledge(now)
+                if operation is not None:
+                    turn.operations.append(operation)
+        for item in dead:
+            publisher.dead_letter(item)
+        end_sequence = writer.next_sequence
+
+        def undo_commit() -> None:
+            turn.drop_added(first_sequence, end_sequence)  # also what needed no storing
+            writer.give_back(entry for entry, _ in dead)
+            self._restore_in_flight(step for step in held.settled if not step.is_rejected)
+
+        undo.append(undo_commit)
+        turn.unit(first, self._client, token, undo)
+        turn.synced = was_synced
+        turn.commits = True
+        writer.give_back(again)
+        if turn.body_bytes > self._flow.turn_bytes_max:
+            self._flow.throttle_unwritten(self._client)
+        if self._flow.full_lists:
+            for route in routes:
+                self._throttle_full(route)
+        writer.schedule()
+
+    def _check_commit(self, transaction: str, held: Transaction) -> None:
+        """Check that all of it can be done: all or nothing. Raises: GatewayError."""
+        self._writer.check_writable()
+        parts = self._parts
+        published = held.published
+        for step in published:  # a temporary one may be gone
+            if names.is_temporary(step.message.destination):
+                parts.temporary.check_exists(step.message.destination)
+        if self._publisher.has_detours:
+            messages = [step.message for step in published]
+            self._publisher.check_together(self._client.client_id, messages)
+        ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
+        if ids:
+            try:
+                parts.duplicates.check_new(ids)
+            except RequestError:
+                self.abort(transaction)
+                raise
+
+    def abort(self, transaction: str, token: Token = None) -> None:
+        held = self._transaction(transaction)
+        del self._transactions[transaction]
+        self._restore_in_flight(held.settled)
+        if token is not None:
+            self._writer.confirm(self._client, token)
+
+    def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
+        held = self._transaction(transaction)
+        parts = self._parts
+        parts.branches.check_new(branch_id, held)
+        self._check_commit(transaction, held)
+        del self._transactions[transaction]
+        owner = (self._client.principal, self._client.client_id, self._client.protocol)
+        parts.branches.prepare(
+            branch_id,
+            held,
+            self._client,
+            token,
+            owner=owner,
+            give_back=lambda: self._restore_in_flight(held.settled),
+        )
+        if self._writer.turn.body_bytes > self._flow.turn_bytes_max:
+            self._flow.throttle_unwritten(self._client)
+
+    def _transaction(self, transaction: str) -> Transaction:
+        held = self._transactions.get(transaction)
+        if held is None:
+            raise RequestError(f"there is no open transaction {transaction!r}; BEGIN it first")
+        return held
+
+    def _hold(
+        self,
+        consumer: Consumer,
+        entries: list[InFlight],
+        transaction: str,
+        token: Token,
+        *,
+        is_rejected: bool,
+    ) -> None:
+        by_list: dict[PendingList, list[InFlight]] = {}
+        for entry in entries:
+            by_list.setdefault(entry[1], []).append(entry)
+        steps = [Settled(consumer, found, held, is_rejected) for found, held in by_list.items()]
+        try:
+            held = self._transaction(transaction)
+            held.check_room(len(entries))
+        except GatewayError:
+            self._restore_in_flight(steps)
+            raise
+        held.settle(steps)
+        if token is not None:
+            self._writer.confirm(self._client, token)
+
+    def abort_all(self) -> None:
+        """The connection ends."""
+        for transaction in list(self._transactions):
+            self.abort(transaction)
+
+    def has_in_flight(self) -> bool:
+        """Messages wait for this client's acknowledgement, or for its COMMIT."""
+        return bool(self._transactions) or self._serving.has_in_flight()
