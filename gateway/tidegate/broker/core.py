@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from tidegate.broker.connection.connection import Connection
@@ -18,22 +17,15 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
-from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     Action,
-    Authenticator,
-    Authorizer,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
     ConnectResult,
-    CursorFactory,
-    EnhancedAuthenticator,
     FlowControlError,
     GatewayError,
-    Interceptor,
     LargeBodies,
-    MessageStore,
     RecoveredState,
     StoreError,
     StoreIOError,
@@ -47,45 +39,15 @@ MAINTENANCE_INTERVAL_S: Final = 1.0
 
 
 class BrokerCore(Parts):
-    """See the module's docstring.
+    """See the module's docstring. Args: see :class:`Parts`."""
 
-    Args:
-        config: the ``[broker]`` table.
-        store: not yet open.
-        cursors: cursor factories by the name that policies use.
-        policies: destination policies in file order; the first that covers a destination wins.
-        extensions: authenticators, authorizers, interceptors in configured order.
-        temporary_directory: for cursors that spool; exists and is empty.
-        sequence_floor: no sequence below this is given out, whatever the store remembers.
-    """
-
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        *,
-        cursors: Mapping[str, CursorFactory],
-        policies: Sequence[DestinationPolicy],
-        extensions: Sequence[Authenticator | EnhancedAuthenticator | Authorizer | Interceptor] = (),
-        temporary_directory: Path,
-        version: str,
-        sequence_floor: int = 1,
-    ) -> None:
-        super().__init__(
-            config,
-            store,
-            cursors=cursors,
-            policies=policies,
-            extensions=extensions,
-            temporary_directory=temporary_directory,
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.connections: set[Connection] = set()
         self.clients_maximum = 0
-        self.version = version
-        sockets = self.sockets = Sockets(config.connections_max)
+        sockets = self.sockets = Sockets(self.config.connections_max)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        self._sequence_floor = sequence_floor
-        self._authentication = Authentication(extensions)
+        self._authentication = Authentication(self.extensions)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[tuple[str, str], Connection] = {}
         self._closing = False
@@ -211,7 +173,7 @@ class BrokerCore(Parts):
         state = await self.store.open()
         self.acknowledged_log.store_id = state.store_id
         writer, destinations = self.writer, self.destinations
-        writer.next_sequence = max(state.last_sequence + 1, self._sequence_floor)
+        writer.next_sequence = max(state.last_sequence + 1, self.sequence_floor)
         writer.next_list = state.last_pending_list + 1
         writer.start()
         for found in state.destinations:

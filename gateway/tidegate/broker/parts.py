@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from tidegate.broker.destinations import Destinations
@@ -20,24 +21,42 @@ from tidegate.broker.transactions.branches import Branches
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.config import BrokerConfig, DestinationPolicy
-from tidegate.spi import CursorFactory, MessageStore
+from tidegate.spi import (
+    Authenticator,
+    Authorizer,
+    CursorFactory,
+    EnhancedAuthenticator,
+    Interceptor,
+    MessageStore,
+)
 
 
+@dataclass(eq=False, repr=False)
 class Parts:
-    """Makes them all. Args: see :class:`tidegate.broker.core.BrokerCore`."""
+    """Makes them all.
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        *,
-        cursors: Mapping[str, CursorFactory],
-        policies: Sequence[DestinationPolicy],
-        extensions: Sequence[object],
-        temporary_directory: Path,
-    ) -> None:
-        self.config = config
-        self.store = store
+    Args:
+        config: the ``[broker]`` table.
+        store: not yet open.
+        cursors: cursor factories by the name that policies use.
+        policies: destination policies in file order; the first that covers a destination wins.
+        temporary_directory: for cursors that spool; exists and is empty.
+        extensions: authenticators, authorizers, interceptors in configured order.
+        sequence_floor: no sequence below this is given out, whatever the store remembers.
+    """
+
+    config: BrokerConfig
+    store: MessageStore
+    _: KW_ONLY
+    cursors: Mapping[str, CursorFactory]
+    policies: Sequence[DestinationPolicy]
+    temporary_directory: Path
+    version: str
+    extensions: Sequence[Authenticator | EnhancedAuthenticator | Authorizer | Interceptor] = ()
+    sequence_floor: int = 1
+
+    def __post_init__(self) -> None:
+        config, store = self.config, self.store
         self.tasks = Tasks()
         self.acknowledged_log = AcknowledgedLog(store, config)
         self.retained = RetainedMessages(limit_bytes=config.retained_limit)
@@ -56,9 +75,9 @@ class Parts:
             self.flow,
             self.tasks,
             self.subscription_limits,
-            cursors=cursors,
-            policies=policies,
-            temporary_directory=temporary_directory,
+            cursors=self.cursors,
+            policies=self.policies,
+            temporary_directory=self.temporary_directory,
         )
         self.deliveries = RetainedDeliveries(
             self.flow, self.retained, self.acknowledged_log, detours
@@ -73,7 +92,7 @@ class Parts:
             self.temporary,
             detours,
         )
-        self.access = Access(extensions, self.acknowledged_log)
+        self.access = Access(self.extensions, self.acknowledged_log)
         has_ids = store.capabilities.duplicate_ids is not None
         self.duplicates = DuplicateIds(self.writer, config, is_kept=has_ids)
         self.branches = Branches(
@@ -83,7 +102,7 @@ class Parts:
             self.destinations,
             self.publisher,
             self.duplicates,
-            prepared_max=config.prepared_branches_max,
+            config.prepared_branches_max,
         )
         self.wills = Wills(self.writer, self.publisher, self.access)
         self.sessions = Sessions(self.writer, self.destinations, self.wills)

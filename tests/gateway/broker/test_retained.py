@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
@@ -17,6 +18,7 @@ from tidegate.spi import (
     AddMessage,
     ClearRetained,
     FlowControlError,
+    Message,
     RetainHandling,
     SetRetained,
     memory_bytes,
@@ -27,7 +29,14 @@ LIMIT: Final = 256 << 20
 
 
 def bodies(retained: RetainedMessages, filter_name: str = ">") -> list[bytes]:
-    return [found.body for found in retained.matching(filter_name)]
+    found = [retained.at(number) for number in retained.numbers_matching(filter_name)]
+    return [message.body for message in found if message is not None]
+
+
+def holding(messages: Iterable[Message], *, limit_bytes: int = LIMIT) -> RetainedMessages:
+    retained = RetainedMessages(limit_bytes=limit_bytes)
+    retained.recover(messages)
+    return retained
 
 
 async def test_the_last_message_of_a_topic_is_kept_and_an_empty_one_clears_it() -> None:
@@ -145,7 +154,7 @@ async def test_a_retained_message_of_a_transaction_appears_with_its_commit() -> 
 
 
 def test_changes_are_taken_back_one_by_one_from_the_last() -> None:
-    retained = RetainedMessages([message("topic://t", "old")], limit_bytes=LIMIT)
+    retained = holding([message("topic://t", "old")])
     undo = [retained.replace(message("topic://t", body))[1] for body in ("1", "2", "")]
     for expected in (b"2", b"1", b"old"):
         step = undo.pop()
@@ -156,7 +165,7 @@ def test_changes_are_taken_back_one_by_one_from_the_last() -> None:
 
 def test_an_earlier_change_that_is_taken_back_does_not_return_with_a_later_one() -> None:
     """Turn 1 sets A, turn 2 sets B; both fail, turn 1 first: neither may be left."""
-    retained = RetainedMessages([message("topic://t", "old")], limit_bytes=LIMIT)
+    retained = holding([message("topic://t", "old")])
     _, undo_a = retained.replace(message("topic://t", "A"))
     _, undo_b = retained.replace(message("topic://t", "B"))
     assert undo_a is not None
@@ -214,7 +223,7 @@ def test_the_gateways_own_retained_messages_are_neither_stored_nor_counted() -> 
     stored = message(
         "topic://$SYS.broker.uptime", "old"
     )  # by somebody, before it was the gateway's
-    retained = RetainedMessages([stored], limit_bytes=1)
+    retained = holding([stored], limit_bytes=1)
     for value in ("1", "2"):
         retained.set_volatile(message("topic://$SYS.broker.uptime", value))
     assert bodies(retained, "$SYS.>") == [b"2"]
@@ -285,7 +294,7 @@ async def test_expired_messages_are_cleared_also_in_the_store() -> None:
 
 def test_recovered_messages_expire_too() -> None:
     held = [message("topic://t", "1", expires_at=10), message("topic://u", "2")]
-    retained = RetainedMessages(held, limit_bytes=LIMIT)
+    retained = holding(held)
     assert retained.expire(9) == []
     assert retained.expire(10) == [ClearRetained("topic://t")]
     assert retained.expire(10) == []
@@ -295,7 +304,7 @@ def test_recovered_messages_expire_too() -> None:
 def test_one_call_clears_a_bounded_number() -> None:
     count = EXPIRE_COUNT_MAX + 5
     held = [message(f"topic://t.{number}", "1", expires_at=1) for number in range(count)]
-    retained = RetainedMessages(held, limit_bytes=LIMIT)
+    retained = holding(held)
     assert len(retained.expire(2)) == EXPIRE_COUNT_MAX
     assert len(retained.expire(2)) == 5
 
@@ -311,7 +320,7 @@ def test_what_is_remembered_for_expiry_does_not_grow_with_publishes() -> None:
 
 def test_a_publish_that_is_taken_back_after_it_expired_brings_nothing_back() -> None:
     """The store is told to clear the topic: memory must not hold what the store does not."""
-    retained = RetainedMessages([message("topic://t", "old")], limit_bytes=LIMIT)
+    retained = holding([message("topic://t", "old")])
     _, undo = retained.replace(message("topic://t", "short", expires_at=5))
     assert undo is not None
     assert retained.expire(6) == [ClearRetained("topic://t")]

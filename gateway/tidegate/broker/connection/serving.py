@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -28,18 +29,16 @@ from tidegate.spi import (
 AUTOMATIC_TURN_COUNT: Final = 1000
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Serving:
     """The subscriptions of one connection.
 
     Attributes: consumers: by the front-end's key.
     """
 
-    __slots__ = ("_client", "_parts", "consumers")
-
-    def __init__(self, parts: Parts, client: Client) -> None:
-        self.consumers: dict[str, Consumer] = {}
-        self._parts = parts
-        self._client = client
+    _parts: Parts
+    _client: Client
+    consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         parts = self._parts
@@ -64,14 +63,14 @@ class Serving:
             self._browse(request, token, matches)
             return False
         if existing is not None and self._is_kept(existing, request):
-            consumer, taken_up, is_new = existing, names.is_topic(existing.destination), False
+            consumer, taken_up = existing, names.is_topic(existing.destination)
             self._update_consumer(existing, request)
         else:
             old = None if existing is None else self._leave(existing)
             if names.is_queue(request.destination):
-                consumer, taken_up, is_new = self._subscribe_queue(request), False, True
+                consumer, taken_up = self._subscribe_queue(request), False
             else:
-                consumer, taken_up, is_new = self._subscribe_topic(request)
+                consumer, taken_up = self._subscribe_topic(request)
             if old is not None:
                 remove = parts.destinations.remove_subscription
                 Succession(parts.flow, old, consumer.lists[0], remove)
@@ -81,7 +80,7 @@ class Serving:
         handling = request.retain_handling
         if names.is_topic(request.destination) and (
             handling is RetainHandling.SEND
-            or (handling is RetainHandling.SEND_IF_NEW and is_new and existing is None)
+            or (handling is RetainHandling.SEND_IF_NEW and not taken_up and existing is None)
         ):
             parts.deliveries.begin(consumer.lists[0])
         for pending_list in consumer.lists:
@@ -178,12 +177,13 @@ class Serving:
         self._attach_session(request)
         return consumer
 
-    def _subscribe_topic(self, request: SubscribeRequest) -> tuple[Consumer, bool, bool]:
+    def _subscribe_topic(self, request: SubscribeRequest) -> tuple[Consumer, bool]:
+        """Returns: also whether a subscription with messages of its own was taken up."""
         parts = self._parts
         acknowledge = request.acknowledge and request.qos > 0
         consumer = self._make_consumer(request, acknowledge=acknowledge)
         if request.share_group:
-            return self._subscribe_shared(request, consumer)
+            return consumer, self._subscribe_shared(request, consumer)
         durable = bool(request.durable_name and self._client.client_id)
         if durable:
             key = (self._client.protocol, self._client.client_id, request.durable_name)
@@ -200,7 +200,7 @@ class Serving:
                 ):
                     parts.destinations.update_subscription(found, self._client, request)
                     found.attach(consumer)
-                    return consumer, True, False
+                    return consumer, True
                 # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
                 parts.destinations.remove_subscription(found)
         is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
@@ -208,15 +208,13 @@ class Serving:
             self._client, request, is_stored=is_stored, durable=durable
         )
         pending_list.attach(consumer)
-        return consumer, False, True
+        return consumer, False
 
-    def _subscribe_shared(
-        self, request: SubscribeRequest, consumer: Consumer
-    ) -> tuple[Consumer, bool, bool]:
+    def _subscribe_shared(self, request: SubscribeRequest, consumer: Consumer) -> bool:
         """The group has one list for all its members, whatever QoS each of them wants."""
         parts = self._parts
         found = parts.destinations.shared.get((request.share_group, request.destination))
-        is_new = found is None
+        taken_up = found is not None
         if found is None:
             whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
             found = parts.destinations.add_subscription(
@@ -229,7 +227,7 @@ class Serving:
             )
         found.attach(consumer)
         self._attach_session(request)
-        return consumer, not is_new, is_new
+        return taken_up
 
     def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
         consumer = self.consumers.pop(key, None)

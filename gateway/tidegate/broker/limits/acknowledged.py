@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -38,13 +39,13 @@ STEP_US: Final = 500_000
 STEPS_MAX: Final = 100
 
 
+@dataclass(eq=False)
 class Reader(AcknowledgedReader):
     """One sink's view. See :class:`AcknowledgedReader`."""
 
-    def __init__(self, log: AcknowledgedLog, name: str, released: int) -> None:
-        self.name = name
-        self._log = log
-        self._released = released
+    _log: AcknowledgedLog
+    name: str
+    _released: int
 
     @property
     def store_id(self) -> str:

@@ -1,15 +1,15 @@
 """The grammar of message selectors: SQL-92 conditional expressions as JMS 2.0 section 3.8.1 has them.
 
 What comes out is a tree of plain tuples, ``(operator, operand, …)``, that the compiler walks
-(:mod:`tidegate.broker.route.selector`). Literals and names are ``("value", x)`` and ``("name", x)``.
+(:mod:`tidegate.broker.lists.selector`). Literals and names are ``("value", x)`` and ``("name", x)``.
 """
 
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any, Final
 
+import lark
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken
 
 from tidegate.spi import RequestError
@@ -90,21 +90,16 @@ _RESERVED: Final = frozenset(
     ("AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE")
 )
 
-#: Rules whose tuple is their name and what they hold.
-_KINDS: Final = (
-    *("eq", "ne", "lt", "le", "gt", "ge", "between", "not_between", "in_", "not_in", "list"),
-    *("like", "not_like", "is_null", "is_not_null", "not_"),
-    *("add", "sub", "mul", "div", "neg", "pos"),
-)
-
 
 class _ToTuples(Transformer[Token, Any]):
-    """Rules become tuples; chains of AND and OR become one flat tuple."""
+    """Rules become tuples, ``(rule, child, …)``; chains of AND and OR become one flat tuple."""
 
     def __init__(self) -> None:
         super().__init__(visit_tokens=False)
-        for kind in _KINDS:
-            setattr(self, kind, partial(_node, kind))
+
+    def __default__(self, data: str, children: list[Any], meta: object) -> Any:
+        # A repetition is a rule of the parser's own, which opens its tree itself.
+        return lark.Tree(data, children) if data.startswith("_") else (str(data), *children)
 
     def integer(self, children: list[str]) -> Tree:
         return ("value", int(_short(children[0].rstrip("lL"))))
@@ -143,10 +138,6 @@ class _ToTuples(Transformer[Token, Any]):
 
     def and_(self, children: list[Tree]) -> Tree:
         return _flat("and", children)
-
-
-def _node(kind: str, children: list[Any]) -> Tree:
-    return (kind, *children)
 
 
 def _flat(operator: str, children: list[Tree]) -> Tree:

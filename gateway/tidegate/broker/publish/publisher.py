@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
@@ -30,6 +31,7 @@ _DEAD_LETTER_HEADERS: Final = frozenset((DEAD_LETTER_FROM, DEAD_LETTER_REASON))
 Dead: TypeAlias = tuple[InFlight, PendingList]
 
 
+@dataclass(eq=False, repr=False)
 class Publisher:
     """See the module.
 
@@ -39,24 +41,16 @@ class Publisher:
             publish only finds that it is.
     """
 
-    def __init__(
-        self,
-        writer: TurnWriter,
-        destinations: Destinations,
-        retained: RetainedMessages,
-        deliveries: RetainedDeliveries,
-        limits: SubscriptionLimits,
-        temporary: TemporaryDestinations,
-        detours: set[object],
-    ) -> None:
-        self.retained = retained
-        self.routes = destinations.routes
-        self._writer = writer
-        self._destinations = destinations
-        self._deliveries = deliveries
-        self._limits = limits
-        self._temporary = temporary
-        self._detours = detours
+    _writer: TurnWriter
+    _destinations: Destinations
+    retained: RetainedMessages
+    _deliveries: RetainedDeliveries
+    _limits: SubscriptionLimits
+    _temporary: TemporaryDestinations
+    _detours: set[object]
+
+    def __post_init__(self) -> None:
+        self.routes = self._destinations.routes
 
     @property
     def has_detours(self) -> bool:

@@ -365,6 +365,7 @@ class RetainedDelivery:
             self._deliveries.end(self._list)
 
 
+@dataclass(eq=False, repr=False)
 class RetainedDeliveries:
     """The deliveries that are under way.
 
@@ -372,19 +373,13 @@ class RetainedDeliveries:
         active: by subscription's list.
     """
 
-    def __init__(
-        self,
-        flow: Flow,
-        retained: RetainedMessages,
-        log: AcknowledgedLog,
-        detours: set[object],
-    ) -> None:
-        """*detours*: see :class:`tidegate.broker.publish.publisher.Publisher`."""
-        self.flow = flow
-        self.retained = retained
-        self.log = log
-        self._detours = detours
-        self.active: dict[PendingList, RetainedDelivery] = {}
+    flow: Flow
+    retained: RetainedMessages
+    log: AcknowledgedLog
+    _detours: set[object]  # see tidegate.broker.publish.publisher.Publisher
+    active: dict[PendingList, RetainedDelivery] = field(
+        default_factory=dict[PendingList, RetainedDelivery]
+    )
 
     def begin(self, pending_list: PendingList) -> None:
         """Give a subscription the retained messages that its filter covers, from now on.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.broker.destinations import Destinations
@@ -37,26 +38,21 @@ def is_system(destination: str) -> bool:
     )
 
 
+@dataclass(eq=False, repr=False)
 class SystemTopics:
     """Publishes the state of the gateway every *interval* seconds.
 
     Args: clients: what is known of clients and of what they did, by topic.
     """
 
-    def __init__(
-        self,
-        flow: Flow,
-        destinations: Destinations,
-        deliveries: RetainedDeliveries,
-        interval: float,
-        clients: Callable[[], Mapping[str, int | str]],
-    ) -> None:
-        self._flow = flow
-        self._writer = flow.writer
-        self._destinations = destinations
-        self._deliveries = deliveries
-        self._clients = clients
-        self._interval = interval
+    _flow: Flow
+    _destinations: Destinations
+    _deliveries: RetainedDeliveries
+    _interval: float
+    _clients: Callable[[], Mapping[str, int | str]]
+
+    def __post_init__(self) -> None:
+        self._writer = self._flow.writer
         self._started_at = self._writer.elapsed()
         self._first_sequence = self._writer.next_sequence
         self._published: dict[str, str] = {}

@@ -15,6 +15,7 @@ import heapq
 import weakref
 from array import array
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.broker.route.topic_tree import BRANCH_BYTES, TopicTree
@@ -36,24 +37,19 @@ EXPIRE_COUNT_MAX: Final = 5000
 _STALE_MAX: Final = 1000
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Change:
     """One publish that set or cleared; alive as long as it can be undone."""
 
-    __slots__ = ("__weakref__", "before", "destination", "previous")
-
-    def __init__(
-        self, destination: str, before: Message | None, previous: weakref.ref[_Change] | None
-    ) -> None:
-        self.destination = destination
-        self.before = before
-        self.previous = previous
+    destination: str
+    before: Message | None
+    previous: weakref.ref[_Change] | None
 
 
 class RetainedMessages:
     """Retained messages by topic.
 
     Args:
-        messages: see :meth:`recover`.
         limit_bytes: memory that they may take, with their names; a topic more is refused. They
             are held in memory with their bodies, and any client that may publish can make up
             topics.
@@ -63,7 +59,7 @@ class RetainedMessages:
             may have been another topic's before.
     """
 
-    def __init__(self, messages: Iterable[Message] = (), *, limit_bytes: int) -> None:
+    def __init__(self, *, limit_bytes: int) -> None:
         self.on_new_number: Callable[[int], None] | None = None
         self._limit_bytes = limit_bytes
         self._numbers: dict[str, int] = {}
@@ -75,7 +71,6 @@ class RetainedMessages:
         self._expiry: list[tuple[int, str]] = []
         # Only the functions that undo hold a change; they die with the turn when it is durable.
         self._latest: weakref.WeakValueDictionary[str, _Change] = weakref.WeakValueDictionary()
-        self.recover(messages)
 
     def recover(self, messages: Iterable[Message]) -> None:
         """Take up what the store knows."""
@@ -113,12 +108,6 @@ class RetainedMessages:
             return array("I", () if number is None else (number,))
         numbers = self._numbers
         return array("I", sorted([numbers[found] for found in self._tree.match(filter_name)]))
-
-    def matching(self, filter_name: str) -> list[Message]:
-        """Every retained message whose topic the filter (a NAME) covers, the oldest topic first
-        unless topics were cleared meanwhile."""
-        found = [self._messages[number] for number in self.numbers_matching(filter_name)]
-        return [message for message in found if message is not None]
 
     # --- changing ------------------------------------------------------------------------------
 

@@ -232,9 +232,6 @@ class Router:
         self._filters.remove(names.name_of(pending_list.destination), pending_list)
         self._forget(pending_list.destination)
 
-    def forget(self, destination: str) -> None:
-        self.routes.pop(destination, None)
-
     def _forget(self, filter_destination: str) -> None:
         if names.is_filter(names.name_of(filter_destination)):
             self.routes.clear()

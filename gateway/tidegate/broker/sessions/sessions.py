@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -35,15 +36,17 @@ from tidegate.spi import (
 _CLOCK_SET_US: Final = 1_577_836_800_000_000
 
 
+@dataclass(eq=False, repr=False)
 class Sessions:
     """All sessions of the gateway."""
 
-    def __init__(self, writer: TurnWriter, destinations: Destinations, wills: Wills) -> None:
-        self._writer = writer
-        self._destinations = destinations
-        self._wills = wills
-        self.expired = 0
-        self._by_key: dict[tuple[str, str], SessionState] = {}
+    _writer: TurnWriter
+    _destinations: Destinations
+    _wills: Wills
+    expired: int = 0
+    _by_key: dict[tuple[str, str], SessionState] = field(
+        default_factory=dict[tuple[str, str], SessionState]
+    )
 
     def __len__(self) -> int:
         return len(self._by_key)

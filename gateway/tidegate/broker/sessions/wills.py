@@ -71,15 +71,15 @@ class Will:
         self._wills.publish_failed(self, error)
 
 
+@dataclass(eq=False, repr=False)
 class Wills:
     """Wills that wait."""
 
-    def __init__(self, writer: TurnWriter, publisher: Publisher, access: Access) -> None:
-        self._writer = writer
-        self._publisher = publisher
-        self._access = access
-        self._waiting: dict[Will, None] = {}
-        self._by_session: dict[SessionState, Will] = {}
+    _writer: TurnWriter
+    _publisher: Publisher
+    _access: Access
+    _waiting: dict[Will, None] = field(default_factory=dict[Will, None])
+    _by_session: dict[SessionState, Will] = field(default_factory=dict[SessionState, Will])
 
     def __len__(self) -> int:
         return len(self._waiting)

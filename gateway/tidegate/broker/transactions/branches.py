@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.broker.destinations import Destinations
@@ -61,28 +62,18 @@ _PAGE_BYTES: Final = 16 << 20
 _DECIDED: Final = {BranchState.COMMITTED: "committed", BranchState.ROLLED_BACK: "rolled back"}
 
 
+@dataclass(eq=False, repr=False)
 class Branches:
     """All branches of the gateway."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        writer: TurnWriter,
-        tasks: Tasks,
-        destinations: Destinations,
-        publisher: Publisher,
-        duplicates: DuplicateIds,
-        *,
-        prepared_max: int,
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._tasks = tasks
-        self._destinations = destinations
-        self._publisher = publisher
-        self._duplicates = duplicates
-        self._prepared_max = prepared_max
-        self._by_id: dict[BranchId, Prepared] = {}
+    _store: MessageStore
+    _writer: TurnWriter
+    _tasks: Tasks
+    _destinations: Destinations
+    _publisher: Publisher
+    _duplicates: DuplicateIds
+    _prepared_max: int
+    _by_id: dict[BranchId, Prepared] = field(default_factory=dict[BranchId, Prepared])
 
     def __len__(self) -> int:
         return len(self._by_id)

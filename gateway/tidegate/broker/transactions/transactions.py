@@ -59,17 +59,15 @@ class Published:
     duplicate_id: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class Transaction:
     """Steps in the order they came; at most *operations_max* of them."""
 
-    __slots__ = ("_operations_max", "count", "published", "settled", "steps")
-
-    def __init__(self, operations_max: int) -> None:
-        self.steps: list[Published | Settled] = []
-        self.published: list[Published] = []
-        self.settled: list[Settled] = []
-        self.count = 0
-        self._operations_max = operations_max
+    _operations_max: int
+    steps: list[Published | Settled] = field(default_factory=list[Published | Settled])
+    published: list[Published] = field(default_factory=list[Published])
+    settled: list[Settled] = field(default_factory=list[Settled])
+    count: int = 0
 
     def check_room(self, count: int) -> None:
         """Call before adding *count* operations. Raises: FlowControlError at the limit."""
