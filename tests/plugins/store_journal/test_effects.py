@@ -12,7 +12,7 @@ from tidegate_store_journal.write.encode import decode_batch, encode_batch
 
 
 def contents(effects: Effects) -> dict[str, object]:
-    return {name: getattr(effects, name) for name in Effects.__slots__}
+    return {name: getattr(effects, name) for name in Effects.__struct_fields__}
 
 
 def test_effects_that_were_read_back_are_those_that_were_encoded() -> None:

@@ -64,7 +64,7 @@ def test_what_is_decoded_has_the_effects_of_what_was_encoded(
     encoded = encode_batch(operations, 3, 5000, index)
     wanted = encoded.effects
     found = decode_batch(encoded.payload, header_of(encoded), 3, 5000)
-    for name in found.__slots__:
+    for name in found.__struct_fields__:
         assert getattr(found, name) == getattr(wanted, name), name
     for entries in wanted.adds.values():
         for sequence, place in entries.items():
