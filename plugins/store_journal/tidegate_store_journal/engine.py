@@ -297,9 +297,8 @@ class Engine:
             self._appender,
             checkpointer,
             self._compactor,
-            min_files=options.journal_compact_min_files,
-            percentage=options.journal_compact_percentage,
-            wake=room.event.set,
+            options,
+            room.event.set,
         )
         # Either option at 0 turns all of it off, as for the journal's own files.
         is_on = bool(options.journal_compact_min_files)
@@ -308,7 +307,7 @@ class Engine:
             self._index,
             checkpointer,
             self._compactor,
-            percentage=options.journal_compact_percentage if is_on else 0,
+            options.journal_compact_percentage if is_on else 0,
         )
         self._maintenance = Maintenance(
             options, room, checkpointer, self._reclaim, self._tidy, self._workers

@@ -9,7 +9,7 @@ from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import BatchHeader, location_parts
 from tidegate_store_journal.log.records import read_message
-from tidegate_store_journal.space.copies import Found, encode_copies
+from tidegate_store_journal.space.compact import Found, encode_copies
 from tidegate_store_journal.write.encode import EncodedBatch, decode_batch, encode_batch
 
 

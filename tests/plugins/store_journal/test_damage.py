@@ -14,7 +14,7 @@ from journal_kit import ack, add, opened, write
 
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.format import DATA_OFFSET
-from tidegate_store_journal.start.damage import Damage, survey
+from tidegate_store_journal.start.damage import Damage, Walked, survey
 
 
 def files_of(store: JournalStore) -> list[Any]:
@@ -32,7 +32,7 @@ def damage(store: JournalStore, number: int, offset: int) -> None:
 
 
 def damages_of(store: JournalStore, known_batch: int = 0) -> list[Damage]:
-    return survey(files_of(store), known_batch)[0]
+    return survey([Walked(file) for file in files_of(store)], known_batch)[0]
 
 
 def found(store: JournalStore) -> list[tuple[int, int, int, int, int]]:

@@ -32,7 +32,7 @@ from tidegate_store_journal.checkpoint.metadata import (
 )
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.storage import FULL_ERRNOS
-from tidegate_store_journal.space.copies import Found, encode_copies
+from tidegate_store_journal.space.compact import Found, encode_copies
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None: ...

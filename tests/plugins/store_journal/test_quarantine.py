@@ -22,7 +22,7 @@ from journal_kit import (
 from tidegate.spi import AddDestination, CorruptRecordError
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.format import DATA_OFFSET
-from tidegate_store_journal.start.damage import survey
+from tidegate_store_journal.start.damage import Walked, survey
 from tidegate_store_journal.tools.report import report
 from tidegate_store_journal.tools.verify import verify
 
@@ -93,7 +93,7 @@ async def test_a_damaged_batch_is_taken_out_and_the_rest_is_served(
     kept = copy / "journal" / f"{NAME}.{begin}.damaged"
     assert kept.read_bytes() == before[begin:end]
     text = report_of(copy)
-    assert f"{NAME}: {end - begin} bytes at offset {begin} were damaged (batch 3)" in text
+    assert f"{NAME}: {end - begin} bytes at offset {begin} (batch 3) were damaged" in text
     assert "sequences are among 2 to" in text
     await write(store, add(6))
     await store.close()
@@ -306,7 +306,7 @@ async def test_a_survey_of_a_whole_journal_finds_nothing(tmp_path: Path) -> None
         await write(store, add(sequence, size=9000))
         await write(store, ack(sequence))
     files = store._files.used()  # pyright: ignore[reportPrivateUsage]
-    assert survey(files, 0) == ([], [])
+    assert survey([Walked(file) for file in files], 0) == ([], [])
     await store.close()
 
 

@@ -171,7 +171,7 @@ async def test_a_bug_in_compaction_stops_neither_writers_nor_checkpoints(
     assert "bug" in caplog.text
     count = store.metadata_counters.checkpoints
     reclaim_of(store).retry()
-    store._maintenance._room.hurry()  # pyright: ignore[reportPrivateUsage]
+    store._maintenance.room.hurry()  # pyright: ignore[reportPrivateUsage]
     await until(lambda: store.metadata_counters.checkpoints > count)
     assert await pending(store) == list(range(10, 201, 10))
     await store.close()

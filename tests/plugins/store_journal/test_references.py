@@ -16,7 +16,7 @@ from tidegate.spi import (
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.references import FileUse
 from tidegate_store_journal.log.format import FILE_SHIFT
-from tidegate_store_journal.space.copies import Found, encode_copies
+from tidegate_store_journal.space.compact import Found, encode_copies
 from tidegate_store_journal.write.encode import encode_batch
 
 

@@ -210,7 +210,7 @@ async def test_short_room_refuses_messages_before_they_are_written(tmp_path: Pat
     store = await series_store(tmp_path, storage, disk_free_limit=1 << 20)
     await write(store, add(1))
     storage.free = 1000
-    await store._maintenance._room.look()  # pyright: ignore[reportPrivateUsage]
+    await store._maintenance.room.look()  # pyright: ignore[reportPrivateUsage]
     written = storage.written
     with pytest.raises(StoreFullError):
         await write(store, add(2, size=50_000))

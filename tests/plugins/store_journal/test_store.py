@@ -254,7 +254,7 @@ async def test_new_messages_are_refused_below_the_limit_of_free_room_and_acknowl
     store, _ = await opened(tmp_path, storage, disk_free_limit=10_000_000)
     await write(store, add(1), add(2))
     storage.free = 9_000_000
-    await until(lambda: store._maintenance._room.is_short)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: store._maintenance.room.is_short)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(StoreFullError, match="disk_free_limit"):
         await write(store, add(3))
     await write(store, ack(1))

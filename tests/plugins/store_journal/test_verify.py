@@ -111,13 +111,13 @@ def flip(path: Path, offset: int) -> None:
 def ends(journal: Path) -> dict[str, int]:
     """Where the batches of each used file end."""
     from tidegate_store_journal.log.datafile import read_data_file
-    from tidegate_store_journal.tools.census import take_census
+    from tidegate_store_journal.tools.census import Census
     from tidegate_store_journal.tools.lookon import ReadOnlyStorage
 
     found: dict[str, int] = {}
     for path in data_files(journal):
         storage = ReadOnlyStorage(path.parent)
-        census = take_census(read_data_file(storage, path.name))
+        census = Census(read_data_file(storage, path.name))
         if census.batches:
             found[path.name] = census.end
     return found
@@ -152,7 +152,7 @@ def test_damage_is_named_with_the_batch_where_it_begins(journal: Path) -> None:
     found = checked(journal)
     assert (found.damages[0].file, found.damages[0].offset) == (name, DATA_OFFSET)
     assert "a batch is damaged, and" in found.damages[0].problem
-    assert "whole ones come behind it" in found.damages[0].problem
+    assert f"at offset {DATA_OFFSET} (batch 1)" in found.damages[0].problem
     assert end > DATA_OFFSET
 
 

@@ -29,7 +29,7 @@ class DataFile:
         home: where it lies.
         folder: of the directory that is; "" for the journal's own.
         reused: it had an earlier life, see ``FileHeader``.
-        first_batch: number of its first batch; 0 for a spare.
+        first_batch: number of its first batch; 0 for a spare. first_synced: what that calls synced.
         readers: page reads under way; a handle with readers is not closed.
         mended_page: what its first page should be when one copy of the header is damaged, or b"".
     """
@@ -46,6 +46,7 @@ class DataFile:
     store_id: str = ""
     name: str = field(init=False)
     first_batch: int = field(default=0, init=False)
+    first_synced: int = field(default=0, init=False)
     readers: int = field(default=0, init=False)
     mended_page: bytes = field(default=b"", init=False)
 
@@ -92,7 +93,8 @@ def read_data_file(storage: Folder, name: str) -> DataFile:
     )
     file.mended_page = mended_page
     first = _format.decode_batch_header(file.seed, head)
-    file.first_batch = first.batch if first else 0
+    if first is not None:
+        file.first_batch, file.first_synced = first.batch, first.synced
     return file
 
 

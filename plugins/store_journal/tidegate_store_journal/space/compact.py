@@ -4,6 +4,9 @@ One message that nobody acknowledges would otherwise keep its whole file, and a 
 disk. The copy is an ordinary batch of the ordinary writer. The old file goes at the next cleanup,
 after a checkpoint that names the copies only; until that is on disk the originals count.
 
+Only messages that are still where they were found are copied, and only when *every* reference to them
+is known: a message is never in two places (docs/journal-format.md section 6).
+
 Steps are small and are not synced by themselves, so a confirmation waits for one short write at most;
 and between them there are pauses, unless somebody waits for the file.
 """
@@ -12,24 +15,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreError
 from tidegate_store_journal.checkpoint.rows import Rows
+from tidegate_store_journal.index.acklog import AckBlock
+from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
+from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
-from tidegate_store_journal.log.format import MASK_32
-from tidegate_store_journal.space.copies import (
-    RECORD_OVERHEAD_BYTES,
-    Found,
-    encode_copies,
-    holders,
+from tidegate_store_journal.log.format import (
+    MASK_32,
+    RECORD_HEADER_BYTES,
+    encode_record,
+    location,
+    pack_integers,
 )
+from tidegate_store_journal.log.records import encode_reference
 from tidegate_store_journal.write.append import Appender
-from tidegate_store_journal.write.encode import EncodedBatch
+from tidegate_store_journal.write.encode import EncodedBatch, mark_shared
 
 logger = logging.getLogger("tidegate.store.journal")
 
@@ -46,37 +54,46 @@ _PAUSE_SECONDS_MAX: Final = 0.1
 _FRUITLESS_ROUNDS_MAX: Final = 3
 #: Pieces of lists and blocks of rows that are looked at before other work gets a turn.
 _FIND_PIECES: Final = 8
+#: What a record takes besides the message: its header and two or three further lists.
+_RECORD_OVERHEAD_BYTES: Final = RECORD_HEADER_BYTES + 24
 
 
+@dataclass(slots=True)
+class Found:
+    """A message in the file that is compacted: its place, and who refers to it.
+
+    Attributes: lists: pending lists; rows: ack sequences of the acknowledged log.
+    """
+
+    sequence: int
+    location: int
+    lists: list[int] = field(default_factory=list[int])
+    rows: list[int] = field(default_factory=list[int])
+
+
+@dataclass(eq=False)
 class Compactor:
-    """Empties data files, those of destinations' directories too. For the event loop."""
+    """Empties data files, those of destinations' directories too. For the event loop.
 
-    def __init__(
-        self,
-        index: Index,
-        files: DataFiles,
-        reader: Reader,
-        appender: Appender,
-        rows: Rows,
-        place: Callable[[DataFile, Sequence[tuple[int, bytes, int]]], Awaitable[dict[int, int]]],
-    ) -> None:
-        """*place*: puts (sequence, value, bytes of the body) into the directory that the file is of;
-        the batch then only says where they are, by sequence."""
-        self._index = index
-        self._files = files
-        self._reader = reader
-        self._appender = appender
-        self._rows = rows
-        self._place = place
-        self.copied_messages = 0
-        self.copied_bytes = 0
+    Attributes: place: puts (sequence, value, bytes of the body) into the directory that the file is
+        of; the batch then only says where they are, by sequence.
+    """
+
+    index: Index
+    files: DataFiles
+    reader: Reader
+    appender: Appender
+    rows: Rows
+    place: Callable[[DataFile, Sequence[tuple[int, bytes, int]]], Awaitable[dict[int, int]]]
+    copied_messages: int = field(default=0, init=False)
+    copied_bytes: int = field(default=0, init=False)
 
     def room_needed(self, file: DataFile) -> int:
         """Bytes that the copies still to be made of the file take at most."""
-        use = self._index.files.get(file.file_id)
+        use = self.index.files.get(file.file_id)
         if use is None:
             return 0
-        records = use.live_bytes + use.references * RECORD_OVERHEAD_BYTES
+        records = use.live_bytes + use.references * _RECORD_OVERHEAD_BYTES
         # A step is full when the next message does not fit, so two together exceed the limit.
         steps = 2 * records // self._step_bytes_max() + 2
         return records + steps * _STEP_OVERHEAD_BYTES
@@ -97,7 +114,7 @@ class Compactor:
         Cancellation: safe; what was copied is copied.
         """
         fruitless = 0
-        with self._rows.pinned():
+        with self.rows.pinned():
             while True:
                 found = await self._find(file.file_id)
                 copied = 0
@@ -106,7 +123,7 @@ class Compactor:
                     if count is None:
                         return False
                     copied += count
-                references = self._index.references_to(file.file_id)
+                references = self.index.references_to(file.file_id)
                 if not references:
                     return True
                 fruitless = 0 if copied else fruitless + 1
@@ -118,7 +135,7 @@ class Compactor:
 
     async def _find(self, file_id: int) -> list[Found]:
         """What lives in the file, in the order of its bytes."""
-        index = self._index
+        index = self.index
         found: dict[int, Found] = {}
         looked = references = 0
         for list_id in list(index.lists):
@@ -133,7 +150,7 @@ class Compactor:
                 if looked % _FIND_PIECES == 0:
                     await asyncio.sleep(0)
         if references < index.references_to(file_id):
-            await self._rows.of_files(lambda: (file_id,))
+            await self.rows.of_files(lambda: (file_id,))
             for block in index.log.rows_in(file_id):
                 for row, sequence, place in block:
                     found.setdefault(sequence, Found(sequence, place)).rows.append(row)
@@ -143,7 +160,7 @@ class Compactor:
         return sorted(found.values(), key=lambda item: item.location)
 
     def _step_bytes_max(self) -> int:
-        return min(STEP_BYTES_MAX, self._files.file_length // _STEP_FILE_PART)
+        return min(STEP_BYTES_MAX, self.files.file_length // _STEP_FILE_PART)
 
     def _steps(self, found: list[Found]) -> list[list[Found]]:
         """Pieces of limited size; a larger message is a piece of its own."""
@@ -151,7 +168,7 @@ class Compactor:
         steps: list[list[Found]] = []
         size = limit
         for item in found:
-            item_bytes = (item.location >> 32 & MASK_32) + RECORD_OVERHEAD_BYTES
+            item_bytes = (item.location >> 32 & MASK_32) + _RECORD_OVERHEAD_BYTES
             size += item_bytes
             if size > limit:
                 steps.append([])
@@ -165,12 +182,12 @@ class Compactor:
         """Copy one piece. Returns: messages copied; None when it cannot go on."""
         now = asyncio.get_running_loop().time
         begin = now()
-        index = self._index
+        index = self.index
         living = [item for item in step if any(holders(index, item))]
         if not living:
             return 0
         try:
-            values = await self._reader.read_values([(i.sequence, i.location) for i in living])
+            values = await self.reader.read_values([(i.sequence, i.location) for i in living])
         except CorruptRecordError as error:
             logger.warning("a data file cannot be compacted name=%s error=%s", file.name, error)
             return None
@@ -178,7 +195,7 @@ class Compactor:
         if file.folder:
             sizes = [item.location & MASK_32 for item in living]
             sequences = [item.sequence for item in living]
-            places = await self._place(file, list(zip(sequences, values, sizes, strict=True)))
+            places = await self.place(file, list(zip(sequences, values, sizes, strict=True)))
         copied = 0
         size = 0
 
@@ -194,7 +211,7 @@ class Compactor:
             return batch
 
         try:
-            await self._appender.append(encode, synced=False, waits=False)
+            await self.appender.append(encode, synced=False, waits=False)
         except _NothingLeftError:
             return 0
         except _NoRoomError:
@@ -207,8 +224,8 @@ class Compactor:
 
     def _fits(self, file_id: int, end: int) -> bool:
         """The reserve is for acknowledgements when the disk is full: leave it alone then."""
-        file = self._files.get(file_id)
-        return self._files.has_room or (file is not None and end <= file.length)
+        file = self.files.get(file_id)
+        return self.files.has_room or (file is not None and end <= file.length)
 
 
 class _NothingLeftError(Exception):
@@ -217,3 +234,89 @@ class _NothingLeftError(Exception):
 
 class _NoRoomError(StoreError):
     """The copy would need the last file there is."""
+
+
+def encode_copies(
+    messages: Iterable[tuple[Found, bytes]],
+    file_id: int,
+    offset: int,
+    index: Index,
+    places: Mapping[int, int] | None = None,
+) -> EncodedBatch | None:
+    """Copy *messages* (with their encoded values) to *offset* of the file.
+
+    *places*: by sequence, where the copies are already: in the directory of their destination.
+
+    Returns: None when there is nothing left to copy.
+    """
+    effects = Effects(file_id)
+    base = location(file_id, offset, 0, 0)
+    parts: list[bytes] = []
+    rows: list[int] = []
+    at = 0
+    for found, value in messages:
+        sequence, old = found.sequence, found.location
+        lists, held_rows = holders(index, found)
+        if not lists and not held_rows:
+            continue
+        if len(lists) + len(held_rows) != index.held(sequence):
+            continue  # somebody acknowledged it meanwhile: found again in the next round
+        body = index.large.bodies.get(sequence)
+        if body is not None:
+            effects.large.append((sequence, body))
+        if places is not None:
+            place = places[sequence]
+            record = encode_reference(_format.COPY_REFERENCE, sequence, place, lists, synced=True)
+        else:
+            prefix = pack_integers(lists[1:])
+            record = encode_record(
+                _format.COPY if body is None else _format.COPY | _format.LARGE_BIT,
+                prefix + value,
+                sequence=sequence,
+                pending_list=lists[0] if lists else 0,
+                prefix_bytes=len(prefix),
+                body_bytes=old & MASK_32,
+            )
+            place = base + (at << 64 | len(record) << 32 | old & MASK_32)
+        effects.copies.append((sequence, place, tuple(lists)))
+        rows += held_rows
+        parts.append(record)
+        at += len(record)
+    if not parts:
+        return None
+    for block in _blocks_of(sorted(rows), index):
+        effects.copied_rows.append(block)
+        parts.append(
+            encode_record(_format.COPIED_ROWS, block.encode(), pending_list=block.pending_list)
+        )
+    mark_shared(effects)
+    effects.last_sequence = index.last_sequence
+    effects.last_ack = index.log.last
+    effects.last_list = index.last_list
+    return EncodedBatch(b"".join(parts), len(parts), effects)
+
+
+def holders(index: Index, found: Found) -> tuple[list[int], list[int]]:
+    """Which of the lists and rows that referred to a message where it was found still do."""
+
+    def is_in(list_id: int) -> bool:
+        pending = index.lists.get(list_id)
+        return pending is not None and pending.get(found.sequence) == found.location
+
+    rows = [row for row in found.rows if index.log.location_of(row) == found.location]
+    return list(filter(is_in, found.lists)), rows
+
+
+def _blocks_of(rows: Sequence[int], index: Index) -> list[AckBlock]:
+    """*rows* as blocks without locations, neighbours of one block together."""
+    blocks: list[AckBlock] = []
+    begin = 0
+    while begin < len(rows):
+        owner = index.log.block_of(rows[begin])
+        end = begin + 1
+        while end < len(rows) and rows[end] == rows[end - 1] + 1 and rows[end] <= owner.last:
+            end += 1
+        first = rows[begin] - owner.first
+        blocks.append(owner.part(first, first + end - begin).located(()))
+        begin = end
+    return blocks

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import StoreError, StoreFullError, format_size
@@ -66,33 +67,26 @@ class RoomWatch:
         self.is_short = is_short
 
 
+@dataclass(eq=False)
 class Maintenance:
     """Runs until it is closed; one instance a store. All methods are for the event loop."""
 
-    def __init__(
-        self,
-        options: JournalOptions,
-        room: RoomWatch,
-        checkpointer: Checkpointer,
-        reclaim: Reclaim,
-        tidy: Tidy,
-        executor: Executor,
-    ) -> None:
-        self._options = options
-        self._reclaim = reclaim
-        self._tidy = tidy
-        self._room = room
-        self._checkpointer = checkpointer
-        self._executor = executor
+    options: JournalOptions
+    room: RoomWatch
+    checkpointer: Checkpointer
+    reclaim: Reclaim
+    tidy: Tidy
+    executor: Executor
+
+    def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._beside: dict[str, asyncio.Task[None]] = {}
-        self._is_closing = False
-        self._is_wanted = False
+        self._is_closing = self._is_wanted = False
 
     def want_checkpoint(self) -> None:
         """Write a checkpoint soon: so much was added that replaying it would take its time."""
         self._is_wanted = True
-        self._room.event.set()
+        self.room.event.set()
 
     def start(self) -> None:
         """Begin."""
@@ -103,18 +97,18 @@ class Maintenance:
         if self._task is not None:
             # Not cancelled: what its thread has begun would go on, and nobody would know how far.
             self._is_closing = True
-            self._reclaim.close()
-            self._tidy.close()
-            self._room.event.set()
+            self.reclaim.close()
+            self.tidy.close()
+            self.room.event.set()
             await self._task
             self._task = None
             await asyncio.gather(*self._beside.values())
 
     async def _run(self) -> None:
         """Each at its interval."""
-        options = self._options
-        event = self._room.event
-        reclaim = self._reclaim
+        options = self.options
+        event = self.room.event
+        reclaim = self.reclaim
         now = asyncio.get_running_loop().time
         checkpoint_at = now() + options.checkpoint_interval
         cleanup_at = now() + options.cleanup_interval
@@ -127,13 +121,13 @@ class Maintenance:
                     await event.wait()
             except TimeoutError:
                 pass
-            is_urgent = self._room.is_urgent
-            self._room.is_urgent = False
+            is_urgent = self.room.is_urgent
+            self.room.is_urgent = False
             event.clear()
             if is_urgent or now() >= room_at:
-                await self._room.look()
+                await self.room.look()
                 room_at = now() + ROOM_CHECK_SECONDS
-            if is_urgent or self._room.is_short or now() >= cleanup_at:
+            if is_urgent or self.room.is_short or now() >= cleanup_at:
                 await self._checkpoint(cleanup=True)
                 reclaim.retry()
                 reclaim.reclaim()
@@ -145,7 +139,7 @@ class Maintenance:
             if reclaim.is_wanted:
                 self._begin("journal", reclaim.run)
             if now() >= tidy_at:
-                self._begin("directories", self._tidy.tidy)
+                self._begin("directories", self.tidy.tidy)
                 tidy_at = now() + options.cleanup_interval
             if is_urgent:
                 # Refused batches must not turn into a checkpoint each.
@@ -156,8 +150,8 @@ class Maintenance:
 
         def ended(_task: object) -> None:
             del self._beside[what]
-            if self._reclaim.is_wanted:
-                self._room.event.set()
+            if self.reclaim.is_wanted:
+                self.room.event.set()
 
         if what not in self._beside:
             task = self._beside[what] = asyncio.create_task(self._guard(work()))
@@ -165,8 +159,8 @@ class Maintenance:
 
     async def _checkpoint(self, *, cleanup: bool) -> None:
         self._is_wanted = False
-        await self._guard(self._checkpointer.run(cleanup=cleanup))
-        if not self._room.is_short:
+        await self._guard(self.checkpointer.run(cleanup=cleanup))
+        if not self.room.is_short:
             await self._guard(self.make_reserve())
 
     async def _guard(self, work: Coroutine[object, object, object]) -> None:
@@ -182,4 +176,4 @@ class Maintenance:
     async def make_reserve(self) -> None:
         """Set the checkpoint's reserve aside. Raises: OSError."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._checkpointer.make_reserve)
+        await loop.run_in_executor(self.executor, self.checkpointer.make_reserve)

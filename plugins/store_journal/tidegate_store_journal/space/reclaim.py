@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import Progress
@@ -16,6 +17,7 @@ from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles, Reclaimer
+from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.write.append import Appender
 
@@ -67,48 +69,39 @@ def emptiest_first(files: DataFiles, index: Index, tail: DataFile | None) -> lis
     return sorted(living, key=share)
 
 
+@dataclass(eq=False)
 class Reclaim(Reclaimer):
-    """See the module, and ``files.Reclaimer``. All methods are for the event loop."""
+    """See the module, and ``files.Reclaimer``. All methods are for the event loop.
 
-    def __init__(
-        self,
-        index: Index,
-        files: DataFiles,
-        appender: Appender,
-        checkpointer: Checkpointer,
-        compactor: Compactor,
-        *,
-        min_files: int,
-        percentage: int,
-        wake: Callable[[], None],
-    ) -> None:
-        """*wake* makes the maintenance task call :meth:`run` soon."""
-        self._index = index
-        self._files = files
-        self._appender = appender
-        self._checkpointer = checkpointer
-        self._compactor = compactor
-        self._min_files = min_files
-        self._percentage = percentage
-        self._wake = wake
+    Attributes: wake: makes the maintenance task call :meth:`run` soon.
+    """
+
+    index: Index
+    files: DataFiles
+    appender: Appender
+    checkpointer: Checkpointer
+    compactor: Compactor
+    options: JournalOptions
+    wake: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._lock = asyncio.Lock()  # one file is emptied at a time
         self._waiting: list[asyncio.Future[None]] = []
         self._unfit: set[int] = set()  # files that could not be emptied
         self._packed: dict[int, int] = {}  # live bytes of files with copies, when first seen
-        self._is_closed = False
-        self._has_failed = False
+        self._is_closed = self._has_failed = False
         self.is_wanted = False
         self.victim: DataFile | None = None  # the file that is being emptied
 
     def reclaim(self) -> bool:
         """See ``files.Reclaimer``."""
-        if self._is_closed or self._has_failed or self._appender.failure is not None:
+        if self._is_closed or self._has_failed or self.appender.failure is not None:
             return False
         if not self.is_wanted:
-            if not self._checkpointer.has_dead() and self._choose() is None:
+            if not self.checkpointer.has_dead() and self._choose() is None:
                 return False
             self.is_wanted = True
-            self._wake()
+            self.wake()
         return True
 
     def holds(self, room_left: int) -> bool:
@@ -116,7 +109,7 @@ class Reclaim(Reclaimer):
         # Only while a round is under way: else nobody would wake those who wait.
         if not self.is_wanted or self.victim is None:
             return False
-        return room_left < self._compactor.room_needed(self.victim)
+        return room_left < self.compactor.room_needed(self.victim)
 
     async def until_reclaimed(self) -> None:
         """See ``files.Reclaimer``."""
@@ -154,7 +147,7 @@ class Reclaim(Reclaimer):
     async def _empty(self, victim: DataFile) -> None:
         self.victim = victim
         try:
-            if not await self._compactor.compact(
+            if not await self.compactor.compact(
                 victim, is_urgent=self._is_urgent, is_stopped=lambda: self._is_closed
             ):
                 self._unfit.add(victim.file_id)
@@ -162,8 +155,8 @@ class Reclaim(Reclaimer):
             self.victim = None
 
     async def _put_away(self) -> None:
-        if self._checkpointer.has_dead():
-            await self._checkpointer.run(cleanup=True)
+        if self.checkpointer.has_dead():
+            await self.checkpointer.run(cleanup=True)
 
     async def empty_all(self, percentage: int, progress: Progress) -> int:
         """Empty every data file of which less than *percentage* is alive, the emptiest first.
@@ -172,35 +165,35 @@ class Reclaim(Reclaimer):
         Raises: OSError, StoreError.
         """
         async with self._lock:
-            put_away = await self._checkpointer.run(cleanup=True, force=True)
+            put_away = await self.checkpointer.run(cleanup=True, force=True)
             victims = [
                 file
-                for file in emptiest_first(self._files, self._index, self._appender.tail.file)
-                if self._index.live_bytes(file.file_id) * 100 < percentage * file.length
+                for file in emptiest_first(self.files, self.index, self.appender.tail.file)
+                if self.index.live_bytes(file.file_id) * 100 < percentage * file.length
             ]
             for done, file in enumerate(victims):
                 progress("compacting data files", done, len(victims))
-                if not await self._compactor.compact(file):
+                if not await self.compactor.compact(file):
                     logger.warning("a data file could not be emptied name=%s", file.name)
-                put_away += await self._checkpointer.run(cleanup=True)
+                put_away += await self.checkpointer.run(cleanup=True)
             progress("compacting data files", len(victims), len(victims))
             return put_away
 
     def _is_urgent(self) -> bool:
         """Somebody waits for a file, or soon will, or what is copied may need one itself."""
-        if not self._files.spare_count:
+        if not self.files.spare_count:
             return True  # at the end of the current file the copies would make the disk grow
-        tail = self._appender.tail
+        tail = self.appender.tail
         is_nearly_full = tail.file is not None and tail.offset > _URGENT_SHARE * tail.file.length
-        return bool(self._waiting) or (is_nearly_full and self._files.spare_count < 2)
+        return bool(self._waiting) or (is_nearly_full and self.files.spare_count < 2)
 
     def _choose(self) -> DataFile | None:
         return choose(
-            self._files,
-            self._index,
-            self._appender.tail.file,
-            min_files=self._min_files,
-            percentage=self._percentage,
+            self.files,
+            self.index,
+            self.appender.tail.file,
+            min_files=self.options.journal_compact_min_files,
+            percentage=self.options.journal_compact_percentage,
             unfit=self._unfit | self._settled(),
         )
 
@@ -210,13 +203,13 @@ class Reclaim(Reclaimer):
         Two files that are alive to less than a third always fit into one. Above that, with large
         messages, they may not, and rounds of copies would never end while writers wait for them.
         """
-        if self._percentage <= _ALWAYS_GAINS_PERCENT:
+        if self.options.journal_compact_percentage <= _ALWAYS_GAINS_PERCENT:
             return set()
         settled: set[int] = set()
         packed: dict[int, int] = {}
-        for file in self._files.used():
-            use = self._index.files.get(file.file_id)
-            if use is None or not use.copied_from or file is self._appender.tail.file:
+        for file in self.files.used():
+            use = self.index.files.get(file.file_id)
+            if use is None or not use.copied_from or file is self.appender.tail.file:
                 continue
             before = packed[file.file_id] = self._packed.get(file.file_id, use.live_bytes)
             if use.live_bytes >= before and 3 * use.live_bytes >= file.length:
@@ -226,7 +219,7 @@ class Reclaim(Reclaimer):
 
     def _finish(self) -> None:
         self.is_wanted = False
-        self._files.reclaimed(for_good=self._is_closed)
+        self.files.reclaimed(for_good=self._is_closed)
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)

@@ -37,28 +37,24 @@ class DestinationCompaction:
     bytes_after: int
 
 
+@dataclass(eq=False)
 class Tidy:
-    """Keeps the bound, and removes directories. All methods are for the event loop."""
+    """Keeps the bound, and removes directories. All methods are for the event loop.
 
-    def __init__(
-        self,
-        series: Series,
-        index: Index,
-        checkpointer: Checkpointer,
-        compactor: Compactor,
-        *,
-        percentage: int,
-    ) -> None:
-        """A directory longer than a data file of which less than *percentage* lives is compacted,
-        and the bound is kept (see :meth:`keep_bound`); 0: neither."""
-        self._series = series
-        self._index = index
-        self._checkpointer = checkpointer
-        self._compactor = compactor
-        self._percentage = percentage
-        self._file_length = series.files.file_length
-        if percentage:
-            series.keep_bound = self.keep_bound
+    Attributes: percentage: a directory longer than a data file of which less lives is compacted, and
+        the bound is kept (see :meth:`keep_bound`); 0: neither.
+    """
+
+    series: Series
+    index: Index
+    checkpointer: Checkpointer
+    compactor: Compactor
+    percentage: int
+
+    def __post_init__(self) -> None:
+        self._file_length = self.series.files.file_length
+        if self.percentage:
+            self.series.keep_bound = self.keep_bound
         self._lock = asyncio.Lock()  # one file is emptied at a time
         self._stuck: set[int] = set()  # files that could not be emptied
         self._is_closing = False
@@ -72,20 +68,20 @@ class Tidy:
 
         Raises: OSError, StoreError.
         """
-        if not self._series.directories:
+        if not self.series.directories:
             return
         async with self._lock:
             self._stuck.clear()
-            leaving = [d for d in self._series.directories.values() if self._is_leaving(d)]
+            leaving = [d for d in self.series.directories.values() if self._is_leaving(d)]
             await self._retire({key for directory in leaving for key in directory.files})
-            await self._checkpointer.run(cleanup=True)
+            await self.checkpointer.run(cleanup=True)
             await self._remove(leaving)
-            for directory in list(self._series.directories.values()):
+            for directory in list(self.series.directories.values()):
                 size = sum(file.length for file in directory.files.values())
-                is_sparse = self._live_bytes(directory) * 100 < self._percentage * size
+                is_sparse = self._live_bytes(directory) * 100 < self.percentage * size
                 if is_sparse and size > self._file_length:
-                    await self._compact(directory, self._percentage)
-        if self._percentage:
+                    await self._compact(directory, self.percentage)
+        if self.percentage:
             await self.keep_bound()
 
     async def keep_bound(self) -> None:
@@ -96,19 +92,19 @@ class Tidy:
         grow until somebody looks again. Raises: StoreError, OSError.
         """
         async with self._lock:
-            self._series.grown_bytes = 0
+            self.series.grown_bytes = 0
             if self._excess() <= 0:
                 return
-            living = self._index.references_to
+            living = self.index.references_to
             await self._retire(
                 {
                     key
-                    for directory in self._series.directories.values()
+                    for directory in self.series.directories.values()
                     for key in directory.files
                     if not living(key)
                 }
             )
-            await self._checkpointer.run(cleanup=True)
+            await self.checkpointer.run(cleanup=True)
             await self._drop_pools()
             while self._excess() > 0 and not self._is_closing:
                 victims = self._sparsest()
@@ -119,50 +115,50 @@ class Tidy:
 
     def _excess(self) -> int:
         total = live = 0
-        for directory in self._series.directories.values():
+        for directory in self.series.directories.values():
             total += directory.disk_bytes
             live += self._live_bytes(directory) + DATA_OFFSET * len(directory.files)
         return total - 2 * live - 3 * self._file_length
 
     def _live_bytes(self, directory: Directory) -> int:
-        return sum(map(self._index.live_bytes, directory.files))
+        return sum(map(self.index.live_bytes, directory.files))
 
     def _is_leaving(self, directory: Directory) -> bool:
         """Nothing is in it, and nobody will miss it."""
-        if any(map(self._index.references_to, directory.files)):
+        if any(map(self.index.references_to, directory.files)):
             return False
         was_used, directory.is_used = directory.is_used, False
-        return not was_used or directory.name not in map(folder_name, self._index.destinations)
+        return not was_used or directory.name not in map(folder_name, self.index.destinations)
 
     async def _retire(self, file_ids: set[int]) -> None:
         """Append nothing more to these files. The caller has the lock."""
-        async with self._series.lock:
-            for directory in self._series.directories.values():
+        async with self.series.lock:
+            for directory in self.series.directories.values():
                 for key, spot in list(directory.spots.items()):
                     if spot.file.file_id in file_ids:
                         del directory.spots[key]
 
     async def _remove(self, leaving: Sequence[Directory]) -> None:
-        async with self._series.lock:
+        async with self.series.lock:
             for directory in leaving:
                 if not directory.files:
-                    await self._series.remove(directory)
+                    await self.series.remove(directory)
 
     async def _drop_pools(self) -> None:
-        for directory in list(self._series.directories.values()):
+        for directory in list(self.series.directories.values()):
             excess = self._excess()
             if excess <= 0:
                 return
             pool_bytes = sum(length for _, length in directory.pool)
-            await self._series.drop_pool(directory, keeps_bytes=max(0, pool_bytes - excess))
+            await self.series.drop_pool(directory, keeps_bytes=max(0, pool_bytes - excess))
 
     def _sparsest(self) -> list[DataFile]:
         """The files where most room is got back for what has to be copied, one behind the other, as
         many as are needed: each round costs a checkpoint. The copies have the room of a data file."""
         gains: list[tuple[float, int, int, DataFile]] = []
-        for directory in self._series.directories.values():
+        for directory in self.series.directories.values():
             for key, file in directory.files.items():
-                live = self._index.live_bytes(key)
+                live = self.index.live_bytes(key)
                 room = file.length - DATA_OFFSET - live
                 if room > 0 and key not in self._stuck:
                     gains.append((room / (live + _COPY_COST_BYTES), room, live, file))
@@ -184,15 +180,15 @@ class Tidy:
         ids = {file.file_id for file in files}
         await self._retire(ids)
         for file in files:
-            if not await self._compactor.compact(file, is_stopped=lambda: self._is_closing):
+            if not await self.compactor.compact(file, is_stopped=lambda: self._is_closing):
                 self._stuck.add(file.file_id)
-        self._series.let_go("copies")
-        await self._checkpointer.run(cleanup=True)
-        self._stuck |= {file.file_id for file in files if self._series.files.get(file.file_id)}
+        self.series.let_go("copies")
+        await self.checkpointer.run(cleanup=True)
+        self._stuck |= {file.file_id for file in files if self.series.files.get(file.file_id)}
 
     async def _compact(self, directory: Directory, percentage: int) -> None:
         """Empty every file of a directory of which less than *percentage* lives."""
-        live_bytes = self._index.live_bytes
+        live_bytes = self.index.live_bytes
         victims = [
             file
             for key, file in directory.files.items()
@@ -211,19 +207,19 @@ class Tidy:
         return await asyncio.shield(task)
 
     async def _compact_all(self, destination: str) -> DestinationCompaction:
-        directory = self._series.directories.get(folder_name(destination))
+        directory = self.series.directories.get(folder_name(destination))
         if directory is None:
-            there = ", ".join(sorted(self._series.directories)) or "none"
+            there = ", ".join(sorted(self.series.directories)) or "none"
             raise StoreIOError(f"{destination} has no directory in the journal; there are: {there}")
         before = directory.disk_bytes
         async with self._lock:
             await self._compact(directory, _FULL_PERCENT)
-            async with self._series.lock:
-                await self._series.drop_pool(directory)
+            async with self.series.lock:
+                await self.series.drop_pool(directory)
         stuck = [file.name for key, file in directory.files.items() if key in self._stuck]
         if stuck:
             raise StoreIOError(
                 f"{', '.join(stuck)} of {destination} could not be emptied: see the log"
             )
-        messages = sum(map(self._index.references_to, directory.files))
+        messages = sum(map(self.index.references_to, directory.files))
         return DestinationCompaction(destination, messages, before, directory.disk_bytes)

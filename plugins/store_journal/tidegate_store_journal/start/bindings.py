@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -12,9 +14,8 @@ from tidegate_store_journal.checkpoint.bindings import BindingsFile, BindingsFou
 from tidegate_store_journal.checkpoint.live import LiveList
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
-from tidegate_store_journal.log.datafile import DataFile, read_data_file, using
+from tidegate_store_journal.log.datafile import DataFile, read_data_file
 from tidegate_store_journal.log.format import (
-    BATCH_HEADER_BYTES,
     DATA_OFFSET,
     RECORD_HEADER_BYTES,
     BatchHeader,
@@ -36,7 +37,7 @@ def read_bindings(
     Args: mends: go on behind what is damaged, and have everything written anew.
     Raises: CorruptRecordError; OSError.
     """
-    return _Reader(storage, index, mends=mends).read(names)
+    return _Reader(storage, index, mends).read(names)
 
 
 def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> None:
@@ -55,11 +56,13 @@ def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> 
         report.write()
 
 
+@dataclass
 class _Reader:
-    def __init__(self, storage: Storage, index: Index, *, mends: bool) -> None:
-        self._storage = storage
-        self._index = index
-        self._mends = mends
+    storage: Storage
+    index: Index
+    mends: bool
+
+    def __post_init__(self) -> None:
         self.found = BindingsFound()
         self._rest = b""  # of a record that goes on in the next batch
         self._rest_at = 0  # its position
@@ -72,17 +75,17 @@ class _Reader:
             if _format.BINDINGS_NAME.fullmatch(name):
                 found.next_file_id = max(found.next_file_id, _format.file_id_of(name) + 1)
                 if name.endswith(".free"):
-                    found.free.append((name, length_of(self._storage, name)))
+                    found.free.append((name, length_of(self.storage, name)))
                 elif (file := self._open(name)) is not None:
                     files.append(file)
         files.sort(key=lambda file: file.first_batch)
-        heads = [_first_header(file) for file in files]
         expected = files[0].first_batch if files else 1
         for number, file in enumerate(files):
-            behind = heads[number + 1 :]
-            until = behind[0].batch if behind else 1 << 62
-            expected = self._read_file(file, expected, until, behind)
-        self._index.forget_small_changes()
+            behind = files[number + 1 :]
+            until = behind[0].first_batch if behind else 1 << 62
+            synced = max((other.first_synced for other in behind), default=0)
+            expected = self._read_file(file, expected, until, synced)
+        self.index.forget_small_changes()
         if files and found.batch and files[0].first_batch > found.mark.oldest:
             self._damaged(files[0].name, 0, "older files of the bindings journal are missing")
         for item in list(found.files):
@@ -91,20 +94,20 @@ class _Reader:
                 found.files.remove(item)
                 found.leftovers.append((item.file.name, item.file.length))
         if found.is_damaged:
-            self._index.mark_small_state_changed()
+            self.index.mark_small_state_changed()
         return found
 
     def _open(self, name: str) -> DataFile | None:
         """A file with batches. Raises: CorruptRecordError, OSError."""
         try:
-            file = read_data_file(self._storage, name)
+            file = read_data_file(self.storage, name)
             if file.name != name:
                 raise FormatError("it is another file; move it away")
             if self.found.store_id not in ("", file.store_id):
                 raise FormatError(f"it belongs to store {file.store_id}; move it away")
         except FormatError as error:
             self._damaged(name, 0, str(error))
-            self.found.leftovers.append((name, length_of(self._storage, name)))
+            self.found.leftovers.append((name, length_of(self.storage, name)))
             return None
         self.found.store_id = file.store_id
         if not file.first_batch:
@@ -112,16 +115,14 @@ class _Reader:
             return None
         return file
 
-    def _read_file(
-        self, file: DataFile, expected: int, until: int, heads: Sequence[BatchHeader]
-    ) -> int:
-        """Args: until: first batch of the next file; heads: of the files behind.
+    def _read_file(self, file: DataFile, expected: int, until: int, synced: int) -> int:
+        """Args: until: first batch of the next file; synced: the last one that any behind calls so.
 
         Returns: the number of the batch that must come next. Raises: CorruptRecordError, OSError.
         """
         item = BindingsFile(file)
         self.found.files.append(item)
-        offset, synced = DATA_OFFSET, max((head.synced for head in heads), default=0)
+        offset = DATA_OFFSET
         for found in walk(file, number=expected):
             if isinstance(found, Batch):
                 if found.header.batch >= until:
@@ -150,18 +151,18 @@ class _Reader:
         else:
             stream, at = payload[continued:], position + continued
         offset = 0
-        while (record := _record_at(stream, offset)) is not None:
-            size = RECORD_HEADER_BYTES + len(record.payload)
-            if record.type == _format.MARK:
-                self._apply(record, header, file)
-            else:
-                self._segment.append((record, at + offset))
-            offset += size
+        with suppress(FormatError):  # the last one is not whole
+            for record in _format.iterate_records(stream, len(stream)):
+                if record.type == _format.MARK:
+                    self._apply(record, header, file)
+                else:
+                    self._segment.append((record, at + record.offset))
+                offset = record.offset + RECORD_HEADER_BYTES + len(record.payload)
         self._rest, self._rest_at = stream[offset:], at + offset
 
     def _apply(self, mark: _format.Record, header: BatchHeader, file: DataFile) -> None:
         """Everything up to a mark counts. Raises: CorruptRecordError when a newer version wrote it."""
-        index, places = self._index, self.found.places
+        index, places = self.index, self.found.places
         try:
             for record, at in self._segment:
                 size = RECORD_HEADER_BYTES + len(record.payload)
@@ -186,7 +187,7 @@ class _Reader:
 
     def _damaged(self, name: str, offset: int, problem: str) -> None:
         """Go on behind it, or raise CorruptRecordError."""
-        if not self._mends:
+        if not self.mends:
             raise self._corrupt(name, offset, problem)
         self.found.is_damaged = True
         self.found.problems.append((name, offset, problem))
@@ -196,28 +197,5 @@ class _Reader:
             f"{problem}. Nothing was changed. Restore the file from a copy; or set "
             "damaged_journal_policy = 'quarantine' in [store] to go on with the destinations, "
             "subscriptions, sessions and retained messages that can be read",
-            location=f"{self._storage.describe(name)} at offset {offset}",
+            location=f"{self.storage.describe(name)} at offset {offset}",
         )
-
-
-def _first_header(file: DataFile) -> BatchHeader:
-    with using(file) as handle:
-        header = _format.decode_batch_header(
-            file.seed, handle.pread(BATCH_HEADER_BYTES, DATA_OFFSET)
-        )
-    assert header is not None
-    return header
-
-
-def _record_at(stream: bytes, offset: int) -> _format.Record | None:
-    """The record at *offset*; None when it is not whole."""
-    begin = offset + RECORD_HEADER_BYTES
-    if begin > len(stream):
-        return None
-    size, _, sequence, pending_list, prefix, body, kind = _format.RECORD_HEADER.unpack_from(
-        stream, offset
-    )
-    if begin + size > len(stream):
-        return None
-    payload = stream[begin : begin + size]
-    return _format.Record(offset, sequence, pending_list, prefix, body, kind, payload)

@@ -14,7 +14,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.spi import CorruptRecordError
 from tidegate_store_journal.index.index import Index
@@ -28,7 +28,7 @@ from tidegate_store_journal.log.format import (
     FormatError,
 )
 from tidegate_store_journal.log.storage import Storage, copy_range, fresh_name
-from tidegate_store_journal.log.walk import BATCH_BYTES_MIN, Gap, walk
+from tidegate_store_journal.log.walk import BATCH_BYTES_MIN, Batch, Gap, walk
 from tidegate_store_journal.start.losses import LossReport, Lost, find_lost
 from tidegate_store_journal.start.replay import ADVICE
 
@@ -54,9 +54,22 @@ class Damage:
     sequences: range | None = None
     is_end_known: bool = True
 
+    @property
+    def extent(self) -> str:
+        """For a person."""
+        batches = f"batch {self.first_batch}"
+        if self.last_batch > self.first_batch:
+            batches = f"batches {self.first_batch} to {self.last_batch}"
+        return f"{self.end - self.begin} bytes at offset {self.begin} ({batches})"
 
-class _Walked:
-    """One file: what is damaged between its batches, and the gap (if any) where they end."""
+
+class Walked:
+    """One file, read front to back: see :func:`survey`.
+
+    Attributes: first: number of the first batch, 0: none; last: header of the last one; end: behind
+        it; gap: what is there, if anything. synced: the highest batch that a header calls synced.
+        damages: between two batches.
+    """
 
     def __init__(self, file: DataFile) -> None:
         self.file = file
@@ -76,6 +89,10 @@ class _Walked:
             self.first = self.first or header.batch
             self.synced = max(self.synced, header.synced)
             self.last, self.end, self.gap = header, item.next, None
+            self.visit(item)
+
+    def visit(self, batch: Batch) -> None:
+        """For whoever wants to see every batch."""
 
     def _add(self, gap: Gap, behind: BatchHeader) -> None:
         last, sequences = self.last, None
@@ -115,14 +132,13 @@ class _Walked:
         ]
 
 
-def survey(files: Sequence[DataFile], known_batch: int) -> tuple[list[Damage], list[DataFile]]:
-    """Walk *files*, which may be in any order.
+def survey(walks: Sequence[Walked], known_batch: int) -> tuple[list[Damage], list[DataFile]]:
+    """What is damaged in files that were walked, in any order.
 
     Args: known_batch: the highest batch that a checkpoint or the bindings call synced; 0: none.
     Returns: damages in the journal's order; files without any batch that can be read although bytes
         are where one should be. Raises: OSError.
     """
-    walks = [_Walked(file) for file in files]
     empty = [item.file for item in walks if not item.first and item.gap is not None]
     walks = sorted((item for item in walks if item.first), key=lambda item: item.first)
     synced = max([known_batch, *(item.synced for item in walks)])
@@ -148,15 +164,18 @@ def _number_the_first(damage: Damage, last_batch: int) -> None:
     damage.first_batch = first if first <= damage.last_batch and fits else damage.last_batch
 
 
+@dataclass(slots=True)
 class Quarantine:
-    """What was taken out of a journal at this start. Attribute *gone*: files moved aside whole."""
+    """What was taken out of a journal at this start.
 
-    def __init__(self, storage: Storage, report: LossReport, *, refuses: bool) -> None:
-        self._storage = storage
-        self._report = report
-        self._refuses = refuses
-        self._stretches: dict[int, list[range]] = {}  # by file
-        self.gone: set[int] = set()
+    Attributes: stretches: by file; gone: files that were moved aside whole.
+    """
+
+    storage: Storage
+    report: LossReport
+    refuses: bool
+    stretches: dict[int, list[range]] = field(default_factory=dict[int, list[range]])
+    gone: set[int] = field(default_factory=set[int])
 
     def run(self, known_batch: int) -> bool:
         """Look for damage everywhere and take it out. Returns: something was found.
@@ -164,34 +183,34 @@ class Quarantine:
         Args: known_batch: see :func:`survey`.
         Raises: CorruptRecordError: the policy is to refuse, and nothing was changed; OSError.
         """
-        files: list[DataFile] = []
+        walks: list[Walked] = []
         broken: list[tuple[str, str]] = []
-        for name in sorted(filter(_format.DATA_NAME.fullmatch, self._storage.list())):
+        for name in sorted(filter(_format.DATA_NAME.fullmatch, self.storage.list())):
             try:
-                files.append(read_data_file(self._storage, name))
+                walks.append(Walked(read_data_file(self.storage, name)))
             except FormatError as error:
                 broken.append((name, str(error)))
-        damages, empty = survey(files, known_batch)
+        damages, empty = survey(walks, known_batch)
         # The newest file may only be torn.
-        newest = max((file.file_id for file in files), default=0)
+        newest = max((item.file.file_id for item in walks), default=0)
         why = "no batch in it is whole"
         broken += [(file.name, why) for file in empty if file.file_id != newest]
-        if self._refuses:
+        if self.refuses:
             if damages:
                 self._refuse(damages)
             return False
         for damage in damages:
             self._keep_copy(damage)
         if damages:
-            self._storage.sync_directory()
-        self._report.write()
+            self.storage.sync_directory()
+        self.report.write()
         for damage in damages:
             _make_void(damage)
-            stretches = self._stretches.setdefault(damage.file.file_id, [])
+            stretches = self.stretches.setdefault(damage.file.file_id, [])
             stretches.append(range(damage.begin, damage.end))
         for name, problem in broken:
             self._move_aside(name, problem)
-        self._report.write()
+        self.report.write()
         return bool(damages or broken)
 
     def lost(self, index: Index) -> Lost:
@@ -199,35 +218,30 @@ class Quarantine:
 
         def is_lost(_sequence: int, place: int) -> bool:
             file_id, offset, _, _ = _format.location_parts(place)
-            return any(offset in stretch for stretch in self._stretches[file_id])
+            return any(offset in stretch for stretch in self.stretches[file_id])
 
-        return find_lost(index, "they were in a damaged part", self._stretches, is_lost)
+        return find_lost(index, "they were in a damaged part", self.stretches, is_lost)
 
     def _refuse(self, damages: Sequence[Damage]) -> None:
-        places = [
-            f"{one.file.name}, {one.end - one.begin} bytes at offset {one.begin}" for one in damages
-        ]
+        places = [f"{one.file.name}, {one.extent}" for one in damages]
         raise CorruptRecordError(
             f"damaged: {'; '.join(places)}. Nothing was changed. {ADVICE}",
-            location=self._storage.describe(""),
+            location=self.storage.describe(""),
         )
 
     def _move_aside(self, name: str, problem: str) -> None:
-        target = fresh_name(self._storage, f"{name}.damaged")
-        self._storage.rename(name, target)
-        self._storage.sync_directory()
+        target = fresh_name(self.storage, f"{name}.damaged")
+        self.storage.rename(name, target)
+        self.storage.sync_directory()
         self.gone.add(_format.file_id_of(name))
-        self._report.add(
-            f"{self._storage.describe(name)}: {problem}, so nothing in it can be read. The whole "
+        self.report.add(
+            f"{self.storage.describe(name)}: {problem}, so nothing in it can be read. The whole "
             f"file is now {target}."
         )
 
     def _keep_copy(self, damage: Damage) -> None:
         name = damage.file.name
         target = f"{name}.{damage.begin}.damaged"
-        batches = f"batch {damage.first_batch}"
-        if damage.last_batch > damage.first_batch:
-            batches = f"batches {damage.first_batch} to {damage.last_batch}"
         lost = "Lost: all messages that were added there"
         if damage.sequences is None:
             lost += "; how many is not known."
@@ -235,18 +249,18 @@ class Quarantine:
             lost += f"; their sequences are among {damage.sequences[0]} to {damage.sequences[-1]}."
         else:
             lost = "No message was added there."
-        self._report.add(
-            f"{self._storage.describe(name)}: {damage.end - damage.begin} bytes at offset "
-            f"{damage.begin} were damaged ({batches}) and were taken out; they are kept in {target}.",
+        self.report.add(
+            f"{self.storage.describe(name)}: {damage.extent} were damaged and were taken out; "
+            f"they are kept in {target}.",
             lost,
             "Lost too: acknowledgements, drops and moves of other messages in there, so those may "
             "be delivered again; and changes to subscriptions, sessions and retained messages.",
         )
-        if target in self._storage.list():
+        if target in self.storage.list():
             return  # of a start that was cut off: what is in the file now may be half replaced
         temporary = f"{target}.tmp"
-        copy_range(self._storage, name, damage.begin, damage.end, temporary)
-        self._storage.rename(temporary, target)
+        copy_range(self.storage, name, damage.begin, damage.end, temporary)
+        self.storage.rename(temporary, target)
 
 
 def _make_void(damage: Damage) -> None:

@@ -149,37 +149,30 @@ def missing_files(index: Index, there: Container[int]) -> dict[int, str]:
     return missing
 
 
+@dataclass(slots=True)
 class Losses:
-    """Drops what is lost, while the store runs. For the event loop."""
+    """Drops what is lost, while the store runs. For the event loop.
 
-    def __init__(
-        self,
-        index: Index,
-        reader: Reader,
-        report: LossReport,
-        write: Callable[[list[Operation]], Awaitable[None]],
-        executor: Executor,
-        options: JournalOptions,
-        keep: Callable[[int], Awaitable[str]],
-    ) -> None:
-        """*keep*: copies what is left of a message aside, when its bytes would not stay where they
-        are; returns where to, or ""."""
-        self._index = index
-        self._reader = reader
-        self._report = report
-        self._write = write
-        self._executor = executor
-        self._options = options
-        self._keep = keep
+    Attributes: keep: copies what is left of a message aside, when its bytes would not stay where they
+        are; returns where to, or "".
+    """
+
+    index: Index
+    reader: Reader
+    report: LossReport
+    write: Callable[[list[Operation]], Awaitable[None]]
+    executor: Executor
+    options: JournalOptions
+    keep: Callable[[int], Awaitable[str]]
 
     async def drop(self, losses: Sequence[Lost]) -> None:
         """What a start found. The report is on disk first. Raises: StoreError, OSError."""
         for lost in filter(None, losses):
             self._report_lost(lost.why, lost.lists)
-        released = self._index.log.released
+        released = self.index.log.released
         rows_through = max((lost.rows_through for lost in losses), default=0)
         if rows_through > released:
-            self._report.add(
+            self.report.add(
                 f"Rows {released + 1} to {rows_through} of the acknowledged log are lost to "
                 "sinks that had not taken them: some of their messages are gone, and a sink must "
                 "not see a gap."
@@ -191,12 +184,12 @@ class Losses:
             for list_id, sequences in lost.lists.items()
         ]
         if operations:
-            await self._write(operations)
-        self._index.release(min(rows_through, self._index.log.last))
+            await self.write(operations)
+        self.index.release(min(rows_through, self.index.log.last))
 
     def _report_lost(self, why: str, lists: Mapping[int, Sequence[int]]) -> None:
         if lists:
-            self._report.add(
+            self.report.add(
                 f"{sum(map(len, lists.values()))} pending messages are lost because {why}:",
                 *(f"  {self._name_of(key)}: {_ranges(lists[key])}" for key in sorted(lists)),
             )
@@ -210,9 +203,9 @@ class Losses:
             missing and that is not ignored); StoreError, OSError.
         """
         try:
-            return page, await self._reader.read(page)
+            return page, await self.reader.read(page)
         except CorruptRecordError:
-            each = await _read_each(self._reader, page)
+            each = await _read_each(self.reader, page)
         good: list[tuple[int, int]] = []
         messages: list[Message] = []
         bad: list[int] = []
@@ -228,22 +221,22 @@ class Losses:
             bad.append(item[0])
             what = "nothing is left of it"
             if not isinstance(found, MissingRecordError):
-                kept = await self._keep(item[0])
+                kept = await self.keep(item[0])
                 where = f"are kept in {kept}" if kept else "stay there until the file is used again"
                 what = f"the bytes {where}"
-            self._report.add(
+            self.report.add(
                 f"{found.location}: message {item[0]} of {self._name_of(pending_list)} cannot "
                 f"be read and was dropped; {what}."
             )
         if bad:
-            self._report.log()
+            self.report.log()
             await self._write_report()
-            await self._write([Discard(pending_list, tuple(bad), DiscardReason.DROPPED)])
+            await self.write([Discard(pending_list, tuple(bad), DiscardReason.DROPPED)])
         return good, messages
 
     def _drops(self, error: CorruptRecordError) -> bool:
         is_missing = isinstance(error, MissingRecordError)
-        options = self._options
+        options = self.options
         return options.ignore_missing_journalfiles if is_missing else options.quarantines
 
     async def adopt(self) -> None:
@@ -254,7 +247,7 @@ class Losses:
         A subscription cannot be found again: it is named in the report. Before anybody uses the
         store. Raises: StoreError, OSError.
         """
-        index = self._index
+        index = self.index
         owned = {*index.destinations.values(), *index.subscriptions}
         owned.update(branch.pending_list for branch in index.branches.values())
         for list_id in sorted(set(index.lists) - owned):
@@ -262,18 +255,18 @@ class Losses:
             if not count:
                 continue
             page = index.lists[list_id].page(0, _NAMES_MAX, _ANY_SIZE)
-            each = await _read_each(self._reader, page)
+            each = await _read_each(self.reader, page)
             names = {found.destination for found in each if isinstance(found, Message)}
             name = names.pop() if len(names) == 1 else ""
             is_queue = name.startswith(_QUEUE) and not name.startswith(_TEMPORARY)
             if is_queue and name not in index.destinations:
-                await self._write([AddDestination(name, list_id)])
-                self._report.add(
+                await self.write([AddDestination(name, list_id)])
+                self.report.add(
                     f"That {name} has list {list_id} was lost; its messages say so too, and {count} "
                     "of them are pending again."
                 )
                 continue
-            self._report.add(
+            self.report.add(
                 f"{count} messages are pending in list {list_id}, and who had that list was lost"
                 + (f"; they were sent to {name}" if name else "")
                 + ". Nobody gets them; `tidegate journal inspect` shows them."
@@ -281,10 +274,10 @@ class Losses:
         await self._write_report()
 
     async def _write_report(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._report.write)
+        await asyncio.get_running_loop().run_in_executor(self.executor, self.report.write)
 
     def _name_of(self, list_id: int) -> str:
-        index = self._index
+        index = self.index
         for destination, known in index.destinations.items():
             if known == list_id:
                 return f"{destination} (list {list_id})"

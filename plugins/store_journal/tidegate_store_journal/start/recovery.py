@@ -52,7 +52,7 @@ def recover(
     Raises: CorruptRecordError (nothing was changed), OSError.
     """
     report = LossReport(storage)
-    quarantine = Quarantine(storage, report, refuses=not options.quarantines)
+    quarantine = Quarantine(storage, report, not options.quarantines)
     elsewhere = find_files(Folders(storage), removes=True)
     for name in filter(_TEMPORARY_NAME.fullmatch, storage.list()):
         storage.unlink(name)  # of work that a crash cut off
@@ -60,9 +60,9 @@ def recover(
     told = _seldom(progress)
 
     def attempt() -> Replay:
-        replay = Replay(storage, options, elsewhere, told, keep_acknowledged=keep_acknowledged)
-        replay.report = report
-        replay.may_skip |= bool(quarantine.gone)
+        index = Index(keep_acknowledged=keep_acknowledged)
+        replay = Replay(storage, options, elsewhere, told, index, report)
+        replay.may_skip = options.ignore_missing_journalfiles or bool(quarantine.gone)
         _recover(replay, metadata, quarantine)
         return replay
 

@@ -7,6 +7,7 @@ Everything here blocks; nothing else touches the store meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.spi import CorruptRecordError
@@ -42,6 +43,7 @@ ADVICE: Final = (
 Progress = Callable[[str, int, int], None]
 
 
+@dataclass(slots=True)
 class Replay:
     """A journal that is being read, how far, and in the end what a start found.
 
@@ -66,36 +68,33 @@ class Replay:
         report: what was lost, written already as far as it is known.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        options: JournalOptions,
-        elsewhere: Found,
-        progress: Progress,
-        *,
-        keep_acknowledged: bool,
-    ) -> None:
-        self.storage = storage
-        self.options = options
-        self.elsewhere = elsewhere
-        self.progress = progress
-        self.index = Index(keep_acknowledged=keep_acknowledged)
-        self.bindings = BindingsFound()
-        self.report = LossReport(storage)
-        self.unproven = Unproven()
-        self.files: list[DataFile] = []
-        self.spares: list[DataFile] = []
-        self.pool: list[str] = []
-        self.notes: list[str] = []
-        self.lost: list[Lost] = []
-        self.unsynced: list[tuple[int, int]] = []
-        self.tail: DataFile | None = None
-        self.store_id = ""
-        self.tail_offset = self.replayed = self.repaired_bytes = 0
-        self.known_batch = self.unsaid_batch = 0
-        self.expected = self.next_file_id = 1
-        self.may_skip = options.ignore_missing_journalfiles
-        self.clean = self.rebuilt = self.is_settled = False
+    storage: Storage
+    options: JournalOptions
+    elsewhere: Found
+    progress: Progress
+    index: Index
+    report: LossReport
+    store_id: str = ""
+    bindings: BindingsFound = field(default_factory=BindingsFound)
+    unproven: Unproven = field(default_factory=Unproven)
+    files: list[DataFile] = field(default_factory=list["DataFile"])
+    spares: list[DataFile] = field(default_factory=list["DataFile"])
+    pool: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+    lost: list[Lost] = field(default_factory=list["Lost"])
+    unsynced: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    tail: DataFile | None = None
+    tail_offset: int = 0
+    expected: int = 1
+    known_batch: int = 0
+    unsaid_batch: int = 0
+    next_file_id: int = 1
+    replayed: int = 0
+    repaired_bytes: int = 0
+    may_skip: bool = False
+    clean: bool = False
+    rebuilt: bool = False
+    is_settled: bool = False
 
     def there(self) -> set[int]:
         """Ids of all data files."""

@@ -7,10 +7,8 @@ be written or put away by a gateway at the same time: the caller decides what a 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tidegate_store_journal.index.acklog import decode_block
@@ -19,14 +17,14 @@ from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log import records as _records
 from tidegate_store_journal.log.datafile import DataFile, using
 from tidegate_store_journal.log.format import (
-    DATA_OFFSET,
     MASK_32,
     RECORD_HEADER_BYTES,
     FormatError,
     Record,
     location_parts,
 )
-from tidegate_store_journal.log.walk import Gap, walk
+from tidegate_store_journal.log.walk import Batch
+from tidegate_store_journal.start.damage import Walked
 
 #: The bit above them says where the body of a message is, not what the record is.
 _KIND_BITS: Final = 0x7F
@@ -52,85 +50,40 @@ RECORD_NAMES: Final = {
 }
 
 
-@dataclass(slots=True)
-class Census:
+class Census(Walked):
     """What one data file holds.
 
-    Attributes:
-        first_batch, last_batch: numbers; 0 for a file without batches.
-        batches, records: how many; types: records by what they are called.
-        end: offset behind the last whole batch.
-        synced: the highest batch that a header calls synced.
-        gaps: where no whole batch is, the number of the one that should be, and batches in front.
+    Attributes: batches, records: how many; types: records by what they are called.
         problems: (offset in the file, what is wrong) with records of whole batches.
     """
 
-    first_batch: int = 0
-    last_batch: int = 0
-    batches: int = 0
-    records: int = 0
-    types: dict[str, int] = field(default_factory=dict[str, int])
-    end: int = DATA_OFFSET
-    synced: int = 0
-    gaps: list[tuple[Gap, int, int]] = field(default_factory=list[tuple[Gap, int, int]])
-    problems: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    def __init__(self, file: DataFile, *, checks: bool = False) -> None:
+        """With *checks* every record's own checksum and value are read too. Raises: OSError."""
+        self.batches = self.records = 0
+        self.problems: list[tuple[int, str]] = []
+        self._checks = checks
+        self._types: Counter[int] = Counter()
+        super().__init__(file)
+        self.types = {_name_of(number): count for number, count in sorted(self._types.items())}
 
-
-def take_census(file: DataFile, *, checks: bool = False, held: Iterable[Held] = ()) -> Census:
-    """Count what is in *file*. With *checks* every record's own checksum and value are read too.
-
-    Args: held: what must be there, sorted by location.
-    Raises: OSError.
-    """
-    census = Census()
-    wanted, missed = deque(held), list[Held]()
-    types: dict[int, int] = {}
-    for item in walk(file):
-        if isinstance(item, Gap):
-            census.gaps.append((item, census.last_batch + 1, census.batches))
-            census.synced = max(census.synced, item.synced)
-            continue
-        header = item.header
-        census.first_batch = census.first_batch or header.batch
-        census.last_batch = header.batch
-        census.synced = max(census.synced, header.synced)
-        census.batches += 1
-        census.end = item.next
+    def visit(self, batch: Batch) -> None:
+        """See Walked."""
+        self.batches += 1
         try:
-            for record in _format.iterate_records(item.payload, header.record_count):
-                types[record.type] = types.get(record.type, 0) + 1
-                census.records += 1
-                problem = _problem(item.payload, record) if checks else ""
+            for record in _format.iterate_records(batch.payload, batch.header.record_count):
+                self._types[record.type] += 1
+                self.records += 1
+                problem = _problem(batch.payload, record) if self._checks else ""
                 if problem:
-                    census.problems.append((item.at + record.offset, problem))
-                if wanted:
-                    missed += _meet(wanted, item.at + record.offset, record)
+                    self.problems.append((batch.at + record.offset, problem))
         except FormatError as error:
-            census.problems.append((item.at, str(error)))
-    missed += _meet(wanted, file.length, None)
-    census.problems += _unreadable(file, missed)
-    census.types = {_name_of(number): count for number, count in sorted(types.items())}
-    return census
+            self.problems.append((batch.at, str(error)))
 
 
-def _meet(wanted: deque[Held], offset: int, record: Record | None) -> Iterator[Held]:
-    """Take what must be at *offset* or before it from *wanted*. Returns: what is not there."""
-    while wanted and (place := location_parts(wanted[0].location))[1] <= offset:
-        one = wanted.popleft()
-        if (
-            record is None
-            or place[1] != offset
-            or record.sequence != one.sequence
-            or place[2] != RECORD_HEADER_BYTES + len(record.payload)
-        ):
-            yield one
-
-
-def _unreadable(file: DataFile, missed: list[Held]) -> Iterator[tuple[int, str]]:
-    """Of what is in no whole batch: a message counts when its own record is whole."""
+def unreadable(file: DataFile, held: Sequence[Held]) -> Iterator[tuple[int, str]]:
+    """Which of the messages *held* in a file are not there, in whatever batch. Raises: OSError."""
     with using(file) as handle:
-        for sequence, group in groupby(missed, key=lambda item: item.sequence):
-            one = next(group)
+        for sequence, one in {item.sequence: item for item in reversed(held)}.items():
             _, offset, size, _ = location_parts(one.location)
             try:
                 _records.read_message(handle.pread(size, offset), sequence)

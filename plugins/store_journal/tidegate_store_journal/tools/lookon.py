@@ -26,6 +26,7 @@ from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryFile, length_of, open_regular
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.start.bindings import read_bindings
+from tidegate_store_journal.start.losses import LossReport
 from tidegate_store_journal.start.recovery import (
     FREE_NAME,
     check_bindings,
@@ -88,6 +89,9 @@ class Look:
         return Path(self.replay.storage.describe(name)).name
 
 
+def _silent(_what: str, _done: int, _total: int) -> None: ...
+
+
 def look(directory: Path, *, rebuilt: bool = False) -> Look:
     """Read the journal in *directory*.
 
@@ -100,13 +104,9 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
     for attempt in range(1, _ATTEMPTS + 1):
         before = _state_of(directory)
         try:
-            replay = Replay(
-                storage,
-                _STRICT,
-                find_files(Folders(storage), removes=False),
-                lambda _what, _done, _total: None,
-                keep_acknowledged=True,
-            )
+            elsewhere = find_files(Folders(storage), removes=False)
+            index, report = Index(keep_acknowledged=True), LossReport(storage)
+            replay = Replay(storage, _STRICT, elsewhere, _silent, index, report)
             seen = _read(replay, storage, rebuilt=rebuilt)
             if {file.name for file in (*replay.files, *replay.spares)} <= set(storage.list()):
                 return seen

@@ -16,7 +16,7 @@ from tidegate.spi import Progress, StoreIOError
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.format import MASK_32, file_id_of
-from tidegate_store_journal.tools.census import take_census
+from tidegate_store_journal.tools.census import Census
 from tidegate_store_journal.tools.lookon import Look, look
 
 #: Sequences that a report names for each list; there can be millions.
@@ -161,12 +161,12 @@ def report(directory: Path, progress: Progress, *, records: bool = True) -> Jour
     for done, file in enumerate(used):
         progress("counting records", done, len(used))
         try:
-            census = take_census(file)
+            census = Census(file)
         except FileNotFoundError:
             continue  # put away by the gateway meanwhile
         name = seen.shown(file.name)
         result.records[name] = census.types
-        result.batches[name] = (census.first_batch, census.last_batch)
+        result.batches[name] = census.first, census.last.batch if census.last else 0
     progress("counting records", len(used), len(used))
     return result
 

@@ -7,13 +7,13 @@ therefore looked at again, and counts only when it stays while the file stays wh
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
 
@@ -24,16 +24,13 @@ from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import file_name_of, read_large
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.datafile import DataFile, read_data_file
-from tidegate_store_journal.log.format import (
-    DATA_OFFSET,
-    FormatError,
-    location_parts,
-)
+from tidegate_store_journal.log.datafile import read_data_file
+from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.log.names import NAMINGS, NamedStorage, preset_of
 from tidegate_store_journal.log.storage import LOCK_NAME, Folder
 from tidegate_store_journal.start.bindings import read_bindings
-from tidegate_store_journal.tools.census import Census, Held, take_census
+from tidegate_store_journal.start.damage import survey
+from tidegate_store_journal.tools.census import Census, Held, unreadable
 from tidegate_store_journal.tools.located import data_names
 from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
 
@@ -90,37 +87,33 @@ def verify(
     Raises: ConfigError, StoreIOError when it cannot be read at all.
     """
     large = directory / "large-messages" if large is None else large
-    first = _Pass(directory, large, progress, None)
+    first = _Pass(directory, large, progress)
     batch = first.check_metadata()
     first.run(batch)
-    report = first.report
+    report, metadata = first.report, first.metadata_name
     for _ in range(_ATTEMPTS - 1):
         # What looks damaged beside a gateway may be under way: it counts when it stays.
-        suspects = {item.file for item in report.damages} - {first.metadata_name}
-        if not suspects:
+        if all(item.file == metadata for item in report.damages):
             break
         sleep(_PAUSE_SECONDS)
-        again = _Pass(directory, large, lambda _what, _done, _total: None, suspects)
+        again = _Pass(directory, large, progress)
         again.run(batch)
         still = {(item.file, item.offset): item for item in again.report.damages}
         report.damages = [
             still.get((item.file, item.offset), item)
             for item in report.damages
-            if item.file not in suspects or (item.file, item.offset) in still
+            if item.file == metadata or (item.file, item.offset) in still
         ]
     return report
 
 
 class _Pass:
-    """One look at everything, or at the files in *only* (as they are called on the disk)."""
+    """One look at everything."""
 
-    def __init__(
-        self, directory: Path, large: Path, progress: Progress, only: set[str] | None
-    ) -> None:
+    def __init__(self, directory: Path, large: Path, progress: Progress) -> None:
         self._directory = directory
         self._large = large
         self._progress = progress
-        self._only = only
         there = NamedStorage(directory)
         data_names(there)  # says it when there is nothing
         self._storage = ReadOnlyStorage(directory, NAMINGS[preset_of(there)])
@@ -131,13 +124,16 @@ class _Pass:
         """*batch*: number of one that a checkpoint had on disk before; None: it cannot be read."""
         seen = self._look(rebuilt=batch is None)
         self._data_files(batch or 0, seen)
-        self._bindings()
+        with suppress(FileNotFoundError):  # put away meanwhile
+            index, names = Index(keep_acknowledged=False), self._storage.list()
+            for problem in read_bindings(self._storage, names, index, mends=True).problems:
+                self._add(*problem)
         if seen is not None:
             # Which of their batches count only the references say, but each is whole up to where
             # the next one would begin.
             for file in seen.replay.elsewhere.files.values():
                 name = f"{FOLDERS_NAME}/{file.folder}/{file.name}"
-                self._census(file.home, file.name, name, seen, None)
+                self._census(file.home, file.name, name, seen)
             self._bodies(seen.index.large.bodies)
             self._compare(seen)
 
@@ -161,62 +157,66 @@ class _Pass:
     def _data_files(self, batch: int, seen: Look | None) -> None:
         """*batch*: number of one that was on disk before."""
         names = data_names(self._storage)
-        newest = max((self._first_batch(name) for name in names), default=0)
-        names = list(filter(self._is_wanted, names))
-        found: list[tuple[str, Census]] = []
+        walks: list[Census] = []
         for done, name in enumerate(names):
             self._progress("reading data files", done, len(names))
-            census = self._census(self._storage, name, name, seen, newest)
+            census = self._census(self._storage, name, name, seen)
             if census is not None:
-                found.append((name, census))
+                walks.append(census)
         self._progress("reading data files", len(names), len(names))
-        damaged = {damage.file for damage in self.report.damages}
-        is_whole = len(found) == len(names) and damaged.isdisjoint(map(self._shown, names))
-        found = [item for item in found if item[1].batches]
-        found.sort(key=lambda item: item[1].first_batch)
-        for (_, before), (name, after) in itertools.pairwise(found):
+        damages, empty = survey(walks, batch)
+        for damage in damages:
+            text = f"a batch is damaged, and was on disk once: {damage.extent}"
+            self._add(damage.file.name, damage.begin, text)
+        found = sorted((item for item in walks if item.first), key=lambda item: item.first)
+        for before, after in pairwise(found):
             # Files may be gone in between, but none may overlap.
-            if after.first_batch <= before.last_batch:
+            if before.last is not None and after.first <= before.last.batch:
                 text = (
-                    f"its first batch is {after.first_batch}, and another file goes to "
-                    f"{before.last_batch} already; one of them does not belong here"
+                    f"its first batch is {after.first}, and another file goes to "
+                    f"{before.last.batch} already; one of them does not belong here"
                 )
-                self._add(name, DATA_OFFSET, text, advice="")
-        if found and is_whole and found[-1][1].last_batch < batch:
-            name, census = found[-1]
+                self._add(after.file.name, DATA_OFFSET, text, advice="")
+        is_whole = len(walks) == len(names) and not self.report.damages
+        if found and is_whole and (last := found[-1].last) is not None and last.batch < batch:
             text = (
-                f"the journal ends with batch {census.last_batch}, and batch {batch} was on disk "
+                f"the journal ends with batch {last.batch}, and batch {batch} was on disk "
                 "once: what follows is damaged or missing"
             )
-            self._add(name, census.end, text)
+            self._add(found[-1].file.name, found[-1].end, text)
+        newest = max((item.file.file_id for item in walks), default=0)
+        for item in (*found[-1:], *(item for item in walks if item.file in empty)):
+            name, rest = item.file.name, [*item.damages, *filter(None, [item.gap])]
+            if not rest or any(item.file is damage.file for damage in damages):
+                continue
+            begin, end = rest[0].begin, rest[-1].end
+            if not item.first and item.file.file_id != newest:
+                self._add(name, begin, "no batch in it is whole")
+            elif not self._is_running():  # else it may be under way
+                self.report.notes.append(
+                    f"{self._shown(name)} at offset {begin}: a torn batch of {end - begin} bytes, "
+                    "never confirmed; the next start cuts it off and keeps a copy"
+                )
 
-    def _first_batch(self, name: str) -> int:
-        """0 for a file that has none, cannot be read or is gone: the census says why."""
-        try:
-            return read_data_file(self._storage, name).first_batch
-        except (FormatError, OSError):
-            return 0
-
-    def _census(
-        self, home: Folder, file_name: str, name: str, seen: Look | None, newest: int | None
-    ) -> Census | None:
-        """Count what is in a data file and add what is wrong with it; None: it cannot be read.
-
-        *newest*: first batch of the file that is written to; None: only references say what counts.
-        """
-        if not self._is_wanted(name):
-            return None
+    def _census(self, home: Folder, file_name: str, name: str, seen: Look | None) -> Census | None:
+        """Count what is in a data file and add what is wrong with it; None: it cannot be read."""
+        held: list[Held] = []
         try:
             file = read_data_file(home, file_name)
-            if seen is not None and file.store_id != seen.replay.store_id:
-                raise FormatError(f"it belongs to another store ({file.store_id})")
-            held = [] if seen is None else sorted(seen.index.held_in(file.file_id), key=_offset)
-            census = take_census(file, checks=True, held=held)
+            if seen is not None:
+                if file.store_id != seen.replay.store_id:
+                    raise FormatError(f"it belongs to another store ({file.store_id})")
+                held += seen.index.held_in(file.file_id)
+            census = Census(file, checks=True)
+            census.problems += unreadable(file, held)
         except FileNotFoundError:
             return None  # put away meanwhile
         except (FormatError, OSError) as error:
             self._add(name, 0, str(error))
             return None
+        if file.mended_page and home is self._storage:
+            text = "one of the two file headers is damaged; the next start writes it again"
+            self._add(name, 0, text, advice="")
         report = self.report
         report.files += 1
         report.read_bytes += census.end
@@ -225,30 +225,7 @@ class _Pass:
         report.references += len(held)
         for at, problem in census.problems:
             self._add(name, at, problem)
-        if newest is not None:
-            self._gaps(name, file, census, newest)
         return census
-
-    def _gaps(self, name: str, file: DataFile, census: Census, newest: int) -> None:
-        if file.mended_page:
-            text = "one of the two file headers is damaged; the next start writes it again"
-            self._add(name, 0, text, advice="")
-        is_last = census.first_batch >= newest or not census.batches
-        for gap, number, before in census.gaps:
-            if is_last and census.synced < number:
-                if not self._is_running():  # else it may be under way
-                    torn = max(gap.end, census.end) - gap.begin
-                    self.report.notes.append(
-                        f"{self._shown(name)} at offset {census.end}: a torn batch of {torn} bytes, "
-                        "never confirmed; the next start cuts it off and keeps a copy"
-                    )
-                return
-            what = "a batch is damaged that was on disk whole once: other files continue behind it"
-            if census.batches > before:
-                what = (
-                    f"a batch is damaged, and {census.batches - before} whole ones come behind it"
-                )
-            self._add(name, gap.begin, what)
 
     def _is_running(self) -> bool:
         """A gateway seems to hold the lock; where the system does not tell, one may."""
@@ -260,14 +237,6 @@ class _Pass:
         return any(line.split()[5].endswith(f":{status.st_ino}") for line in locks.splitlines())
 
     # --------------------------------------------------------------------------- elsewhere
-
-    def _bindings(self) -> None:
-        """The bindings journal: looked at again like all others before it is called damaged."""
-        index = Index(keep_acknowledged=False)
-        with suppress(FileNotFoundError):  # put away meanwhile
-            names = self._storage.list()
-            for problem in read_bindings(self._storage, names, index, mends=True).problems:
-                self._add(*problem)
 
     def check_metadata(self) -> int | None:
         """Check the checkpoint by itself. Returns: its last batch; None when it cannot be read."""
@@ -305,22 +274,18 @@ class _Pass:
         """Read the files of large bodies."""
         holders: dict[LargeBody, list[int]] = {}
         for sequence, body in sorted(bodies.items()):
-            if self._is_wanted(f"{self._large.name}/{file_name_of(body.id)}"):
-                holders.setdefault(body, []).append(sequence)
+            holders.setdefault(body, []).append(sequence)
         self.report.bodies = sum(map(len, holders.values()))
         for done, (body, sequences) in enumerate(holders.items()):
             self._progress("reading large bodies", done, len(holders))
             try:
                 for _ in read_large(self._large, body):
                     pass
-                continue
-            except CorruptRecordError as error:
-                problem = error.problem
-            except OSError as error:
-                problem = f"it cannot be read: {error}"
-            who = ", ".join(map(str, sequences))
-            text = f"the body of message {who}: {problem}"
-            self._add(f"{self._large.name}/{file_name_of(body.id)}", 0, text)
+            except (CorruptRecordError, OSError) as error:
+                is_read = isinstance(error, CorruptRecordError)
+                problem = error.problem if is_read else f"it cannot be read: {error}"
+                text = f"the body of message {', '.join(map(str, sequences))}: {problem}"
+                self._add(f"{self._large.name}/{file_name_of(body.id)}", 0, text)
         self._progress("reading large bodies", len(holders), len(holders))
 
     def _compare(self, seen: Look) -> None:
@@ -345,9 +310,6 @@ class _Pass:
 
     # --------------------------------------------------------------------------- names
 
-    def _is_wanted(self, name: str) -> bool:
-        return self._only is None or self._shown(name) in self._only
-
     def _shown(self, name: str) -> str:
         """What the file that the engine calls *name* is called on the disk."""
         return name if "/" in name else Path(self._storage.describe(name)).name
@@ -360,26 +322,31 @@ class _Pass:
             damages.append(Damage(file, offset, text))
 
 
-def _offset(held: Held) -> int:
-    return location_parts(held.location)[1]
-
-
 def differences(index: Index, rebuilt: Index) -> Iterator[str]:
     """What the checkpoint says and a rebuild does not, and the other way round."""
+
+    def pending(one: Index, list_id: int) -> set[int]:
+        return (
+            {sequence for sequence, _ in one.lists[list_id].entries()}
+            if list_id in one.lists
+            else set()
+        )
+
     for list_id in sorted({*index.lists, *rebuilt.lists}):
-        one, two = index.lists.get(list_id), rebuilt.lists.get(list_id)
-        here = {sequence for sequence, _ in one.entries()} if one is not None else set[int]()
-        there = {sequence for sequence, _ in two.entries()} if two is not None else set[int]()
-        for sequence in sorted(here - there):
-            yield f"message {sequence} of list {list_id} is pending in it, not in the data files"
-        for sequence in sorted(there - here):
-            yield f"message {sequence} of list {list_id} is pending in the data files, not in it"
-    for what, here, there in (
-        ("destination", set(index.destinations), set(rebuilt.destinations)),
-        ("subscription list", set(index.subscriptions), set(rebuilt.subscriptions)),
-        ("session", set(index.sessions), set(rebuilt.sessions)),
-        ("retained message of", set(index.retained), set(rebuilt.retained)),
-    ):
-        for name in sorted(map(str, here ^ there)):
-            where = "in it" if name in set(map(str, here)) else "in the data files"
-            yield f"{what} {name} is only {where}"
+        here, there = pending(index, list_id), pending(rebuilt, list_id)
+        for sequence in sorted(here ^ there):
+            where = "it, not in the data files" if sequence in here else "the data files, not in it"
+            yield f"message {sequence} of list {list_id} is pending in {where}"
+    for what, name in _SMALL_STATE.items():
+        here, there = ({str(key) for key in getattr(one, name)} for one in (index, rebuilt))
+        for key in sorted(here ^ there):
+            yield f"{what} {key} is only in {'it' if key in here else 'the data files'}"
+
+
+#: What it is called, and the attribute of the index.
+_SMALL_STATE: Final = {
+    "destination": "destinations",
+    "subscription list": "subscriptions",
+    "session": "sessions",
+    "retained message of": "retained",
+}
