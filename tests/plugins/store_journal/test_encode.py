@@ -74,16 +74,6 @@ def test_what_is_decoded_has_the_effects_of_what_was_encoded(
             assert read_message(record, sequence).headers == (("n", str(sequence)),)
 
 
-def test_moving_a_batch_moves_every_location() -> None:
-    index = Index(keep_acknowledged=False)
-    operations: list[Operation] = [add(1), add(2, 1, 2), Move(1, 9, 2, 3, message(3))]
-    encoded = encode_batch(operations, 1, 5000, index)
-    encoded.move_to(7, 4160)
-    there = encode_batch(operations, 7, 4160, index)
-    assert encoded.effects.adds == there.effects.adds
-    assert encoded.effects.file_id == 7
-
-
 def test_an_operation_from_a_newer_contract_is_refused() -> None:
     class Unknown:
         pass

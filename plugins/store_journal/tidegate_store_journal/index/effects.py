@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidegate.spi import LargeBody, Operation
+from tidegate.spi import AddMessage, Discard, DiscardReason, LargeBody, Move, Operation
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
 
@@ -85,3 +85,19 @@ class Effects(msgspec.Struct, eq=False):
         use[0] += len(lists)
         use[1] += place >> 32 & MASK_32
         self.messages += 1
+
+
+def moves_apart(
+    operations: Sequence[Operation | AddReference],
+) -> list[Operation | AddReference]:
+    """*operations*, each move as what it is: one message leaves, another one comes."""
+    result: list[Operation | AddReference] = []
+    for operation in operations:
+        if type(operation) is Move:
+            gone = (operation.sequence,)
+            result.append(Discard(operation.pending_list, gone, DiscardReason.DROPPED))
+            lists = (operation.target_list,)
+            result.append(AddMessage(operation.target_sequence, operation.message, lists))
+        else:
+            result.append(operation)
+    return result

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
+from tidegate.spi import Acknowledge, Discard, PendingCount, RecordDelivery
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.changes import (
     ACKNOWLEDGED,
@@ -67,7 +67,6 @@ class Index(References, SmallState):
             **self.apply_small,
             Acknowledge: self._acknowledge,
             Discard: self._discard,
-            Move: self._move,
             RecordDelivery: self._record_delivery,
         }
 
@@ -294,9 +293,6 @@ class Index(References, SmallState):
 
     def _discard(self, operation: Discard, _: int) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))
-
-    def _move(self, operation: Move, _: int) -> None:
-        self._leave_lists(*self._take(operation.pending_list, (operation.sequence,)))
 
     def _record_delivery(self, operation: RecordDelivery, _: int) -> None:
         pending = self.lists.get(operation.pending_list)

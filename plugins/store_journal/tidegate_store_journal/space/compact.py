@@ -292,7 +292,7 @@ def encode_copies(
     effects.last_sequence = index.last_sequence
     effects.last_ack = index.log.last
     effects.last_list = index.last_list
-    return EncodedBatch(b"".join(parts), len(parts), effects, base)
+    return EncodedBatch(b"".join(parts), len(parts), effects)
 
 
 def holders(index: Index, found: Found) -> tuple[list[int], list[int]]:

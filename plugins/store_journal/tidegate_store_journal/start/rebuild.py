@@ -11,7 +11,6 @@ from typing import Final
 from tidegate.spi import (
     Acknowledge,
     Discard,
-    Move,
     Operation,
     RecordDelivery,
     RemoveBranch,
@@ -25,7 +24,7 @@ from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.start.replay import Replay
 
-_MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, Move, RecordDelivery)
+_MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, RecordDelivery)
 
 
 def rebuild(replay: Replay) -> None:
