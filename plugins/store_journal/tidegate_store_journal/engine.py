@@ -198,7 +198,7 @@ class Engine:
         if not room.is_short:
             await self._maintenance.make_reserve()
         self._index.log.pins -= 1
-        await self._checkpointer.rows.page_out()
+        await self._index.log.page_out()
         self._maintenance.start()
         self._files.reclaimer = self._reclaim
         return recovered_state(found)
@@ -288,7 +288,6 @@ class Engine:
             self._files,
             self._reader,
             self._appender,
-            checkpointer.rows,
             self._place_copies,
         )
         self._reclaim = Reclaim(

@@ -139,7 +139,7 @@ class JournalStore(Engine):
             # Rows of WRITTEN batches exist but could still be lost, and their numbers given to
             # others: nobody may see them before they are on disk.
             await self._appender.sync()
-        await self._checkpointer.rows.at(after + 1)
+        await log.at(after + 1)
         if after < log.released:
             raise RequestError(
                 f"acknowledged rows up to {log.released} were released; asked for those behind "
@@ -171,7 +171,7 @@ class JournalStore(Engine):
         log = self._index.log
         through = min(through, log.last)
         while log.released < through:
-            await self._checkpointer.rows.at(log.released + 1)
+            await log.at(log.released + 1)
             self._index.release(min(through, log.released + PAGE_ROWS))
             if log.released < through:
                 await asyncio.sleep(0)

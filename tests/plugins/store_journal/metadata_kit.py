@@ -27,7 +27,8 @@ from tidegate.spi import (
     SetRetained,
     Subscription,
 )
-from tidegate_store_journal.checkpoint.metadata import METADATA_VERSION, Loaded, MetadataState
+from tidegate_store_journal.checkpoint.metadata import Loaded, MetadataState
+from tidegate_store_journal.index.changes import ACKNOWLEDGED, DELIVERIES, FILES, LARGE, PENDING
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.write.encode import encode_batch
 
@@ -37,7 +38,7 @@ RECORD = InflightRecord("c", InflightDirection.OUT, 65535, InflightState.PUBLISH
 
 
 def state(batch: int = 1) -> MetadataState:
-    return MetadataState(METADATA_VERSION, STORE_ID, False, batch, 1, 5000, 30, 2, 4, 1)
+    return MetadataState(batch, 30, 2, 4, 1, store_id=STORE_ID, file_id=1, offset=5000)
 
 
 def write(index: Index, *operations: Operation, file_id: int = 1) -> None:
@@ -69,15 +70,13 @@ def everything() -> Index:
 
 def contents(loaded: Loaded) -> dict[str, Any]:
     """What can be compared."""
+    rows = loaded.rows
     return {
         "state": loaded.state,
-        "pending": {
-            list_id: [(piece.key, piece.sequences, piece.locations) for piece in pieces]
-            for list_id, pieces in loaded.lists.items()
-        },
+        "pending": {key: piece.arrays for key, piece in rows[PENDING].items()},
         "acknowledged": [
             (block.first, block.pending_list, block.client_id, *block.sequences, *block.locations)
-            for block in loaded.acknowledged
+            for block in rows[ACKNOWLEDGED].values()
         ],
-        **{name: getattr(loaded, name) for name in ("deliveries", "large", "speaks_of")},
+        **{table.name: rows[table] for table in (DELIVERIES, LARGE, FILES)},
     }

@@ -25,6 +25,14 @@ def block(first: int, count: int, acked_at: int = 0) -> AckBlock:
     )
 
 
+def told(log: AckLog) -> dict[int, list[int] | None]:
+    """What a checkpoint is told: the locations of the rows of each block."""
+    return {
+        first: None if item is None else list(item.locations)
+        for first, item in log.take_unstored().items()
+    }
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.integers(1, 6), max_size=12),
@@ -39,7 +47,7 @@ def test_rows_come_in_order_until_they_are_released(
         log.append(block(log.last + 1, size))
     if packed:
         for item in log.blocks():
-            item.pack()
+            item.encode()
     total = sum(sizes)
     assert log.last == total
     released = 0
@@ -91,15 +99,11 @@ def test_only_what_is_neither_stored_nor_released_goes_into_a_checkpoint() -> No
     log.append(block(1, 2))
     log.append(block(3, 2))
     list(log.release(2))
-    put, gone = log.take_unstored()
-    assert [item.first for item in put] == [3]
-    assert gone == []  # block 1 was never stored
+    assert list(told(log)) == [3]  # block 1 was never stored
     log.append(block(5, 1))
     list(log.release(4))
-    put, gone = log.take_unstored()
-    assert [item.first for item in put] == [5]
-    assert gone == [3]
-    assert log.take_unstored() == ([], [])
+    assert told(log) == {3: None, 5: [location(1, 4101, 10, 5)]}
+    assert told(log) == {}
 
 
 def test_a_gap_found_at_start_moves_the_mark_behind_it() -> None:
@@ -119,10 +123,11 @@ def test_relocated_rows_are_found_at_their_new_place_and_stored_again() -> None:
     log = AckLog()
     for _ in range(3):
         log.append(block(log.last + 1, 4))
-    put, _ = log.take_unstored()
+    put = list(log.take_unstored().values())
     assert len(put) == 3
     old = put[1]
-    old.pack()
+    assert old is not None
+    old.encode()
     places = [location(9, 4096 + row, 10, row) for row in (5, 6, 7)]
     moved = old.part(0, 3).located(places)
     before = [location(1, 4096 + row, 10, row) for row in (5, 6, 7)]
@@ -130,10 +135,8 @@ def test_relocated_rows_are_found_at_their_new_place_and_stored_again() -> None:
     assert [log.location_of(row) for row in (5, 6, 7)] == places
     assert log.location_of(8) == location(1, 4096 + 8, 10, 8)
     assert old.locations[0] == before[0]  # a checkpoint may still be encoding it
-    put, gone = log.take_unstored()
-    assert [(item.first, item.count, list(item.locations)[:3]) for item in put] == [(5, 4, places)]
-    assert gone == []
-    assert log.take_unstored() == ([], [])
+    assert told(log) == {5: [*places, location(1, 4096 + 8, 10, 8)]}
+    assert told(log) == {}
 
 
 def test_released_rows_are_not_relocated() -> None:
@@ -152,20 +155,27 @@ def test_a_relocated_block_that_is_released_before_the_checkpoint_is_deleted_the
     log.take_unstored()
     log.relocate(block(1, 2).located([location(9, 5000, 10, 1), location(9, 6000, 10, 2)]))
     list(log.release(2))
-    assert log.take_unstored() == ([], [1])
+    assert told(log) == {1: None}
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_block_knows_which_files_it_may_speak_of(packed: bool) -> None:
-    item = AckBlock(
-        1, 1, 1, "", "", "", (1, 2), [location(3, 5000, 9, 1), location(5, 5000, 9, 1)], ()
-    )
+def test_rows_in_a_file_are_found_with_their_neighbours(packed: bool) -> None:
+    log = AckLog()
+    places = [location(file_id, 5000, 9, 1) for file_id in (7, 7, 8, 7, 8, 8, 7)]
+    log.append(AckBlock(1, 1, 1, "", "", "", range(1, 7), places[:6], ()))
+    log.append(AckBlock(7, 1, 1, "", "", "", (7,), places[6:], ()))
+
+    def found(file_id: int) -> list[tuple[int, int]]:
+        return [(part.first, part.last) for parts in log.parts_in(file_id) for part in parts]
+
     if packed:
-        item.pack()
-    assert [item.may_speak_of(file_id) for file_id in (2, 3, 4, 5, 6)] == [
-        False,
-        True,
-        True,  # between the two: it has to be looked at
-        True,
-        False,
-    ]
+        for item in log.blocks():
+            item.encode()
+    assert found(7) == [(1, 2), (4, 4), (7, 7)]
+    assert (found(6), found(9)) == ([], [])
+    list(log.release(1))
+    assert found(7) == [(2, 2), (4, 4), (7, 7)]
+    list(log.release(5))
+    assert found(8) == [(6, 6)]
+    (part,) = [part for parts in log.parts_in(8) for part in parts]
+    assert list(part.rows()) == [(6, 6, places[5])]

@@ -29,7 +29,7 @@ from tidegate.spi import (
 from tidegate.testing.faulty_storage import FaultyDisk
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.checkpoint.metadata import MetadataState
-from tidegate_store_journal.index.changes import Changes
+from tidegate_store_journal.index.changes import PENDING, Changes
 from tidegate_store_journal.log.format import BINDINGS_NAME
 
 MB = 1 << 20
@@ -140,7 +140,7 @@ async def test_checkpoints_that_fail_keep_each_changed_piece_once(tmp_path: Path
             await checkpointer.run()
     unsaved = checkpointer._unsaved  # pyright: ignore[reportPrivateUsage]
     assert unsaved is not None
-    assert sum(len(pieces) for pieces in unsaved.pieces.values()) == 1
+    assert len(unsaved.rows[PENDING]) == 1
     metadata.save = save
     await checkpointer.run()
     copy = killed(tmp_path / "a", tmp_path / "copy")

@@ -249,7 +249,7 @@ def test_ids_that_come_and_go_between_two_checkpoints_are_not_carried() -> None:
 
     def do(*operations: Operation) -> None:
         for operation in operations:
-            index.apply_small(operation, 50)
+            index.apply_small[type(operation)](operation, 50)
 
     do(new_id(1), new_id(2), new_id(3), ForgetDuplicateIds("queue://q", 2))
     assert new_id(3) in index.take_changes().small.values()

@@ -134,15 +134,3 @@ def test_a_row_released_while_its_copy_is_written_takes_nothing_along() -> None:
     counted = index.pending_messages, index.acknowledged_bytes, index.files[7].live_bytes
     assert index.recount(list(index.log.blocks()), index.log.last, index.log.released) == 0
     assert (index.pending_messages, index.acknowledged_bytes, index.files[7].live_bytes) == counted
-
-
-def test_a_batch_that_goes_to_another_file_after_all_takes_its_places_along() -> None:
-    source = Source()
-    source.write(add(1), add(2))
-    batch = encode_copies([source.found(s, [1], []) for s in (1, 2)], 7, 60_000, source.index)
-    assert batch is not None
-    batch.move_to(8, 4160)
-    places = [location_parts(place)[:2] for _, place, _ in batch.effects.copies]
-    assert places[0] == (8, 4160)
-    assert places[1][0] == 8
-    assert batch.effects.file_id == 8

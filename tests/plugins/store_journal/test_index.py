@@ -14,11 +14,11 @@ from tidegate.spi import (
     RemoveSubscription,
     Subscription,
 )
-from tidegate_store_journal.index.changes import Changes
+from tidegate_store_journal.index.changes import DELIVERIES, PENDING, Changes
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.pending import SEAL_ENTRIES
-from tidegate_store_journal.index.pieces import Piece
+from tidegate_store_journal.index.pieces import places_in
 from tidegate_store_journal.log.format import location
 from tidegate_store_journal.write.encode import encode_batch
 
@@ -37,17 +37,12 @@ class Loaded:
         self.index.apply(encoded.effects)
 
 
-def living(piece: Piece) -> Piece:
-    piece.leave_removed_out()
-    return piece
-
-
 def told(changes: Changes) -> dict[int, list[int]]:
     """The sequences in the pieces that the metadata store is told, by list."""
-    return {
-        list_id: [item for piece in pieces.values() for item in living(piece).sequences]
-        for list_id, pieces in changes.pieces.items()
-    }
+    found: dict[int, list[int]] = {}
+    for (list_id, _), piece in changes.rows[PENDING].items():
+        found.setdefault(list_id, []).extend(piece.arrays[0])
+    return found
 
 
 def test_what_lives_in_a_file_is_named_by_list() -> None:
@@ -106,13 +101,12 @@ def test_a_copied_message_of_the_last_checkpoint_is_moved_in_the_next() -> None:
     index.apply(effects)
     loaded.write(ack(2), file_id=3)
     changes = index.take_changes()
-    (piece,) = changes.pieces[1].values()
-    (first, second) = places[1], places[4]
-    assert list(living(piece).sequences) == [1, 3, 4]
-    words = living(piece).locations
-    assert (words[0] | words[1] << 64, words[4] | words[5] << 64) == (first, second)
-    assert (changes.removed, changes.added_after) == (1, 3)
-    assert index.take_changes().pieces == {}
+    ((key, piece),) = changes.rows[PENDING].items()
+    sequences, words = piece.arrays
+    assert (key, list(sequences)) == ((1, 1), [1, 3, 4])
+    assert places_in(words)[::2] == [places[1], places[4]]
+    assert (changes.removed, changes.added) == (1, 1)
+    assert index.take_changes().rows[PENDING] == {}
 
 
 def test_a_message_that_came_and_went_between_checkpoints_is_in_no_change() -> None:
@@ -123,10 +117,10 @@ def test_a_message_that_came_and_went_between_checkpoints_is_in_no_change() -> N
     loaded.write(ack(1, 2))
     index.release(2)
     changes = index.take_changes()
-    assert (changes.pieces, changes.pieces_gone) == ({}, {})
-    assert (changes.removed, changes.deliveries) == (0, {})
-    assert (changes.acknowledged, changes.acknowledged_gone) == ({}, set())
-    assert (changes.last_sequence, changes.ack_last, changes.ack_released) == (2, 2, 2)
+    assert not any(changes.rows.values())
+    assert (changes.added, changes.removed) == (0, 0)
+    assert (changes.numbers.last_sequence, changes.numbers.ack_released) == (2, 2)
+    assert changes.numbers.ack_last == 2
 
 
 def test_a_message_of_the_last_checkpoint_that_went_is_removed_by_the_next() -> None:
@@ -135,11 +129,11 @@ def test_a_message_of_the_last_checkpoint_that_went_is_removed_by_the_next() -> 
     loaded.write(add(1), add(2), RecordDelivery(1, (1, 2), (1, 3)))
     first = index.take_changes()
     assert told(first) == {1: [1, 2]}
-    assert first.deliveries == {(1, 1): 1, (1, 2): 3}
+    assert first.rows[DELIVERIES] == {(1, 1): 1, (1, 2): 3}
     loaded.write(ack(1))
     second = index.take_changes()
     assert second.removed == 1
-    assert second.deliveries == {(1, 1): 0}
+    assert second.rows[DELIVERIES] == {(1, 1): None}
     assert told(second) == {1: [2]}
 
 
@@ -156,7 +150,7 @@ def test_a_dropped_list_is_named_once_and_its_messages_are_gone() -> None:
     loaded.write(ack(2, pending_list=2), RemoveSubscription(2), RemoveDestination("queue://q", 1))
     changes = index.take_changes()
     assert sorted(changes.dropped_lists) == [1, 2]
-    assert changes.removed == 1  # acknowledged before its list went
+    assert changes.removed == 3
     assert set(changes.small.values()) == {RemoveDestination("queue://q", 0), RemoveSubscription(2)}
     assert index.pending_messages == 0
     assert index.files[1].references == 0
@@ -184,4 +178,4 @@ def test_after_marking_everything_changed_the_changes_are_everything() -> None:
     index.mark_everything_changed()
     changes = index.take_changes()
     assert told(changes) == {1: [1, 2]}
-    assert changes.deliveries == {(1, 2): 4}
+    assert changes.rows[DELIVERIES] == {(1, 2): 4}

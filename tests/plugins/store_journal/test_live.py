@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_store_journal.checkpoint.live import LiveList, decode_live_list, rows_in
+from tidegate_store_journal.checkpoint.live import LiveList, decode_live_list
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import FormatError, location
@@ -50,12 +50,3 @@ def test_neighbours_take_next_to_nothing_and_others_a_few_bits() -> None:
 def test_what_is_none_is_said_to_be_none(payload: bytes) -> None:
     with pytest.raises(FormatError):
         decode_live_list(1, payload)
-
-
-def test_rows_are_those_of_the_file_that_nobody_released() -> None:
-    here, there = location(7, 4096, 9, 9), location(8, 4096, 9, 9)
-    blocks = [block(1, here, here, there, here), block(5, there, there), block(7, here)]
-    assert [(item.first, item.last) for item in rows_in(7, blocks, 0)] == [(1, 2), (4, 4), (7, 7)]
-    assert [(item.first, item.last) for item in rows_in(7, blocks, 1)] == [(2, 2), (4, 4), (7, 7)]
-    assert [(item.first, item.last) for item in rows_in(8, blocks, 5)] == [(6, 6)]
-    assert rows_in(9, blocks, 0) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate_store_journal.index import pending as _pending
 from tidegate_store_journal.index.pending import PendingList
-from tidegate_store_journal.index.pieces import Piece, decode_piece, encode_piece
+from tidegate_store_journal.index.pieces import Piece
 from tidegate_store_journal.log.format import location
 
 STEPS = st.lists(
@@ -29,6 +31,11 @@ def place(sequence: int) -> int:
     return location(sequence % 7 + 1, 4096 + sequence, 50, sequence)
 
 
+def pop(pending: PendingList, sequence: int) -> int | None:
+    value = pending.fresh.pop(sequence, None)
+    return pending.pop_sealed((sequence,))[0] if value is None else value
+
+
 def check_page(pending: PendingList, model: dict[int, int], after: int) -> None:
     behind = [(sequence, value) for sequence, value in model.items() if sequence > after]
     assert pending.page(after, 7, 1 << 40) == behind[:7]
@@ -42,35 +49,38 @@ def check_page(pending: PendingList, model: dict[int, int], after: int) -> None:
     assert pending.page(after, 1000, 90) == behind[:expected]
 
 
-def check_stored(pending: PendingList, stored: dict[int, Piece], model: dict[int, int]) -> None:
+def check_stored(
+    pending: PendingList, stored: dict[int, Piece], model: dict[int, int], known: int
+) -> None:
     """A checkpoint: after it the pieces in the metadata store are the list."""
-    pending.seal()
-    pieces, gone = pending.take_changes()
-    for key in gone:
-        del stored[key]  # it was there
-    for piece in pieces:
-        stored[piece.key] = decode_piece(b"", piece.key, encode_piece(b"", piece))
-    assert not pending.has_changes
+    before = sum(piece.count for piece in stored.values())
+    told, added, removed = pending.take_changes(known)
+    for key, piece in told.items():
+        if piece is None:
+            del stored[key]  # it was there
+        else:
+            stored[key] = Piece.decode(piece.encode())
+            stored[key].key = key
+    assert sum(piece.count for piece in stored.values()) == before + added - removed
+    assert pending.stored() == len(pending)
     pending.pack()
     loaded = PendingList()
     for key in sorted(stored):
         loaded.restore_piece(stored[key])
     assert list(loaded.entries()) == list(model.items())
-    assert loaded.body_bytes() == sum(model)
-    assert sum(references for u in loaded.usages() for references, _ in u.files.values()) == len(
-        model
-    )
+    usages = list(loaded.usages())
+    assert sum(usage.body_bytes for usage in usages) == sum(model)
+    assert sum(count for usage in usages for count, _ in usage.files.values()) == len(model)
 
 
 @settings(deadline=None)
 @given(STEPS)
 def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> None:
-    small = _pending.CHUNK_ENTRIES, _pending._SHRINK_ENTRIES
-    # So that a few entries fill many chunks, and shrink them.
-    _pending.CHUNK_ENTRIES, _pending._SHRINK_ENTRIES = 6, 5  # type: ignore[misc]
+    entries = _pending.PIECE_ENTRIES
+    _pending.PIECE_ENTRIES = 6  # type: ignore[misc]  # so that a few entries fill many pieces
     try:
         pending, model, stored = PendingList(), dict[int, int](), dict[int, Piece]()
-        last = 0
+        last = known = 0
         for step, value in steps:
             if step == "add":
                 for sequence in range(last + 1, last + value + 1, 2):
@@ -80,7 +90,7 @@ def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> N
                 pending.seal()
             elif step == "pop":
                 assert (value in pending) == (value in model)
-                assert pending.pop(value) == model.pop(value, None)
+                assert pop(pending, value) == model.pop(value, None)
             elif step == "relocate":
                 new = location(value % 9 + 1, 9000 + value, 50, value)
                 assert pending.get(value) == model.get(value)
@@ -96,15 +106,16 @@ def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> N
             elif step == "pop all":
                 pending.seal()
                 wanted = [*range(value, value + 9, 2), *range(value, value + 3)]
-                assert pending.pop_all(wanted) == [model.pop(item, None) for item in wanted]
+                assert pending.pop_sealed(wanted) == [model.pop(item, None) for item in wanted]
             else:
-                check_stored(pending, stored, model)
+                check_stored(pending, stored, model, known)
+                known = last
             assert len(pending) == len(model)
         assert list(pending.entries()) == list(model.items())
         assert list(pending.entries(5)) == [item for item in model.items() if item[0] > 5]
-        assert pending.body_bytes() == sum(model)
+        assert sum(usage.body_bytes for usage in pending.usages()) == sum(model)
     finally:
-        _pending.CHUNK_ENTRIES, _pending._SHRINK_ENTRIES = small  # type: ignore[misc]
+        _pending.PIECE_ENTRIES = entries  # type: ignore[misc]
 
 
 def test_a_large_fresh_part_is_sealed_by_a_page_behind_the_beginning() -> None:
@@ -122,8 +133,8 @@ def test_sealed_entries_are_the_list_again() -> None:
     pending.seal()
     assert len(pending) == len(sequences)
     assert list(pending.entries()) == [(sequence, place(sequence)) for sequence in sequences]
-    assert pending.pop(4) == place(4)
-    assert pending.pop(5) is None
+    assert pop(pending, 4) == place(4)
+    assert pop(pending, 5) is None
 
 
 def sealed(count: int) -> PendingList:
@@ -134,11 +145,7 @@ def sealed(count: int) -> PendingList:
 
 
 def held_bytes(pending: PendingList) -> int:
-    return sum(
-        part.itemsize * len(part)
-        for chunk in pending._chunks
-        for part in (chunk.sequences, chunk.locations)
-    )
+    return sum(part.itemsize * len(part) for piece in pending._pieces for part in piece.arrays)
 
 
 def test_an_entry_takes_less_than_thirty_bytes_once_sealed() -> None:
@@ -150,46 +157,52 @@ def test_one_message_that_stays_does_not_keep_the_arrays_of_its_neighbours() -> 
     pending = sealed(10_240)
     stay = list(range(500, 10_240, 1000))
     gone = [sequence for sequence in range(1, 10_241) if sequence not in stay]
-    assert None not in pending.pop_all(gone)
+    assert None not in pending.pop_sealed(gone)
     assert [sequence for sequence, _ in pending.entries()] == stay
     assert held_bytes(pending) < 10 * 100 * 24
+
+
+def firsts(told: Mapping[int, Piece | None]) -> dict[int, int | None]:
+    """The first sequence of each piece, by key."""
+    return {key: None if piece is None else piece.arrays[0][0] for key, piece in told.items()}
 
 
 def test_consuming_in_order_costs_a_checkpoint_one_piece_and_the_keys_of_those_that_are_gone() -> (
     None
 ):
     pending = sealed(10_240)
-    pieces, gone = pending.take_changes()
-    assert ([piece.key for piece in pieces], gone) == ([*range(1, 10_240, 1024)], [])
-    pending.pop_all(range(1, 5001))
-    (piece,), gone = pending.take_changes()
-    assert (piece.key, piece.sequences[0]) == (4097, 5001)
-    assert gone == [1, 1025, 2049, 3073]
-    assert pending.take_changes() == ([], [])
+    told, added, removed = pending.take_changes(0)
+    assert firsts(told) == {key: key for key in range(1, 10_240, 1024)}
+    assert (added, removed) == (10_240, 0)
+    pending.pop_sealed(range(1, 5001))
+    told, added, removed = pending.take_changes(10_240)
+    assert firsts(told) == {**dict.fromkeys((1, 1025, 2049, 3073)), 4097: 5001}
+    assert (added, removed) == (0, 5000)
+    assert pending.take_changes(10_240) == ({}, 0, 0)
 
 
 def test_what_was_never_stored_is_not_taken_out_of_the_metadata_store() -> None:
     pending = sealed(3000)
-    pending.pop_all(range(1, 3001))
-    assert pending.take_changes() == ([], [])
+    pending.pop_sealed(range(1, 3001))
+    assert pending.take_changes(0) == ({}, 0, 0)
 
 
 def test_with_an_empty_metadata_store_everything_is_told_again() -> None:
     pending = sealed(3000)
-    pending.take_changes()
-    pending.pop_all(range(1, 1500))
+    pending.take_changes(0)
+    pending.pop_sealed(range(1, 1500))
     pending.mark_everything_changed()
-    pieces, gone = pending.take_changes()
-    assert ([piece.sequences[0] for piece in pieces], gone) == ([1500, 2049], [])
+    told, added, removed = pending.take_changes(0)
+    assert firsts(told) == {1025: 1500, 2049: 2049}
+    assert (added, removed) == (1501, 0)
 
 
-def test_a_list_that_replaces_another_takes_its_pieces_out_of_the_metadata_store() -> None:
-    old = sealed(3000)
-    old.take_changes()
-    old.pop_all(range(1, 1025))
-    new = PendingList()
-    new.fresh = {7: place(7), 9: place(9)}
-    new.replace(old)
-    new.seal()
-    pieces, gone = new.take_changes()
-    assert ([piece.key for piece in pieces], gone) == ([7], [1, 1025, 2049])
+def test_entries_that_belong_in_between_take_old_pieces_out_of_the_metadata_store() -> None:
+    pending = sealed(3000)
+    pending.take_changes(0)
+    pending.pop_sealed([*range(1, 1025), *range(1030, 3001)])
+    pending.merge({7: place(7), 1027: place(1027)})
+    told, added, removed = pending.take_changes(3000)
+    assert firsts(told) == {7: 7, 1: None, 1025: None, 2049: None}
+    assert [item for item, _ in pending.entries()] == [7, *range(1025, 1030)]
+    assert removed - added == 3000 - 6

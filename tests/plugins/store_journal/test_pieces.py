@@ -6,25 +6,16 @@ from array import array
 
 import pytest
 
-from tidegate_store_journal.index.pieces import (
-    Piece,
-    decode_piece,
-    encode_piece,
-    files_of,
-    unpack,
-    usage_of,
-)
+from tidegate_store_journal.index.changes import PENDING
+from tidegate_store_journal.index.pieces import Piece, unpack, words_of
 from tidegate_store_journal.log.format import SHARED_BIT, FormatError, location
 
 KEY = b"k" * 16
 
 
 def piece_of(*entries: tuple[int, int]) -> Piece:
-    sequences, locations = array("Q"), array("Q")
-    for sequence, place in entries:
-        sequences.append(sequence)
-        locations.frombytes(place.to_bytes(16, "little"))
-    return Piece(entries[0][0], sequences, locations)
+    sequences, places = zip(*entries, strict=True)
+    return Piece(sequences[0], (array("Q", sequences), words_of(places)))
 
 
 ONE_FILE = piece_of(*[(item, location(3, 4096 + 300 * item, 300, 256)) for item in range(1, 40)])
@@ -38,36 +29,24 @@ MIXED = piece_of(
 
 
 def test_what_lives_where_is_counted() -> None:
-    usage = usage_of(ONE_FILE.sequences, ONE_FILE.locations)
+    usage = ONE_FILE.usage
     assert usage.files == {3: (39, 39 * 300)}
-    assert (usage.shared, usage.body_bytes) == ([], 39 * 256)
-    usage = usage_of(MIXED.sequences, MIXED.locations)
+    assert (usage.shared, usage.body_bytes, usage.last) == ([], 39 * 256, 39)
+    usage = MIXED.usage
     assert usage.files == {3: (2, 210), (1 << 28) - 1: (1, 500)}
-    assert (usage.shared, usage.body_bytes) == ([(6, SHARED)], 457)
-    assert (files_of(ONE_FILE), files_of(MIXED)) == ({3}, {3, 4, (1 << 28) - 1})
-
-
-def test_removed_entries_neither_count_nor_are_written() -> None:
-    piece = piece_of((5, location(3, 4096, 100, 20)), (6, 0), (7, location(3, 4196, 100, 20)))
-    usage = usage_of(piece.sequences, piece.locations)
-    assert (usage.files, usage.body_bytes) == ({3: (2, 200)}, 40)
-    locations = piece.locations
-    for _ in range(2):
-        piece.leave_removed_out()
-        assert list(piece.sequences) == [5, 7]
-        assert list(piece.locations) == [*locations[:2], *locations[4:]]
-        assert (piece.count, piece.last) == (2, 7)
-    nothing = piece_of((5, 0))
-    nothing.leave_removed_out()
-    assert usage_of(nothing.sequences, nothing.locations).files == {}
+    assert (usage.shared, usage.body_bytes, usage.last) == ([(6, SHARED)], 457, 12)
+    assert (ONE_FILE.files, MIXED.files) == ({3}, {3, 4, (1 << 28) - 1})
+    assert [list(part) for part in MIXED.within(4)] == [[6], list(words_of([SHARED]))]
+    assert [len(part) for part in MIXED.within(5)] == [0, 0]
 
 
 @pytest.mark.parametrize("piece", [ONE_FILE, MIXED])
 def test_a_piece_comes_back_with_its_usage(piece: Piece) -> None:
-    loaded = decode_piece(KEY, piece.key, encode_piece(KEY, piece))
-    assert loaded.usage == usage_of(piece.sequences, piece.locations)
-    assert (loaded.sequences, loaded.locations) == (piece.sequences, piece.locations)
-    assert (loaded.key, loaded.count, loaded.last) == (piece.key, piece.count, piece.last)
+    loaded = PENDING.decode(KEY, PENDING.encode(KEY, piece))
+    assert loaded.usage == piece.usage
+    assert loaded.files == piece.files
+    assert loaded.arrays == piece.arrays
+    assert (loaded.count, loaded.stored) == (piece.count, piece.count)
 
 
 def test_what_cannot_be_unpacked_is_damaged() -> None:
@@ -76,21 +55,16 @@ def test_what_cannot_be_unpacked_is_damaged() -> None:
 
 
 def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
-    value = encode_piece(KEY, MIXED)
+    value = PENDING.encode(KEY, MIXED)
     for at in range(len(value)):
         damaged = bytearray(value)
         damaged[at] ^= 1 << at % 8
         with pytest.raises(FormatError):
-            decode_piece(KEY, 5, bytes(damaged))
+            PENDING.decode(KEY, bytes(damaged))
         with pytest.raises(FormatError):
-            decode_piece(KEY, 5, value[:at])
+            PENDING.decode(KEY, value[:at])
 
 
 def test_a_piece_under_the_key_of_another_is_noticed() -> None:
     with pytest.raises(FormatError, match="damaged"):
-        decode_piece(b"x" * 16, 5, encode_piece(KEY, MIXED))
-
-
-def test_a_piece_without_entries_is_none() -> None:
-    with pytest.raises(FormatError, match="empty"):
-        decode_piece(KEY, 5, encode_piece(KEY, Piece(5, array("Q"), array("Q"))))
+        PENDING.decode(b"x" * 16, PENDING.encode(KEY, MIXED))

@@ -13,6 +13,7 @@ from tidegate.spi import (
     Operation,
     RemoveSubscription,
 )
+from tidegate_store_journal.index.changes import FILES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.references import FileUse
 from tidegate_store_journal.log.format import FILE_SHIFT
@@ -133,8 +134,8 @@ def test_a_file_knows_which_files_its_acknowledgements_speak_of() -> None:
     loaded.write(ack(1, 3), file_id=3)
     assert index.files[3].speaks_of == {1, 2}
     changes = index.take_changes()
-    assert changes.speaks_of == {3: [1, 2]}
-    assert index.take_changes().speaks_of == {}
+    assert changes.rows[FILES] == {(3,): [1, 2]}
+    assert index.take_changes().rows[FILES] == {}
 
 
 def test_bytes_count_for_the_log_only_when_no_list_holds_the_message() -> None:

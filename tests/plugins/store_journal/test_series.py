@@ -141,6 +141,33 @@ async def test_a_file_is_used_again_only_when_nobody_reads_from_it(tmp_path: Pat
     await store.close()
 
 
+async def test_a_dead_file_that_cannot_be_emptied_now_is_put_away_all_the_same(
+    tmp_path: Path,
+) -> None:
+    storage = CrashStorage()
+    store = await series_store(tmp_path, storage, filepool_cleanratio=100)
+    await write(store, *(add(sequence, size=5000) for sequence in range(1, 12)))
+    await write(store, add(12, size=30_000))  # the first file is full
+    await write(store, ack(*range(1, 12)))
+    real = storage.open
+
+    def open_no_more(name: str, *, create: bool = False) -> Any:
+        if name.endswith(".free"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(name, create=create)
+
+    storage.open = open_no_more  # type: ignore[method-assign]  # a fault
+    with pytest.raises(OSError, match="open files"):
+        await checkpoint(store)
+    storage.open = real  # type: ignore[method-assign]  # mended
+    await checkpoint(store)
+    assert sum(name.endswith(".free") and "queue#q" in name for name in storage.list()) == 1
+    for sequence in range(20, 60):
+        await write(store, add(sequence, size=5000))
+    assert await pending(store) == [12, *range(20, 60)]
+    await store.close()
+
+
 def no_room(operation: str, part: str, code: int = errno.ENOSPC) -> object:
     def fault(name: str, file: str) -> OSError | None:
         if name == operation and part in file:

@@ -81,10 +81,11 @@ def test_removing_a_session_removes_its_packet_ids() -> None:
 def test_duplicate_ids_that_were_copied_forward_are_read_in_one_go() -> None:
     """A start with 20,000 of them, half of them copied, took 28 s: it sorted them for each one."""
     index = Index(keep_acknowledged=False)
+    put = index.apply_small[AddDuplicateId]
     begin = time.process_time()
     for number in (*range(10_000, 20_000), *range(1, 10_000)):
-        index.apply_small(AddDuplicateId("queue://q", f"id {number}", number), 50)
-    index.apply_small(ForgetDuplicateIds("queue://q", 10), 50)
+        put(AddDuplicateId("queue://q", f"id {number}", number), 50)
+    index.apply_small[ForgetDuplicateIds](ForgetDuplicateIds("queue://q", 10), 50)
     found = [item.sequence for item in index.all_duplicate_ids()]
     assert time.process_time() - begin < 3
     assert found == list(range(11, 20_000))

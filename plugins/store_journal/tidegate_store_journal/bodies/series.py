@@ -25,10 +25,7 @@ from typing import Final
 
 from tidegate.spi import (
     AddMessage,
-    Discard,
-    DiscardReason,
     Message,
-    Move,
     Operation,
     StoreError,
     StoreIOError,
@@ -36,7 +33,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.bodies.directory import Directory, Item, Job, carry_out, item_of
 from tidegate_store_journal.bodies.folders import Folders, Found, covers, folder_name
-from tidegate_store_journal.index.effects import AddReference
+from tidegate_store_journal.index.effects import AddReference, moves_apart
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
@@ -124,22 +121,18 @@ class Series:
 
         Raises: as MessageStore.write. Cancellation: as there; what was begun goes on.
         """
-        wanted: list[tuple[str, int, Message]] = []
-        for operation in operations:
-            if type(operation) is AddMessage:
-                sequence, message = operation.sequence, operation.message
-            elif type(operation) is Move:
-                sequence, message = operation.target_sequence, operation.message
-            else:
-                continue
-            # The body of a large one has a file of its own.
-            if message.large is None and (name := self._name_of(message.destination)):
-                wanted.append((name, sequence, message))
-        if not wanted:
+        plain = moves_apart(operations)
+        by_name: dict[str, list[Item]] = {}
+        for item in plain:
+            if type(item) is AddMessage and (name := self._name_of(item.message)):
+                message = item.message
+                record = item_of(item.sequence, encode(message), len(message.body))
+                by_name.setdefault(name, []).append(record)
+        if not by_name:
             await append(operations)
             return
         # shield: nobody else may write to a file while a thread does.
-        await asyncio.shield(self._spawn(self._write(operations, wanted, append)))
+        await asyncio.shield(self._spawn(self._write(plain, by_name, append)))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -153,46 +146,34 @@ class Series:
 
     async def _write(
         self,
-        operations: Sequence[Operation],
-        wanted: Sequence[tuple[str, int, Message]],
+        operations: Sequence[Operation | AddReference],
+        by_name: dict[str, list[Item]],
         append: Append,
     ) -> None:
         await self._require_room()
         if self.keep_bound is not None and self.grown_bytes >= self.files.file_length // 2:
             await self.keep_bound()
         async with self.lock:
-            by_name: dict[str, list[Item]] = {}
-            for name, sequence, message in wanted:
-                item = item_of(sequence, encode(message), len(message.body))
-                by_name.setdefault(name, []).append(item)
             try:
                 places = await self.place("tail", by_name, synced=self._is_synced)
-                await append(self._with_references(operations, places))
+                await append([self._referred(operation, places) for operation in operations])
             finally:
                 self.let_go("tail")
 
-    def _with_references(
-        self, operations: Sequence[Operation], places: dict[int, int]
-    ) -> list[Operation | AddReference]:
-        """A move becomes what it is: one message leaves, another one comes."""
-        result: list[Operation | AddReference] = []
-        synced = self._is_synced
-        for operation in operations:
-            if type(operation) is AddMessage and operation.sequence in places:
-                sequence, lists = operation.sequence, operation.pending_lists
-            elif type(operation) is Move and operation.target_sequence in places:
-                gone = Discard(operation.pending_list, (operation.sequence,), DiscardReason.DROPPED)
-                result.append(gone)
-                sequence, lists = operation.target_sequence, (operation.target_list,)
-            else:
-                result.append(operation)
-                continue
-            place = places[sequence] | (SHARED_BIT if len(lists) > 1 else 0)
-            result.append(AddReference(sequence, place, lists, synced))
-        return result
+    def _referred(
+        self, operation: Operation | AddReference, places: dict[int, int]
+    ) -> Operation | AddReference:
+        if type(operation) is not AddMessage or operation.sequence not in places:
+            return operation
+        lists = operation.pending_lists
+        place = places[operation.sequence] | (SHARED_BIT if len(lists) > 1 else 0)
+        return AddReference(operation.sequence, place, lists, self._is_synced)
 
-    def _name_of(self, destination: str) -> str:
-        """The directory of the destination; "": it has none."""
+    def _name_of(self, message: Message) -> str:
+        """The directory of its destination; "": it has none, or the body has a file of its own."""
+        if message.large is not None:
+            return ""
+        destination = message.destination
         name = self._names.get(destination)
         if name is None:
             if len(self._names) >= _KNOWN_MAX:

@@ -27,6 +27,7 @@ import msgspec
 
 from tidegate.spi import AddDuplicateId, ForgetDuplicateIds, Operation
 from tidegate_store_journal.checkpoint.live import LiveList
+from tidegate_store_journal.index.changes import Numbers
 from tidegate_store_journal.index.smallstate import SmallKey
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import DataFile, make_padded, prepare
@@ -53,7 +54,7 @@ _SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << _SIZE_BITS) - 1
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class Mark(Numbers, frozen=True, array_like=True):
     """Value of a mark: what is in front of it is the small state as of main batch *batch*.
 
     *floor_batch*, *floor_released*: the checkpoint that was on disk when data files were put away
@@ -61,11 +62,6 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     file that is needed.
     """
 
-    batch: int = 0
-    last_sequence: int = 0
-    last_list: int = 0
-    ack_last: int = 0
-    ack_released: int = 0
     floor_batch: int = 0
     floor_released: int = 0
     oldest: int = 1

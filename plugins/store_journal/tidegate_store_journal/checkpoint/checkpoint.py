@@ -17,15 +17,12 @@ from typing import Final, Protocol
 
 import msgspec
 
+from tidegate.spi import StoreIOError
 from tidegate_store_journal.bodies.large import LargeFiles
 from tidegate_store_journal.checkpoint.bindings import Bindings, Mark
-from tidegate_store_journal.checkpoint.live import LiveList, rows_in
-from tidegate_store_journal.checkpoint.metadata import (
-    METADATA_VERSION,
-    Metadata,
-    MetadataState,
-)
-from tidegate_store_journal.checkpoint.rows import Rows
+from tidegate_store_journal.checkpoint.live import LiveList
+from tidegate_store_journal.checkpoint.metadata import Metadata, MetadataError, MetadataState
+from tidegate_store_journal.index.acklog import AckBlock, AckPage
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
@@ -92,7 +89,8 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._unsaved: Changes | None = None  # of checkpoints that failed
         self._bindings = bindings
-        self.rows = Rows(index.log, metadata, executor)
+        if metadata.is_kept:
+            index.log.fetch = self._fetch
         self._saved_batch = -1
         self._saved_released = index.log.released
 
@@ -128,7 +126,7 @@ class Checkpointer:
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
             self._index.pack()
-            await self.rows.page_out()
+            await self._index.log.page_out()
             # In the journal's order, without gaps: a file must not outlive another one that says
             # what became of its messages. A page may still be read from one; then it waits.
             gone = list(itertools.takewhile(lambda file: file.readers == 0, work.dead))
@@ -171,13 +169,9 @@ class Checkpointer:
         if bindings is not None:
             bindings.pending_bytes = changes.small_bytes
             mark = Mark(
-                changes.batch,
-                changes.last_sequence,
-                changes.last_list,
-                changes.ack_last,
-                changes.ack_released,
-                bindings.mark.floor_batch,
-                bindings.mark.floor_released,
+                *msgspec.structs.astuple(changes.numbers),
+                floor_batch=bindings.mark.floor_batch,
+                floor_released=bindings.mark.floor_released,
             )
             # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
             is_new = msgspec.structs.replace(mark, oldest=bindings.mark.oldest) != bindings.mark
@@ -185,16 +179,11 @@ class Checkpointer:
                 mark = None
         tail_file = self._tail.file
         state = MetadataState(
-            METADATA_VERSION,
-            self._store_id,
-            clean,
-            changes.batch,
-            tail_file.file_id if tail_file else 0,
-            self._tail.offset,
-            changes.last_sequence,
-            changes.last_list,
-            changes.ack_last,
-            changes.ack_released,
+            *msgspec.structs.astuple(changes.numbers),
+            store_id=self._store_id,
+            clean=clean,
+            file_id=tail_file.file_id if tail_file else 0,
+            offset=self._tail.offset,
         )
         return _Work(changes, state, mark, lives, dead)
 
@@ -224,7 +213,7 @@ class Checkpointer:
         lives: dict[int, LiveList] = {}
         if self._bindings is not None:
             wanted = self._all_files if all_lives or self._bindings.must_carry else self._spoken
-            await self.rows.of_files(lambda: wanted(dead))
+            await self._index.log.of_files(lambda: wanted(dead))
             for file_id in sorted(wanted(dead)):
                 lives[file_id] = self._live_list(file_id)
                 await asyncio.sleep(0)
@@ -232,7 +221,7 @@ class Checkpointer:
 
     def _live_list(self, file_id: int) -> LiveList:
         index = self._index
-        rows = rows_in(file_id, index.log.blocks_of((file_id,)), index.log.released)
+        rows = list(itertools.chain.from_iterable(index.log.parts_in(file_id)))
         places: dict[int, int] = {}
         if self._files.is_elsewhere(file_id):
             # Its records do not say which of them count, so the list says where those are.
@@ -240,6 +229,17 @@ class Checkpointer:
                 for piece in index.lists[list_id].pieces_in(file_id):
                     places.update(piece)
         return LiveList(index.batch, dict(index.living_in(file_id)), rows, places)
+
+    async def _fetch(self, page: AckPage) -> list[AckBlock]:
+        """Rows of the acknowledged log that are not in memory. Raises: StoreIOError, OSError."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, self._metadata.acknowledged, page)
+        except MetadataError as error:
+            raise StoreIOError(
+                f"rows of the acknowledged log cannot be read: {error}. Restart the gateway: the "
+                "metadata store is rebuilt then"
+            ) from error
 
     def _all_files(self, _dead: list[DataFile]) -> set[int]:
         staying = self._files.elsewhere()

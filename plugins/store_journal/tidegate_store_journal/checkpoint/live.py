@@ -6,9 +6,8 @@ They are records of the bindings journal; one that is newer takes the place of t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 from operator import sub
 from typing import Final
 
@@ -66,16 +65,3 @@ def decode_live_list(batch: int, payload: bytes) -> LiveList:
         rows,
         dict(zip(keys, _format.unpack_locations(places), strict=True)),
     )
-
-
-def rows_in(file_id: int, blocks: Sequence[AckBlock], released: int) -> list[AckBlock]:
-    """The rows of *blocks* above *released* whose message lies in the data file."""
-    result: list[AckBlock] = []
-    for block in blocks:
-        at = max(0, released + 1 - block.first)
-        places = block.locations[at:]
-        for is_here, run in groupby(places, lambda place: place >> _format.FILE_SHIFT == file_id):
-            begin, at = at, at + sum(1 for _ in run)
-            if is_here:
-                result.append(block.part(begin, at))
-    return result

@@ -11,7 +11,6 @@ import os
 import shutil
 import struct
 import threading
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,23 +20,19 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
-from tidegate.spi import LargeBody
-from tidegate_store_journal.checkpoint.tables import (
+from tidegate_store_journal.index.acklog import AckBlock, AckPage
+from tidegate_store_journal.index.changes import (
     ACKNOWLEDGED,
-    DELIVERIES,
-    FILES,
-    LARGE,
     META,
     PENDING,
     TABLES,
-    Key,
+    TABLES_OF_LISTS,
+    Changes,
+    Numbers,
+    Rows,
     Table,
     crc_in,
-    rows_of,
 )
-from tidegate_store_journal.index.acklog import AckBlock, AckPage
-from tidegate_store_journal.index.changes import Changes
-from tidegate_store_journal.index.pieces import Piece
 from tidegate_store_journal.log.format import FormatError
 from tidegate_store_journal.log.names import NamedStorage
 
@@ -55,40 +50,10 @@ _MAP_BYTES: Final = 4 << 30
 _MAP_BYTES_MAX: Final = 1 << 44
 
 _STATE_KEY: Final = b"state"
-_COUNTERS_KEY: Final = b"counters"
-_DIGEST_KEY: Final = b"digest"
 
 
 class MetadataError(Exception):
     """The metadata store is missing something or damaged; the journal can rebuild it."""
-
-
-class MetadataState(msgspec.Struct, frozen=True, array_like=True):
-    """Value of ``meta/state``."""
-
-    version: int
-    store_id: str
-    clean: bool
-    batch: int
-    file_id: int
-    offset: int
-    last_sequence: int
-    last_list: int
-    ack_last: int
-    ack_released: int
-    bindings: int = 0  # batch of the bindings journal that was the last one
-
-
-@dataclass(slots=True)
-class Loaded:
-    """A whole checkpoint, read back."""
-
-    state: MetadataState
-    lists: dict[int, list[Piece]]
-    deliveries: dict[tuple[int, int], int]
-    large: dict[int, LargeBody]
-    acknowledged: list[AckBlock]
-    speaks_of: dict[int, list[int]]
 
 
 @dataclass(slots=True)
@@ -113,10 +78,31 @@ class MetadataCounters:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
-    def become(self, other: MetadataCounters) -> None:
-        """Take the values of *other*."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(other, each.name))
+
+class MetadataState(Numbers, frozen=True, array_like=True):
+    """Value of ``meta/state``: behind the numbers of the checkpoint what else it is.
+
+    Attributes: file_id, offset: where replay begins. bindings: the last batch of the bindings journal
+    then. clean: the store was closed. counters: over all runs. digest: the exclusive or of the CRCs of
+    all values of the other tables.
+    """
+
+    version: int = METADATA_VERSION
+    store_id: str = ""
+    clean: bool = False
+    file_id: int = 0
+    offset: int = 0
+    bindings: int = 0
+    counters: MetadataCounters = msgspec.field(default_factory=MetadataCounters)
+    digest: int = 0
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A whole checkpoint, read back. Attributes: rows: by table, in the order of their keys."""
+
+    state: MetadataState
+    rows: Rows
 
 
 class Metadata:
@@ -142,7 +128,7 @@ class Metadata:
         return None
 
     def save(self, changes: Changes, state: MetadataState) -> None:
-        """Write *changes* and *state* in one durable transaction.
+        """Write *changes* and *state* in one durable transaction. Behind :meth:`load` or :meth:`reset`.
 
         Raises: OSError; nothing changed then.
         """
@@ -180,10 +166,9 @@ class LmdbMetadata(Metadata):
         self._map_bytes = _MAP_BYTES
         self._environment: lmdb.Environment | None = None
         self._open: dict[str, lmdb._Database] = {}
-        #: The exclusive or of the CRCs of all values in what is being written.
-        self._digest = 0
-        #: As of the checkpoint on disk; None when that was not read yet.
-        self._saved_digest: int | None = None
+        #: Of what is being written, and of the checkpoint on disk. As remembered: what became of the
+        #: bytes there meanwhile must not matter for the next one, and is found by the next start.
+        self._digest = self._saved_digest = 0
         self._lock = threading.Lock()  # LMDB must not be unmapped or grow while it is read
 
     def _env(self) -> lmdb.Environment:
@@ -214,7 +199,6 @@ class LmdbMetadata(Metadata):
         return self._environment
 
     def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
-        """See :class:`Metadata`."""
         return self._read(lambda transaction: self._load(transaction, progress))
 
     def load_counters(self) -> None:
@@ -255,20 +239,15 @@ class LmdbMetadata(Metadata):
 
     def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
         """Also takes over the counters."""
-        value = self._meta(transaction, _STATE_KEY)
+        value = transaction.get(_STATE_KEY, db=self._open[META.name])
         if value is None:
             return None
-        state = msgspec.msgpack.decode(value, type=MetadataState)
+        data = META.decode(_STATE_KEY, bytes(value))
+        state = msgspec.msgpack.decode(data, type=MetadataState)
         if state.version != METADATA_VERSION:
             raise MetadataError(f"{self._directory} has version {state.version}")
-        counters = self._meta(transaction, _COUNTERS_KEY) or b""
-        self.counters.become(msgspec.msgpack.decode(counters, type=MetadataCounters))
+        self.counters = state.counters
         return state
-
-    def _meta(self, transaction: lmdb.Transaction, key: bytes) -> bytes | None:
-        """A value of ``meta``. Raises: FormatError."""
-        value = transaction.get(key, db=self._open[META.name])
-        return None if value is None else META.decode(key, bytes(value))
 
     def _load(
         self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
@@ -276,45 +255,29 @@ class LmdbMetadata(Metadata):
         state = self._load_state(transaction)
         if state is None:
             return None
-        meta = self._open[META.name]
-        digest = crc_in(transaction.get(_STATE_KEY, b"", db=meta))
-        digest ^= crc_in(transaction.get(_COUNTERS_KEY, b"", db=meta))
-        rows: dict[Table, list[tuple[Key, Any]]] = {table: [] for table in TABLES}
+        digest = 0
+        rows: Rows = {table: {} for table in TABLES}
         for table, found in rows.items():
             database = self._open[table.name]
             total = transaction.stat(database)["entries"]
             for done, (key_seen, value_seen) in enumerate(transaction.cursor(db=database)):
                 key, value = bytes(key_seen), bytes(value_seen)  # they are: for the types
-                found.append((table.key.unpack(key), table.decode(key, value)))
+                found[table.key.unpack(key)] = table.decode(key, value)
                 digest ^= crc_in(value)
                 if done % 1000 == 0:
                     progress("loading the checkpoint", done, total)
         # A wrong bit in a tree can hide a whole branch of it, and a page that was not written can
         # hold values that were right once.
-        if self._stored_digest(transaction) != digest:
+        if state.digest != digest:
             raise MetadataError(
                 f"{self._directory} is not of one checkpoint, or not all of it is there"
             )
         self._saved_digest = digest
-        lists: dict[int, list[Piece]] = {}
-        for (list_id, _), piece in rows[PENDING]:
-            lists.setdefault(list_id, []).append(piece)
-        return Loaded(
-            state,
-            lists,
-            deliveries={(list_id, sequence): n for (list_id, sequence), n in rows[DELIVERIES]},
-            large={sequence: body for (sequence,), body in rows[LARGE]},
-            acknowledged=[block for _, block in rows[ACKNOWLEDGED]],
-            speaks_of={file_id: found for (file_id,), found in rows[FILES]},
-        )
-
-    def _stored_digest(self, transaction: lmdb.Transaction) -> int:
-        """Of the last checkpoint. Raises: FormatError."""
-        value = self._meta(transaction, _DIGEST_KEY)
-        return 0 if value is None else msgspec.msgpack.decode(value, type=int)
+        for (_, key), piece in rows[PENDING].items():
+            piece.key = key
+        return Loaded(state, rows)
 
     def acknowledged(self, page: AckPage) -> list[AckBlock]:
-        """See :class:`Metadata`."""
         blocks: list[AckBlock] = []
         try:
             with self._lock:
@@ -329,12 +292,11 @@ class LmdbMetadata(Metadata):
                 self._unmap_if_large()
         except (lmdb.Error, FormatError) as error:
             raise MetadataError(f"{self._directory}: {error}") from error
-        if not page.is_made_of(blocks):
+        if sum(block.count for block in blocks) != page.last + 1 - page.first:
             raise MetadataError(f"{self._directory} misses rows from {page.first} to {page.last}")
         return blocks
 
     def save(self, changes: Changes, state: MetadataState) -> None:
-        """See :class:`Metadata`."""
         with self._lock:
             self._save(changes, state)
 
@@ -343,20 +305,14 @@ class LmdbMetadata(Metadata):
             counters = MetadataCounters(checkpoints=1)
             try:
                 with self._env().begin(write=True) as transaction:
-                    # As remembered: what became of the bytes on disk since then must not matter
-                    # here, and is found by the next start.
-                    saved = self._saved_digest
-                    self._digest = self._stored_digest(transaction) if saved is None else saved
+                    self._digest = self._saved_digest
                     self._save_tables(transaction, changes, counters)
                     total = replace(self.counters)
                     total.add(counters)
-                    for key, value in ((_STATE_KEY, state), (_COUNTERS_KEY, total)):
-                        self._put(transaction, META, key, value)
-                    digest = META.encode(_DIGEST_KEY, self._digest)
-                    transaction.put(_DIGEST_KEY, digest, db=self._open[META.name])
+                    whole = msgspec.structs.replace(state, counters=total, digest=self._digest)
+                    value = META.encode(_STATE_KEY, whole)
+                    transaction.put(_STATE_KEY, value, db=self._open[META.name])
                 break
-            except FormatError as error:
-                raise OSError(errno.EIO, f"metadata store: {error}") from error
             except lmdb.MapFullError as error:
                 if self._map_bytes >= _MAP_BYTES_MAX:
                     raise OSError(errno.ENOSPC, "the metadata store is full") from error
@@ -374,26 +330,21 @@ class LmdbMetadata(Metadata):
     def _save_tables(
         self, transaction: lmdb.Transaction, change: Changes, counters: MetadataCounters
     ) -> None:
+        put, gone = dict.fromkeys(TABLES, 0), dict.fromkeys(TABLES, 0)
+        for table, rows in change.rows.items():
+            for parts, value in rows.items():
+                key = table.key.pack(*parts)
+                if value is None:
+                    gone[table] += self._delete(transaction, table, key)
+                else:
+                    self._put(transaction, table, key, value)
+                    put[table] += 1
         for list_id in change.dropped_lists:
             self._drop_list(transaction, list_id)
-        counts = dict.fromkeys(TABLES, 0)
-        gone = dict.fromkeys(TABLES, 0)
-        for table, values, value in rows_of(change):
-            key = table.key.pack(*values)
-            if value is None:
-                gone[table] += self._delete(transaction, table, key)
-            else:
-                self._put(transaction, table, key, value)
-                counts[table] += 1
-        counters.pieces_put, counters.pieces_deleted = counts[PENDING], gone[PENDING]
-        counters.acknowledged_put = counts[ACKNOWLEDGED]
+        counters.pending_put, counters.pending_deleted = change.added, change.removed
+        counters.pieces_put, counters.pieces_deleted = put[PENDING], gone[PENDING]
+        counters.acknowledged_put = put[ACKNOWLEDGED]
         counters.acknowledged_deleted = gone[ACKNOWLEDGED]
-        counters.pending_deleted = change.removed
-        counters.pending_put = sum(
-            piece.count - bisect_right(piece.sequences, change.added_after)
-            for pieces in change.pieces.values()
-            for piece in pieces.values()
-        )
 
     def _put(self, transaction: lmdb.Transaction, table: Table, key: bytes, value: Any) -> None:
         data = table.encode(key, value)
@@ -406,7 +357,7 @@ class LmdbMetadata(Metadata):
         return before is not None
 
     def _drop_list(self, transaction: lmdb.Transaction, list_id: int) -> None:
-        for table in (PENDING, DELIVERIES):
+        for table in TABLES_OF_LISTS:
             cursor = transaction.cursor(db=self._open[table.name])
             prefix = ACKNOWLEDGED.key.pack(list_id)
             found = cursor.set_range(prefix)
@@ -419,9 +370,8 @@ class LmdbMetadata(Metadata):
             self.close()
 
     def reset(self) -> None:
-        """See :class:`Metadata`."""
         self.close()
-        self._saved_digest = None
+        self._saved_digest = 0
         if self._directory.exists():
             shutil.rmtree(self._directory)
 
@@ -434,7 +384,6 @@ class LmdbMetadata(Metadata):
             return 0
 
     def close(self) -> None:
-        """See :class:`Metadata`."""
         if self._environment is not None:
             self._environment.close()
             self._environment = None

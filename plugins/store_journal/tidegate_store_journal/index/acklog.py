@@ -2,18 +2,21 @@
 
 Each :class:`~tidegate.spi.Acknowledge` operation makes one block; what the rows have in common is
 kept once. Not thread-safe, but blocks are never changed after they were appended, except that
-:meth:`AckBlock.pack` makes one smaller.
+:meth:`AckBlock.encode` makes one smaller.
 
 A sink may stand still for days, so the log does not stay in memory: behind a checkpoint the blocks
 that the metadata store has go, but for the newest, and an :class:`AckPage` stands for each run of them.
-Whoever needs its rows (to read, release, copy, or write them down) pages it in first; it goes again
+Whoever needs its rows (to read, release, copy, or write them down) has it fetched first; it goes again
 behind a later checkpoint.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -33,55 +36,30 @@ from tidegate_store_journal.log.format import (
 ROW_BYTES: Final = 32
 #: Newest rows that stay in memory: a sink that keeps up never waits for the metadata store.
 RESIDENT_ROWS: Final = 32_768
-#: A page has about so many rows: 5 ms to page in, a few MiB of memory.
+#: A page has about so many rows: 5 ms to fetch, a few MiB of memory.
 PAGE_ROWS: Final = 8192
 _BlockValue = tuple[int, int, int, str, str, str, bytes, bytes, bytes]
 _decode_block: Final = msgspec.msgpack.Decoder(_BlockValue).decode
 
 
-class AckBlock:
+class AckBlock(msgspec.Struct, eq=False):
     """Rows *first* … *last* of the log: messages of one list, acknowledged by one consumer."""
 
-    __slots__ = (
-        "_delivered_at",
-        "_file_first",
-        "_file_last",
-        "_locations",
-        "_sequences",
-        "acked_at",
-        "client_id",
-        "count",
-        "first",
-        "pending_list",
-        "protocol",
-        "stored",
-        "subscription",
-    )
+    first: int
+    pending_list: int
+    acked_at: int
+    client_id: str
+    subscription: str
+    protocol: str
+    _sequences: Sequence[int] | bytes
+    _locations: Sequence[int] | bytes
+    _delivered_at: Sequence[int] | bytes
+    count: int = 0
+    _file_range: tuple[int, int] | None = None
 
-    def __init__(
-        self,
-        first: int,
-        pending_list: int,
-        acked_at: int,
-        client_id: str,
-        subscription: str,
-        protocol: str,
-        sequences: Sequence[int] | bytes,
-        locations: Sequence[int] | bytes,
-        delivered_at: Sequence[int] | bytes,
-    ) -> None:
-        self.first = first
-        self.pending_list = pending_list
-        self.acked_at = acked_at
-        self.client_id = client_id
-        self.subscription = subscription
-        self.protocol = protocol
-        self.count = len(sequences) // 8 if isinstance(sequences, bytes) else len(sequences)
-        self.stored = False  # it is in the metadata store
-        self._sequences = sequences
-        self._locations = locations
-        self._delivered_at = delivered_at
-        self._file_first = self._file_last = 0  # of the locations; 0: not looked at yet
+    def __post_init__(self) -> None:
+        data = self._sequences
+        self.count = len(data) // 8 if isinstance(data, bytes) else len(data)
 
     @property
     def last(self) -> int:
@@ -107,69 +85,47 @@ class AckBlock:
         values = unpack_integers(data) if isinstance(data, bytes) else data
         return values if len(values) == self.count else (0,) * self.count
 
-    def pack(self) -> None:
-        """Turn the rows into byte strings: 32 bytes a row instead of about 150."""
-        if not isinstance(self._sequences, bytes):
-            if self._locations:
-                self.file_range()  # cheaper now than from the bytes
-            delivered_at = self.delivered_at
-            self._sequences = pack_integers(self._sequences)
-            self._locations = pack_locations(self.locations)
-            self._delivered_at = pack_integers(delivered_at)
-
-    def located(self, locations: Sequence[int]) -> AckBlock:
-        """The same rows with their messages at other places."""
-        block = self.part(0, self.count)
-        block._locations = locations
-        block.stored = self.stored
-        return block
-
-    def may_speak_of(self, file_id: int) -> bool:
-        """False when no row's message is in that data file."""
-        first, last = self.file_range()
-        return first <= file_id <= last
+    def rows(self) -> Iterator[tuple[int, int, int]]:
+        """Each as (row, sequence, location)."""
+        return zip(range(self.first, self.last + 1), self.sequences, self.locations, strict=True)
 
     def file_range(self) -> tuple[int, int]:
         """First and last data file that messages are in."""
-        if not self._file_first:
+        if self._file_range is None:
             locations = self.locations
-            self._file_first = min(locations) >> FILE_SHIFT
-            self._file_last = max(locations) >> FILE_SHIFT
-        return self._file_first, self._file_last
+            self._file_range = min(locations) >> FILE_SHIFT, max(locations) >> FILE_SHIFT
+        return self._file_range
+
+    def located(self, locations: Sequence[int]) -> AckBlock:
+        """The same rows with their messages at other places."""
+        return msgspec.structs.replace(self, _locations=locations, _file_range=None)
 
     def part(self, begin: int, end: int) -> AckBlock:
         """Rows begin … end - 1 (indexes) as a block of their own."""
-        return AckBlock(
-            self.first + begin,
-            self.pending_list,
-            self.acked_at,
-            self.client_id,
-            self.subscription,
-            self.protocol,
-            self.sequences[begin:end],
-            self.locations[begin:end],
-            self.delivered_at[begin:end],
+        return msgspec.structs.replace(
+            self,
+            first=self.first + begin,
+            _sequences=self.sequences[begin:end],
+            _locations=self.locations[begin:end],
+            _delivered_at=self.delivered_at[begin:end],
+            _file_range=None,
         )
 
     def encode(self) -> bytes:
-        """docs/journal-format.md section 5, *acknowledged block*.
+        """docs/journal-format.md section 5, *acknowledged block*; 32 bytes a row instead of about 150.
 
         A block without locations (section 3, *copied rows*) is encoded without them.
         """
-        self.pack()
-        return encode(
-            (
-                self.first,
-                self.pending_list,
-                self.acked_at,
-                self.client_id,
-                self.subscription,
-                self.protocol,
-                self._sequences,
-                self._locations,
-                self._delivered_at,
-            )
-        )
+        if not isinstance(self._sequences, bytes):
+            self._delivered_at = pack_integers(self.delivered_at)
+            self._sequences = pack_integers(self._sequences)
+        if not isinstance(self._locations, bytes):
+            if self._locations:
+                self.file_range()  # cheaper now than from the bytes
+            self._locations = pack_locations(self._locations)
+        common = (self.first, self.pending_list, self.acked_at, self.client_id)
+        rows = (self._sequences, self._locations, self._delivered_at)
+        return encode((*common, self.subscription, self.protocol, *rows))
 
 
 def decode_block(data: bytes) -> AckBlock:
@@ -180,34 +136,20 @@ def decode_block(data: bytes) -> AckBlock:
         raise FormatError(f"an acknowledged block cannot be decoded: {error}") from error
 
 
-class AckPage:
+class AckPage(msgspec.Struct, frozen=True, eq=False):
     """Rows *first* … *last*, whose blocks are only in the metadata store.
 
-    Attributes: acked_at: of the first row; file_first, file_last: range of files of the locations.
+    Attributes: acked_at: of the first row; files: first and last data file that messages are in.
     """
 
-    __slots__ = ("acked_at", "file_first", "file_last", "first", "last")
-
-    def __init__(self, blocks: Sequence[AckBlock]) -> None:
-        self.first = blocks[0].first
-        self.last = blocks[-1].last
-        self.acked_at = blocks[0].acked_at
-        ranges = [block.file_range() for block in blocks]
-        self.file_first = min(first for first, _ in ranges)
-        self.file_last = max(last for _, last in ranges)
-
-    def is_made_of(self, blocks: Sequence[AckBlock]) -> bool:
-        """*blocks* are these rows, each once."""
-        row = self.first
-        for block in blocks:
-            if block.first != row:
-                return False
-            row = block.last + 1
-        return row == self.last + 1
+    first: int
+    last: int
+    acked_at: int
+    files: tuple[int, int]
 
 
 class AckRow(msgspec.Struct, frozen=True, gc=False):
-    """One row as a page names it; the message is read from *location*."""
+    """One row as a reader gets it; the message is read from *location*."""
 
     ack_sequence: int
     sequence: int
@@ -222,6 +164,7 @@ class AckLog:
     Attributes:
         rows: how many are in memory, those that were released since the last checkpoint among them.
         pins: how many forbid for now that blocks leave memory; the first is a store that is opened.
+        fetch: reads the blocks of a page; None: the metadata store keeps nothing.
     """
 
     def __init__(self) -> None:
@@ -229,10 +172,11 @@ class AckLog:
         self.released = 0
         self.rows = 0
         self.pins = 1
+        self.fetch: Callable[[AckPage], Awaitable[list[AckBlock]]] | None = None
         self._blocks: list[AckBlock | AckPage] = []  # in order
         self._firsts: list[int] = []
         self._begin = 0  # blocks before it are released
-        self._unstored_from = 0  # blocks before it are in the metadata store or released
+        self._unstored_from = 0  # blocks before it are in the metadata store or never will
         self._relocated: set[int] = set()  # first rows of stored blocks that changed since
 
     def append(self, block: AckBlock) -> None:
@@ -244,7 +188,7 @@ class AckLog:
         self._firsts.append(block.first)
 
     def restore(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:
-        """Begin with what recovery found, in any order.
+        """Begin with what recovery found in the metadata store, in any order.
 
         Returns: rows that are missing in the middle, normally 0; *released* is then moved behind
             the gap, because a reader must never see one.
@@ -253,33 +197,28 @@ class AckLog:
             (block for block in blocks if block.last > released), key=lambda block: block.first
         )
         whole: list[AckBlock] = []
-        missing = 0
         end = last
         for block in reversed(ordered):
             if block.last != end:
                 break
             whole.append(block)
             end = block.first - 1
-        if end > released:
-            missing = (
-                end
-                - released
-                - sum(
-                    min(block.count, block.last - released)
-                    for block in ordered
-                    if block.last <= end
-                )
-            )
-            released = end
-        whole.reverse()
+        there = [min(block.count, block.last - released) for block in ordered if block.last <= end]
+        missing = max(0, end - released - sum(there))
         self.last = last
-        self.released = released
-        self._blocks = list[AckBlock | AckPage](whole)
-        self._firsts = [block.first for block in whole]
+        self.released = max(end, released)
+        self._blocks = [*reversed(whole)]
+        self._firsts = [block.first for block in self._blocks]
         self.rows = sum(block.count for block in whole)
         self._begin = 0
-        self._unstored_from = len(whole) if all(block.stored for block in whole) else 0
+        self._unstored_from = len(whole)
         return missing
+
+    def mark_everything_changed(self) -> None:
+        """The metadata store is empty."""
+        self._unstored_from = 0
+
+    # --------------------------------------------------------------------- rows in memory
 
     def page(self, after: int, limit: int, bytes_max: int) -> list[AckRow]:
         """Rows behind *after* (at least ``released``): see MessageStore.acknowledged.
@@ -289,27 +228,16 @@ class AckLog:
         rows: list[AckRow] = []
         total = 0
         number = max(self._begin, bisect_right(self._firsts, after + 1) - 1)
-        while number < len(self._blocks):
-            block = self._blocks[number]
+        for block in (self._blocks[at] for at in range(number, len(self._blocks))):
             if isinstance(block, AckPage):
-                return rows
-            locations = block.locations
-            sequences = block.sequences
-            delivered_at = block.delivered_at
-            for index in range(max(0, after + 1 - block.first), block.count):
-                total += locations[index] & MASK_32
+                break
+            locations, sequences, times = block.locations, block.sequences, block.delivered_at
+            for at in range(max(0, after + 1 - block.first), block.count):
+                total += locations[at] & MASK_32
                 if rows and (total > bytes_max or len(rows) >= limit):
                     return rows
-                rows.append(
-                    AckRow(
-                        block.first + index,
-                        sequences[index],
-                        locations[index],
-                        delivered_at[index],
-                        block,
-                    )
-                )
-            number += 1
+                row = AckRow(block.first + at, sequences[at], locations[at], times[at], block)
+                rows.append(row)
         return rows
 
     def release(self, through: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
@@ -331,23 +259,18 @@ class AckLog:
         # A log that recovery found empty has nothing to forget but still a mark to move.
         self.released = max(self.released, through)
 
-    def location_of(self, row: int) -> int | None:
-        """Where the row's message is; None when there is no such row (any more) in memory."""
-        if not self.released < row <= self.last:
-            return None
+    def block_of(self, row: int) -> AckBlock | AckPage | None:
+        """What the row is in; None when it is released, or not there."""
         number = bisect_right(self._firsts, row) - 1
-        if number < self._begin:
+        if number < self._begin or row <= self.released:
             return None
         block = self._blocks[number]
-        if isinstance(block, AckPage) or row > block.last:
-            return None
-        return block.locations[row - block.first]
+        return block if row <= block.last else None
 
-    def block_of(self, row: int) -> AckBlock:
-        """The block of a row that is in memory."""
-        block = self._blocks[bisect_right(self._firsts, row) - 1]
-        assert isinstance(block, AckBlock)
-        return block
+    def location_of(self, row: int) -> int | None:
+        """Where the row's message is; None when there is no such row (any more) in memory."""
+        block = self.block_of(row)
+        return block.locations[row - block.first] if isinstance(block, AckBlock) else None
 
     def relocate(self, moved: AckBlock) -> list[tuple[int, int]]:
         """The messages of rows are where *moved* says; rows that are not there are left out.
@@ -355,92 +278,85 @@ class AckLog:
         Returns: (sequence, old location) of each row.
         """
         old: list[tuple[int, int]] = []
-        sequences, places = moved.sequences, moved.locations
-        row = max(moved.first, self.released + 1)
-        while row <= moved.last:
-            number = bisect_right(self._firsts, row) - 1
-            if number < self._begin:
-                return old
-            block = self._blocks[number]
-            assert isinstance(block, AckBlock), "rows are paged in before they are copied"
-            if row > block.last:
-                row += 1
+        places: dict[int, list[int]] = {}  # by the number of the block
+        for row, sequence, place in moved.rows():
+            block = self.block_of(row)
+            if block is None:
                 continue
+            assert isinstance(block, AckBlock), "rows are fetched before they are copied"
+            number = bisect_right(self._firsts, row) - 1
+            if number not in places:
+                places[number] = list(block.locations)
+            at = row - block.first
+            old.append((sequence, places[number][at]))
+            places[number][at] = place
+        for number, locations in places.items():
+            block = self._blocks[number]
+            assert isinstance(block, AckBlock)
             # Replaced and not changed: a checkpoint may be encoding the old one in its thread.
-            locations = list(block.locations)
-            begin = row - block.first
-            end = min(moved.last, block.last) + 1 - block.first
-            shift = block.first - moved.first
-            for index in range(begin, end):
-                old.append((sequences[index + shift], locations[index]))
-                locations[index] = places[index + shift]
             self._blocks[number] = block.located(locations)
             if number < self._unstored_from:
                 self._relocated.add(block.first)
-            row = block.first + end
         return old
 
     def blocks(self) -> Sequence[AckBlock]:
         """All blocks in memory that have rows which are not released."""
         return _resident(self._blocks[self._begin :])
 
-    def rows_in(self, file_id: int) -> Iterator[list[tuple[int, int, int]]]:
-        """(row, sequence, location) of the rows in memory, not released, whose message is in the data
-        file: block by block, so that who is in no hurry can pause."""
+    def parts_in(self, file_id: int) -> Iterator[list[AckBlock]]:
+        """The rows in memory, not released, whose message is in the data file: block by block, so that
+        who is in no hurry can pause. Neighbours are in one block."""
         for block in self.blocks():
-            if not block.may_speak_of(file_id):
-                yield []
-                continue
-            places = enumerate(block.locations, block.first)
-            yield [
-                (row, sequence, place)
-                for sequence, (row, place) in zip(block.sequences, places, strict=True)
-                if place >> FILE_SHIFT == file_id and row > self.released
-            ]
+            first, last = block.file_range()
+            parts: list[AckBlock] = []
+            if first <= file_id <= last:
+                at = max(0, self.released + 1 - block.first)
+                places = block.locations[at:]
+                for is_here, run in groupby(places, lambda place: place >> FILE_SHIFT == file_id):
+                    begin, at = at, at + sum(1 for _ in run)
+                    if is_here:
+                        parts.append(block.part(begin, at))
+            yield parts
 
-    def blocks_of(self, file_ids: Collection[int]) -> Sequence[AckBlock]:
-        """Those of :meth:`blocks` that may speak of one of these data files."""
-        first, last = min(file_ids, default=1), max(file_ids, default=0)
-        return [
-            block
-            for block in self.blocks()
-            if block.file_range()[0] <= last and block.file_range()[1] >= first
-        ]
+    # ------------------------------------------------------------------- rows that are not
 
-    def page_with(self, row: int) -> AckPage | None:
-        """What has to be paged in before the row, which is there, can be read; None: nothing."""
-        number = bisect_right(self._firsts, row) - 1
-        block = self._blocks[number] if number >= self._begin else None
-        return block if isinstance(block, AckPage) else None
+    async def at(self, row: int) -> None:
+        """Return when the row (and those of its page) is in memory, if it is there at all.
 
-    def page_of_files(self, file_ids: Collection[int]) -> AckPage | None:
-        """One of the pages that may speak of these data files; None: those are all in memory."""
-        for block in self._blocks[self._begin : self._unstored_from]:
-            if isinstance(block, AckPage) and any(
-                block.file_first <= file_id <= block.file_last for file_id in file_ids
-            ):
-                return block
+        Raises: StoreIOError, OSError, as the other one. Cancellation: safe.
+        """
+        while isinstance(page := self.block_of(row), AckPage):
+            await self._page_in(page)
+
+    async def of_files(self, file_ids: Callable[[], Collection[int]]) -> None:
+        """Return when all rows are in memory whose messages are in any of these files by then."""
+        while (page := self._page_of(file_ids())) is not None:
+            await self._page_in(page)
+
+    def _page_of(self, file_ids: Collection[int]) -> AckPage | None:
+        for page in self._blocks[self._begin : self._unstored_from]:
+            if isinstance(page, AckPage):
+                first, last = page.files
+                if any(first <= file_id <= last for file_id in file_ids):
+                    return page
         return None
 
-    def page_in(self, page: AckPage, blocks: Sequence[AckBlock]) -> None:
-        """Put *blocks*, which the metadata store has, in the place of their page.
-
-        Somebody else may have done so meanwhile.
-        """
+    async def _page_in(self, page: AckPage) -> None:
+        assert self.fetch is not None
+        blocks = await self.fetch(page)
         number = bisect_right(self._firsts, page.first) - 1
-        if number < 0 or self._blocks[number] is not page:
-            return
-        for block in blocks:
-            block.stored = True
-        self._replace(number, number + 1, blocks)
-        self.rows += page.last + 1 - page.first
+        if number >= 0 and self._blocks[number] is page:  # else somebody else did so meanwhile
+            self._replace(number, number + 1, blocks)
+            self.rows += page.last + 1 - page.first
 
-    def page_out(self) -> bool:
-        """Forget a page of what the metadata store has, but for the newest rows. True: there is more.
+    async def page_out(self) -> None:
+        """A checkpoint was written: forget what need not be in memory, a bit at a time."""
+        for _ in iter(self._page_one_out, False):
+            await asyncio.sleep(0)
 
-        It has all that :meth:`take_unstored` last gave, and nothing is being written.
-        """
-        if self.pins:
+    def _page_one_out(self) -> bool:
+        """Forget a page of what the metadata store has, but for the newest rows. True: there is more."""
+        if self.fetch is None or self.pins:
             return False
         newest = self.last - RESIDENT_ROWS
         run: list[AckBlock] = []
@@ -456,7 +372,11 @@ class AckLog:
                 if rows < PAGE_ROWS:
                     continue
             if run:
-                self._replace(begin, begin + len(run), [AckPage(run)])
+                files = [file_id for block in run for file_id in block.file_range()]
+                page = AckPage(
+                    run[0].first, run[-1].last, run[0].acked_at, (min(files), max(files))
+                )
+                self._replace(begin, begin + len(run), [page])
                 self.rows -= rows
                 return True
         return False
@@ -466,24 +386,36 @@ class AckLog:
         self._firsts[begin:end] = [block.first for block in blocks]
         self._unstored_from += len(blocks) - (end - begin)
 
-    def take_unstored(self) -> tuple[list[AckBlock], list[int]]:
-        """For a checkpoint: blocks to put, and keys of stored blocks to delete."""
-        put = _resident(self._blocks[max(self._begin, self._unstored_from) :])
-        if self._relocated:
-            stored = _resident(self._blocks[self._begin : self._unstored_from])
-            put = [block for block in stored if block.first in self._relocated] + put
-            self._relocated.clear()
-        released = _resident(self._blocks[: self._begin])
-        gone = [block.first for block in released if block.stored]
-        self.rows -= sum([block.count for block in released])
-        for block in put:
-            block.stored = True
-        if self._begin:
-            del self._blocks[: self._begin]
-            del self._firsts[: self._begin]
-            self._begin = 0
+    @contextmanager
+    def pinned(self) -> Generator[None]:
+        """What is in memory or comes there stays for the length of a ``with`` block."""
+        self.pins += 1
+        try:
+            yield
+        finally:
+            self.pins -= 1
+
+    # ------------------------------------------------------------------------ checkpoints
+
+    def take_unstored(self) -> dict[int, AckBlock | None]:
+        """For a checkpoint, by first row: blocks to put; None for stored ones to delete."""
+        begin, stored = self._begin, self._unstored_from
+        told: dict[int, AckBlock | None] = {}
+        for number, block in enumerate(self._blocks[:begin]):
+            assert isinstance(block, AckBlock)
+            self.rows -= block.count
+            if number < stored:
+                told[block.first] = None
+        for number in range(begin if self._relocated else max(begin, stored), len(self._blocks)):
+            block = self._blocks[number]
+            if isinstance(block, AckBlock) and (number >= stored or block.first in self._relocated):
+                told[block.first] = block
+        del self._blocks[:begin]
+        del self._firsts[:begin]
+        self._begin = 0
+        self._relocated.clear()
         self._unstored_from = len(self._blocks)
-        return put, gone
+        return told
 
     @property
     def oldest_at(self) -> int:

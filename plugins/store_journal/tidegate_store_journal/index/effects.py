@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidegate.spi import LargeBody, Operation
+from tidegate.spi import AddMessage, Discard, DiscardReason, LargeBody, Move, Operation
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
 
@@ -30,13 +30,12 @@ class Effects(msgspec.Struct, eq=False):
         file_id: the data file the batch is in.
         adds: per list, sequence → location, in sequence order.
         shared: (sequence, number of lists) of messages with more than one list.
-        others: everything but added messages, in order.
+        others: everything but added messages, in order; with an Acknowledge its first row of the
+            acknowledged log (0: there is none), with all else the bytes of its record.
         copies: (sequence, new location, lists) of messages that compaction copied.
         copied_rows: rows of the acknowledged log whose messages are among them, without locations.
         large: (sequence, body) of messages whose body is in a file of its own.
-        small_sizes: bytes of the record of each operation in *others* that is about the small state.
-        small_bytes: of those that put something.
-        ack_firsts: first ack sequence of each Acknowledge in *others*; 0 without a log.
+        small_bytes: of records that put small state.
         messages: messages added (moves included); references: their references.
         message_bytes: bytes of their records.
         placed: per data file of a destination's directory, references to messages added there, and
@@ -48,18 +47,16 @@ class Effects(msgspec.Struct, eq=False):
     file_id: int
     adds: dict[int, dict[int, int]] = {}
     shared: list[tuple[int, int]] = []
-    others: list[Operation] = []
-    small_sizes: list[int] = []
-    small_bytes: int = 0
-    ack_firsts: list[int] = []
+    others: list[tuple[Operation, int]] = []
     copies: list[tuple[int, int, tuple[int, ...]]] = []
     copied_rows: list[AckBlock] = []
     large: list[tuple[int, LargeBody]] = []
-    placed: dict[int, list[int]] = {}
-    unsynced: list[tuple[int, int]] = []
+    small_bytes: int = 0
     messages: int = 0
     references: int = 0
     message_bytes: int = 0
+    placed: dict[int, list[int]] = {}
+    unsynced: list[tuple[int, int]] = []
     batch: int = 0
     last_sequence: int = 0
     last_ack: int = 0
@@ -88,3 +85,19 @@ class Effects(msgspec.Struct, eq=False):
         use[0] += len(lists)
         use[1] += place >> 32 & MASK_32
         self.messages += 1
+
+
+def moves_apart(
+    operations: Sequence[Operation | AddReference],
+) -> list[Operation | AddReference]:
+    """*operations*, each move as what it is: one message leaves, another one comes."""
+    result: list[Operation | AddReference] = []
+    for operation in operations:
+        if type(operation) is Move:
+            gone = (operation.sequence,)
+            result.append(Discard(operation.pending_list, gone, DiscardReason.DROPPED))
+            lists = (operation.target_list,)
+            result.append(AddMessage(operation.target_sequence, operation.message, lists))
+        else:
+            result.append(operation)
+    return result

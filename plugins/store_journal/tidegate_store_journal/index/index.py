@@ -11,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from tidegate.spi import Acknowledge, Discard, Move, PendingCount, RecordDelivery
+from tidegate.spi import Acknowledge, Discard, PendingCount, RecordDelivery
 from tidegate_store_journal.index.acklog import AckBlock
-from tidegate_store_journal.index.changes import Changes, Dirty
+from tidegate_store_journal.index.changes import (
+    ACKNOWLEDGED,
+    DELIVERIES,
+    FILES,
+    LARGE,
+    PENDING,
+    TABLES,
+    Changes,
+    Numbers,
+    Rows,
+)
 from tidegate_store_journal.index.effects import Effects
-from tidegate_store_journal.index.pending import CHUNK_ENTRIES, SEAL_ENTRIES, PendingList
-from tidegate_store_journal.index.pieces import Piece
+from tidegate_store_journal.index.pending import PIECE_ENTRIES, SEAL_ENTRIES, PendingList
 from tidegate_store_journal.index.references import HELD_SHIFT, References, held_bytes
 from tidegate_store_journal.index.smallstate import SmallState
 from tidegate_store_journal.log.format import FILE_SHIFT
@@ -51,10 +60,13 @@ class Index(References, SmallState):
         self._grown_at: int = _NEVER  # pending messages at which on_growth is called, once
         self._log_grown_at: int = _NEVER  # the same for rows
         self._on_growth: Callable[[], None] | None = None
-        self._dirty = Dirty()
-        self._apply_one: dict[type, Callable[[Any], None]] = {
+        self._rows: Rows = {table: {} for table in TABLES}  # changed since the last checkpoint
+        self._dropped_lists: list[int] = []  # the same
+        self._removed = 0  # references in those that the metadata store has
+        self._apply_one: dict[type, Callable[[Any, int], None]] = {
+            **self.apply_small,
+            Acknowledge: self._acknowledge,
             Discard: self._discard,
-            Move: self._move,
             RecordDelivery: self._record_delivery,
         }
 
@@ -86,18 +98,9 @@ class Index(References, SmallState):
             self.pending_messages += effects.messages
         for sequence, body in effects.large:
             self.large.add(sequence, body)
-        if effects.others:
-            number = 0
-            sizes = iter(effects.small_sizes)
-            apply_small = self._apply_small
-            for operation in effects.others:
-                if type(operation) is Acknowledge:
-                    self._acknowledge(operation, effects.ack_firsts[number])
-                    number += 1
-                elif type(operation) in apply_small:
-                    apply_small[type(operation)](operation, next(sizes, 0))
-                else:
-                    self._apply_one[type(operation)](operation)
+        apply_one = self._apply_one
+        for operation, number in effects.others:
+            apply_one[type(operation)](operation, number)
         if effects.copies:
             self._copy(effects)
         self.batch = effects.batch
@@ -137,13 +140,12 @@ class Index(References, SmallState):
         pop = pending.fresh.pop
         found: list[int | None] = [pop(sequence, None) for sequence in sequences]
         if None in found:
-            if sequences[-1] <= pending.last_sealed and not any(found):
-                found = pending.pop_all(sequences)
-            else:
+            if any(found):
                 for index, sequence in enumerate(sequences):
                     if found[index] is None:
-                        found[index] = pending.pop_sealed(sequence)
-            self._count_removed(sequences, found)
+                        found[index] = pending.pop_sealed((sequence,))[0]
+            else:
+                found = pending.pop_sealed(sequences)
             if None in found and list_id in self._loose:
                 loose = self._loose[list_id]
                 for index, sequence in enumerate(sequences):
@@ -156,27 +158,16 @@ class Index(References, SmallState):
             self._forget_deliveries(list_id, pending, sequences)
         return sequences, [value for value in found if value is not None]
 
-    def _count_removed(self, sequences: Sequence[int], found: Sequence[int | None]) -> None:
-        """Count those that the metadata store has."""
-        watermark = self.watermark
-        if max(sequences) <= watermark:
-            self._dirty.removed += len(found) - found.count(None)
-        elif min(sequences) <= watermark:
-            pairs = zip(sequences, found, strict=True)
-            self._dirty.removed += sum(
-                sequence <= watermark and value is not None for sequence, value in pairs
-            )
-
     def _forget_deliveries(
         self, list_id: int, pending: PendingList, sequences: Iterable[int]
     ) -> None:
-        dirty = self._dirty.deliveries
+        rows = self._rows[DELIVERIES]
         for sequence in sequences:
             if pending.deliveries.pop(sequence, 0):
                 if sequence <= self.watermark:
-                    dirty[list_id, sequence] = 0
+                    rows[list_id, sequence] = None
                 else:
-                    dirty.pop((list_id, sequence), None)
+                    rows.pop((list_id, sequence), None)
 
     def _leave_lists(self, sequences: Sequence[int], locations: list[int]) -> None:
         """References ended without reaching the log."""
@@ -239,11 +230,7 @@ class Index(References, SmallState):
     def settle(self) -> None:
         """Everything was replayed: put copies whose original is gone where they belong."""
         for list_id, loose in self._loose.items():
-            pending = self.list_of(list_id)
-            merged = self.lists[list_id] = PendingList()
-            merged.fresh = dict(sorted([*pending.entries(), *loose.items()]))
-            merged.deliveries = pending.deliveries
-            merged.replace(pending)
+            self.list_of(list_id).merge(loose)
         self._loose.clear()
         self._is_settled = True
 
@@ -304,20 +291,17 @@ class Index(References, SmallState):
             self.acknowledged_bytes -= sum(map(held_bytes, locations))
             self._free(locations)
 
-    def _discard(self, operation: Discard) -> None:
+    def _discard(self, operation: Discard, _: int) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))
 
-    def _move(self, operation: Move) -> None:
-        self._leave_lists(*self._take(operation.pending_list, (operation.sequence,)))
-
-    def _record_delivery(self, operation: RecordDelivery) -> None:
+    def _record_delivery(self, operation: RecordDelivery, _: int) -> None:
         pending = self.lists.get(operation.pending_list)
         if pending is None:
             return
         for sequence, count in zip(operation.sequences, operation.delivery_count, strict=True):
             if sequence in pending or sequence in self._loose.get(operation.pending_list, ()):
                 pending.deliveries[sequence] = count
-                self._dirty.deliveries[operation.pending_list, sequence] = count
+                self._rows[DELIVERIES][operation.pending_list, sequence] = count
 
     def drop_list(self, list_id: int) -> None:
         """Forget a list and everything pending in it. No error when there is none.
@@ -327,13 +311,12 @@ class Index(References, SmallState):
         pending = self.lists.pop(list_id, None)
         if pending is None:
             return
-        for sequence in pending.deliveries:
-            self._dirty.deliveries.pop((list_id, sequence), None)
         self._note_speaks_of([*self._loose.pop(list_id, {}).values()])
-        self._dirty.dropped_lists.append(list_id)
+        self._dropped_lists.append(list_id)
+        self._removed += pending.stored()
         is_first = not self._dropped
         self._dropped.append((pending, self._file_id))
-        if len(pending) <= CHUNK_ENTRIES or self.on_dropped is None:
+        if len(pending) <= PIECE_ENTRIES or self.on_dropped is None:
             while self._dropped[-1][0] is pending:
                 self._give_up_part()
                 if not self._dropped:
@@ -365,48 +348,35 @@ class Index(References, SmallState):
 
     def take_changes(self) -> Changes:
         """What changed since the last call; the caller must get it into the metadata store."""
-        pieces: dict[int, dict[int, Piece]] = {}
-        pieces_gone: dict[int, set[int]] = {}
+        rows, self._rows = self._rows, {table: {} for table in TABLES}
+        known, self.watermark = self.watermark, self.last_sequence
+        added, removed, self._removed = 0, self._removed, 0
         for list_id, pending in self.lists.items():
-            if pending.fresh:
-                pending.seal()
-            if pending.has_changes:
-                changed, gone_keys = pending.take_changes()
-                if changed:
-                    pieces[list_id] = {piece.key: piece for piece in changed}
-                if gone_keys:
-                    pieces_gone[list_id] = set(gone_keys)
-        added_after, self.watermark = self.watermark, self.last_sequence
-        dirty, self._dirty = self._dirty, Dirty()
-        files_gone, self.files_gone = self.files_gone, []
-        put, gone = self.log.take_unstored()
-        self._watch_again()
-        speaks_of: dict[int, list[int]] = {}
+            told, new, gone = pending.take_changes(known)
+            rows[PENDING].update(((list_id, key), piece) for key, piece in told.items())
+            added += new
+            removed += gone
+        rows[LARGE] = {(sequence,): body for sequence, body in self.large.take_changes().items()}
+        blocks = self.log.take_unstored()
+        rows[ACKNOWLEDGED] = {(first,): block for first, block in blocks.items()}
         for file_id, use in self.files.items():
             if len(use.speaks_of) != use.speaks_of_stored:
                 use.speaks_of_stored = len(use.speaks_of)
-                speaks_of[file_id] = sorted(use.speaks_of)
+                rows[FILES][file_id,] = sorted(use.speaks_of)
+        self._watch_again()
+        dropped, self._dropped_lists = self._dropped_lists, []
         small, small_bytes = self.take_small_changes()
-        return Changes(
-            dropped_lists=dirty.dropped_lists,
-            pieces=pieces,
-            pieces_gone=pieces_gone,
-            added_after=added_after,
-            removed=dirty.removed,
-            deliveries=dirty.deliveries,
-            large=self.large.take_changes(),
-            acknowledged={block.first: block for block in put},
-            acknowledged_gone=set(gone),
-            speaks_of=speaks_of,
-            files_gone=files_gone,
-            batch=self.batch,
-            last_sequence=self.last_sequence,
-            last_list=self.last_list,
-            ack_last=self.log.last,
-            ack_released=self.log.released,
-            small=small,
-            small_bytes=small_bytes,
-        )
+        return Changes(rows, dropped, added, removed, self.numbers(), small, small_bytes)
+
+    def numbers(self) -> Numbers:
+        """How far the journal is."""
+        log = self.log
+        return Numbers(self.batch, self.last_sequence, self.last_list, log.last, log.released)
+
+    def forget_file(self, file_id: int) -> None:
+        """The data file is gone."""
+        self.files.pop(file_id, None)
+        self._rows[FILES][file_id,] = None
 
     def pack(self) -> None:
         """The metadata store has all that :meth:`take_changes` gave."""
@@ -416,7 +386,7 @@ class Index(References, SmallState):
     def counts(self) -> dict[int, PendingCount]:
         """Messages and bytes of bodies of every list that has any."""
         return {
-            list_id: PendingCount(len(pending), pending.body_bytes())
+            list_id: PendingCount(len(pending), sum(usage.body_bytes for usage in pending.usages()))
             for list_id, pending in self.lists.items()
             if len(pending)
         }
@@ -444,12 +414,14 @@ class Index(References, SmallState):
     def mark_everything_changed(self) -> None:
         """The metadata store is empty: the next changes are all there is."""
         self.watermark = 0
-        self._dirty = Dirty()
+        rows = self._rows = {table: {} for table in TABLES}
+        self._dropped_lists.clear()
+        self._removed = 0
         self.large.mark_everything_changed()
-        dirty = self._dirty
+        self.log.mark_everything_changed()
         for list_id, pending in self.lists.items():
             pending.mark_everything_changed()
             for sequence, count in pending.deliveries.items():
-                dirty.deliveries[list_id, sequence] = count
+                rows[DELIVERIES][list_id, sequence] = count
         for use in self.files.values():
             use.speaks_of_stored = 0

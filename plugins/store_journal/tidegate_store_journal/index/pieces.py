@@ -1,9 +1,9 @@
-"""A piece of a pending list as the metadata store has it: packed, and what it uses of which file.
+"""A piece of a pending list: up to 1024 entries, in memory and in the metadata store.
 
-docs/journal-format.md section 7. A checkpoint writes whole pieces, and only those that changed; a
-start takes them into memory as they are, packed, and what the files hold from their heads, so that
-millions of entries cost no step of the interpreter each, and a fifth to a half of their 24 bytes.
-Pure functions, no I/O.
+In memory it is two plain arrays, 24 bytes an entry. One that the metadata store has is *packed* to 5
+to 12 bytes an entry until somebody needs it, and knows what it uses of which file: a start takes
+pieces into memory as they are, so millions of entries cost no step of the interpreter each.
+docs/journal-format.md section 7.
 """
 
 from __future__ import annotations
@@ -11,110 +11,203 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Self
 
-from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT, FormatError, crc32c
+import msgspec
 
-#: CRC-32C of key and rest; entries, files, shared entries; bytes of the bodies; last sequence.
-_HEAD: Final = struct.Struct("<IIIIQQ")
-_CRC_BYTES: Final = 4
+from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT, FormatError
+
+#: Entries, files, shared entries; bytes of the bodies; last sequence.
+_HEAD: Final = struct.Struct("<IIIQQ")
 #: File id, references, bytes of the records.
 _FILE: Final = struct.Struct("<IIQ")
 _HIGH_FILE_SHIFT: Final = FILE_SHIFT - 64  # in the upper word of a location
 _HIGH_SHARED_BIT: Final = SHARED_BIT >> 64
-_ENTRY_BYTES: Final = 24
+_LOCATION_BYTES: Final = 16
+_ENTRY_BYTES: Final = 8 + _LOCATION_BYTES
 #: The quickest: 0.2 ms for 1024 entries, a quarter of it to unpack.
 _PACK_LEVEL: Final = 1
 
+#: Sequences, and two words for each location: bits 0-63, bits 64-127.
+Arrays = tuple["array[int]", "array[int]"]
 
-@dataclass(slots=True)
-class Usage:
+
+class Usage(msgspec.Struct):
     """What the entries of a piece keep.
 
     Attributes:
         files: file id → (references, bytes of records) of messages that have no other reference.
         shared: (sequence, location) of those that were added to more than one list.
-        body_bytes: bytes of all bodies, shared ones included.
+        body_bytes: bytes of all bodies, shared ones included. last: the last sequence.
     """
 
-    files: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    shared: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    files: dict[int, tuple[int, int]] = {}
+    shared: list[tuple[int, int]] = []
     body_bytes: int = 0
+    last: int = 0
 
 
-class Piece:
-    """Entries of one list, in order.
+class Piece(msgspec.Struct, eq=False):
+    """See the module.
 
     Attributes:
-        key: sequence that the piece is stored under: at most its first one, above all of the piece
-            before it.
-        sequences, locations: as in :class:`~tidegate_store_journal.index.pending.PendingList`: two words
-            a location, both zero where the entry was removed. Made anew each time from a packed one.
-        count, last: how many entries, and the last sequence.
-        packed, usage: of what was loaded or encoded.
+        key: the metadata store has it under this sequence: the first one it ever had.
+        count: how many entries.
+        packed: the entries as fewer bytes; b"" when they changed since the last checkpoint. Then the
+            arrays are there, otherwise they need not be.
+        stored: entries that the metadata store has under the key (or is about to).
+        is_changed: it has other entries than the metadata store was told.
     """
 
-    __slots__ = ("_locations", "_sequences", "count", "key", "last", "packed", "usage")
+    key: int
+    _arrays: Arrays | None = None
+    count: int = 0
+    packed: bytes = b""
+    stored: int = 0
+    is_changed: bool = False
+    _files: set[int] | None = None
+    _told: Piece | None = None
+    _usage: Usage | None = None
 
-    def __init__(
-        self,
-        key: int,
-        sequences: array[int] | None = None,
-        locations: array[int] | None = None,
-        *,
-        packed: bytes = b"",
-        count: int = 0,
-        last: int = 0,
-        usage: Usage | None = None,
-    ) -> None:
-        """Either the arrays, or *packed* and the rest."""
-        self.key = key
-        self._sequences = sequences
-        self._locations = locations
-        self.count = count if sequences is None else len(sequences)
-        self.last = sequences[-1] if sequences else last
-        self.packed = packed
-        self.usage = usage
+    def __post_init__(self) -> None:
+        if self._arrays is not None:
+            self.count = len(self._arrays[0])
 
     @property
-    def sequences(self) -> array[int]:
-        return unpack(self.packed)[0] if self._sequences is None else self._sequences
+    def arrays(self) -> Arrays:
+        """All entries. Not to be changed from outside."""
+        if self._arrays is None:
+            self._arrays = unpack(self.packed)
+        return self._arrays
 
     @property
-    def locations(self) -> array[int]:
-        return unpack(self.packed)[1] if self._locations is None else self._locations
+    def usage(self) -> Usage:
+        """What the entries keep; cheap for what was just loaded."""
+        return usage_of(self.arrays) if self._usage is None else self._usage
 
-    def leave_removed_out(self) -> None:
-        """Removed entries are not stored."""
-        if 0 in self.locations[1::2]:
-            left = without_removed(self.sequences, self.locations)
-            self._sequences, self._locations = left
-            self.count = len(left[0])
-            self.last = left[0][-1] if left[0] else 0
+    @property
+    def files(self) -> set[int]:
+        """The data files of its messages, and perhaps others."""
+        if self._files is None:
+            if self._usage is None:
+                highs = self.arrays[1][1::2]
+                ends = {min(highs) >> _HIGH_FILE_SHIFT, max(highs) >> _HIGH_FILE_SHIFT}
+                is_one = len(ends) == 1
+                self._files = ends if is_one else {high >> _HIGH_FILE_SHIFT for high in highs}
+            else:
+                shared = [place >> FILE_SHIFT for _, place in self._usage.shared]
+                self._files = {*self._usage.files, *shared}
+        return self._files
+
+    def within(self, file_id: int) -> Arrays:
+        """The entries whose message is in the data file."""
+        if file_id not in self.files:
+            return array("Q"), array("Q")
+        if len(self.files) == 1:
+            return self.arrays
+        sequences, locations = self.arrays
+        begin, end = file_id << _HIGH_FILE_SHIFT, (file_id + 1) << _HIGH_FILE_SHIFT
+        here = [at for at, high in enumerate(locations[1::2]) if begin <= high < end]
+        return (
+            array("Q", [sequences[at] for at in here]),
+            array("Q", [locations[word] for at in here for word in (2 * at, 2 * at + 1)]),
+        )
+
+    # ------------------------------------------------------------------------------- changes
+
+    def change(self) -> Arrays:
+        """The arrays, to be changed now; the metadata store will be told."""
+        arrays = self.arrays
+        if self._usage is not None:
+            self._files = self.files
+        self.is_changed = True
+        self.packed = b""
+        self._usage = self._told = None
+        return arrays
+
+    def extend(self, sequences: array[int], locations: array[int]) -> None:
+        """Entries come at the end."""
+        for old, new in zip(self.change(), (sequences, locations), strict=True):
+            old.extend(new)
+        self.count += len(sequences)
+        self._files = None
+
+    def remove(self, begin: int, end: int) -> list[int]:
+        """Take the entries *begin* … *end* - 1 (indexes) out; returns their locations."""
+        sequences, locations = self.change()
+        places = places_in(locations[2 * begin : 2 * end])
+        del sequences[begin:end]
+        del locations[2 * begin : 2 * end]
+        self.count -= end - begin
+        return places
+
+    def relocate(self, index: int, place: int) -> int:
+        """Give an entry another location; returns the old one."""
+        _, locations = self.change()
+        old = locations[2 * index : 2 * index + 2]
+        locations[2 * index : 2 * index + 2] = words_of([place])
+        self._files = None
+        return places_in(old)[0]
+
+    # --------------------------------------------------------------------------- checkpoints
+
+    def tell(self) -> Piece:
+        """A copy for the metadata store, which is to have the entries as they are now."""
+        sequences, locations = self.arrays
+        self._told = Piece(self.key, (sequences[:], locations[:]))
+        self.is_changed = False
+        self.stored = self.count
+        return self._told
+
+    def pack(self, *, keeps_arrays: bool) -> None:
+        """The metadata store has what it was told: the packed entries are enough, if they are that."""
+        told, self._told = self._told, None
+        if keeps_arrays:
+            return
+        if told is not None and told.packed:
+            self.packed, self._usage = told.packed, told.usage
+        if self.packed:
+            self._arrays = None
+
+    def encode(self) -> bytes:
+        """The value in the metadata store. It is packed then."""
+        usage = self._usage = usage_of(self.arrays)
+        sequences, locations = self.arrays
+        self.packed = zlib.compress(sequences.tobytes() + locations.tobytes(), _PACK_LEVEL)
+        head = _HEAD.pack(
+            self.count, len(usage.files), len(usage.shared), usage.body_bytes, usage.last
+        )
+        files = [_FILE.pack(file_id, *counts) for file_id, counts in usage.files.items()]
+        return b"".join([head, *files, self.packed])
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """The inverse, packed and without its key. Raises: FormatError, struct.error."""
+        count, files, shared, body_bytes, last = _HEAD.unpack_from(value)
+        begin = _HEAD.size + files * _FILE.size
+        usage = Usage(body_bytes=body_bytes, last=last)
+        for file_id, references, record_bytes in _FILE.iter_unpack(value[_HEAD.size : begin]):
+            usage.files[file_id] = (references, record_bytes)
+        if shared:
+            usage.shared = usage_of(unpack(value[begin:])).shared
+        return cls(0, count=count, stored=count, packed=value[begin:], _usage=usage)
 
 
-def without_removed(sequences: array[int], locations: array[int]) -> tuple[array[int], array[int]]:
-    """Copies of both, without the entries that were removed."""
-    living = [at for at, high in enumerate(locations[1::2]) if high]
-    return (
-        array("Q", [sequences[at] for at in living]),
-        array("Q", [locations[word] for at in living for word in (2 * at, 2 * at + 1)]),
-    )
-
-
-def locations_in(words: array[int]) -> list[int]:
-    """Two words a location as one number each; 0 where the entry was removed."""
+def places_in(words: array[int]) -> list[int]:
+    """Two words a location as one number each."""
     return [low | high << 64 for low, high in zip(words[::2], words[1::2], strict=True)]
 
 
-def pack(sequences: array[int], locations: array[int]) -> bytes:
-    """Both as fewer bytes."""
-    return zlib.compress(sequences.tobytes() + locations.tobytes(), _PACK_LEVEL)
+def words_of(places: Iterable[int]) -> array[int]:
+    """The inverse."""
+    words = array("Q")
+    words.frombytes(b"".join([place.to_bytes(_LOCATION_BYTES, "little") for place in places]))
+    return words
 
 
-def unpack(packed: bytes) -> tuple[array[int], array[int]]:
-    """The inverse of :func:`pack`. Raises: FormatError."""
+def unpack(packed: bytes) -> Arrays:
+    """The entries of a packed piece. Raises: FormatError."""
     try:
         data = zlib.decompress(packed)
     except zlib.error as error:
@@ -126,33 +219,22 @@ def unpack(packed: bytes) -> tuple[array[int], array[int]]:
     return sequences, locations
 
 
-def usage_of(sequences: array[int], locations: array[int]) -> Usage:
-    """Count what the entries use; removed ones do not count."""
-    usage = Usage()
-    highs = locations[1::2]
-    if any(high & _HIGH_SHARED_BIT for high in highs):
-        _count_one_by_one(usage, sequences, locations)
-        return usage
-    if not highs:
-        return usage
+def usage_of(arrays: Arrays) -> Usage:
+    """Count what the entries use."""
+    sequences, locations = arrays
+    lows, highs = locations[::2], locations[1::2]
+    usage = Usage(last=sequences[-1])
     first = min(highs) >> _HIGH_FILE_SHIFT
-    if first and first == max(highs) >> _HIGH_FILE_SHIFT:
+    is_shared = any(high & _HIGH_SHARED_BIT for high in highs)
+    if first == max(highs) >> _HIGH_FILE_SHIFT and not is_shared:
         # All in one file, so the sums of bodies and of records are below the file's length and
         # cannot carry into each other: one sum in C gives both.
-        total = sum(locations[::2])
+        total = sum(lows)
         usage.files[first] = (len(highs), total >> 32)
         usage.body_bytes = total & MASK_32
         return usage
-    _count_one_by_one(usage, sequences, locations)
-    return usage
-
-
-def _count_one_by_one(usage: Usage, sequences: array[int], locations: array[int]) -> None:
     files = usage.files
-    lows, highs = locations[::2], locations[1::2]
     for sequence, low, high in zip(sequences, lows, highs, strict=True):
-        if not high:
-            continue
         usage.body_bytes += low & MASK_32
         if high & _HIGH_SHARED_BIT:
             usage.shared.append((sequence, low | high << 64))
@@ -160,47 +242,4 @@ def _count_one_by_one(usage: Usage, sequences: array[int], locations: array[int]
             file_id = high >> _HIGH_FILE_SHIFT
             references, record_bytes = files.get(file_id, (0, 0))
             files[file_id] = (references + 1, record_bytes + (low >> 32))
-
-
-def files_of(piece: Piece) -> set[int]:
-    """The data files that its messages are in; cheap for what was just loaded."""
-    usage = piece.usage or usage_of(piece.sequences, piece.locations)
-    return {*usage.files, *[place >> FILE_SHIFT for _, place in usage.shared]}
-
-
-def encode_piece(key: bytes, piece: Piece) -> bytes:
-    """The value under *key*, without removed entries; *piece* is packed then."""
-    piece.leave_removed_out()
-    sequences, locations = piece.sequences, piece.locations
-    usage = piece.usage = usage_of(sequences, locations)
-    piece.packed = pack(sequences, locations)
-    head = _HEAD.pack(
-        0, piece.count, len(usage.files), len(usage.shared), usage.body_bytes, piece.last
-    )
-    files = [_FILE.pack(file_id, *counts) for file_id, counts in usage.files.items()]
-    rest = b"".join([head[_CRC_BYTES:], *files, piece.packed])
-    return crc32c(crc32c(0, key), rest).to_bytes(_CRC_BYTES, "little") + rest
-
-
-def decode_piece(key: bytes, sequence: int, value: bytes) -> Piece:
-    """Read a value back; *sequence* is the one in *key*. Raises: FormatError."""
-    if len(value) < _HEAD.size:
-        raise FormatError("a piece of a pending list is too short")
-    crc, count, files, shared, body_bytes, last = _HEAD.unpack_from(value)
-    if crc32c(crc32c(0, key), value[_CRC_BYTES:]) != crc:
-        raise FormatError("a piece of a pending list is damaged")
-    begin = _HEAD.size + files * _FILE.size
-    if count == 0:
-        raise FormatError("a piece of a pending list is empty")
-    usage = Usage(body_bytes=body_bytes)
-    for file_id, references, record_bytes in _FILE.iter_unpack(value[_HEAD.size : begin]):
-        usage.files[file_id] = (references, record_bytes)
-    packed = value[begin:]
-    if shared:
-        sequences, locations = unpack(packed)
-        usage.shared = [
-            (sequences[at], locations[2 * at] | high << 64)
-            for at, high in enumerate(locations[1::2])
-            if high & _HIGH_SHARED_BIT
-        ]
-    return Piece(sequence, packed=packed, count=count, last=last, usage=usage)
+    return usage

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
+import msgspec
+
 from tidegate.spi import CorruptRecordError, Message, StoreError, StoreIOError, store_error
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
-from tidegate_store_journal.log.format import (
-    FILE_SHIFT,
-    FormatError,
-    location_parts,
-)
+from tidegate_store_journal.log.format import FILE_SHIFT, FormatError, location_parts
 from tidegate_store_journal.log.records import read_message, read_value
 from tidegate_store_journal.log.storage import File
 
@@ -22,8 +20,6 @@ from tidegate_store_journal.log.storage import File
 _GAP_BYTES_MAX: Final = 64 << 10
 #: Longest piece read at once, unless a single record is longer.
 _EXTENT_BYTES_MAX: Final = 4 << 20
-
-
 #: Files that one page may hold open at a time; they are not closed meanwhile.
 _FILES_MAX: Final = 8
 
@@ -46,17 +42,14 @@ def _parts(wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, in
     yield wanted[begin:] if begin else wanted
 
 
-class _Extent:
+class _Extent(msgspec.Struct, eq=False):
     """A piece of one file: records as (number in the answer, sequence, offset, bytes)."""
 
-    __slots__ = ("begin", "end", "file", "handle", "records")
-
-    def __init__(self, file: DataFile, handle: File, begin: int) -> None:
-        self.file = file
-        self.handle = handle
-        self.begin = begin
-        self.end = begin
-        self.records: list[tuple[int, int, int, int]] = []
+    file: DataFile
+    handle: File
+    begin: int
+    end: int = 0
+    records: list[tuple[int, int, int, int]] = []
 
 
 class Reader:
@@ -81,27 +74,22 @@ class Reader:
     async def _read(
         self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]
     ) -> list[T]:
+        loop = asyncio.get_running_loop()
         messages: list[T] = []
         for part in _parts(wanted):
-            messages += await self._read_part(part, decode)
+            extents = self._plan(part)
+            count = len(part)
+            future = loop.run_in_executor(
+                self._executor, self._read_extents, extents, count, decode
+            )
+            future.add_done_callback(lambda _, extents=extents: self._give_back(extents))
+            # shield: cancelling an executor's future would give back while the thread reads.
+            messages += await asyncio.shield(future)
         return messages
 
-    async def _read_part(
-        self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]
-    ) -> list[T]:
-        extents = self._plan(wanted)
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(
-            self._executor, self._read_extents, extents, len(wanted), decode
-        )
-
-        def give_back(_: object) -> None:
-            for extent in extents:
-                self._files.give_back(extent.file)
-
-        future.add_done_callback(give_back)
-        # shield: cancelling an executor's future would call give_back while the thread reads.
-        return await asyncio.shield(future)
+    def _give_back(self, extents: Sequence[_Extent]) -> None:
+        for extent in extents:
+            self._files.give_back(extent.file)
 
     def _plan(self, wanted: Sequence[tuple[int, int]]) -> list[_Extent]:
         extents: list[_Extent] = []
@@ -117,8 +105,7 @@ class Reader:
                 try:
                     extent = self._begin_extent(file_id, offset, sequence)
                 except StoreError:
-                    for begun in extents:
-                        self._files.give_back(begun.file)
+                    self._give_back(extents)
                     raise
                 extents.append(extent)
             extent.records.append((number, sequence, offset, size))

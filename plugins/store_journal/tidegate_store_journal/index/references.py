@@ -7,7 +7,10 @@ A message with several references is *shared*: its bytes count once, and go with
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
+
+import msgspec
 
 from tidegate_store_journal.index.acklog import AckBlock, AckLog
 from tidegate_store_journal.index.largereferences import LargeReferences
@@ -24,7 +27,7 @@ def held_bytes(location: int) -> int:
     return max(location >> 32 & MASK_32, location & MASK_32)
 
 
-class FileUse:
+class FileUse(msgspec.Struct, eq=False):
     """What the index knows of one data file.
 
     Attributes:
@@ -36,20 +39,11 @@ class FileUse:
             speaks of the original too, as long as the file of that is there.
     """
 
-    __slots__ = (
-        "copied_from",
-        "live_bytes",
-        "references",
-        "speaks_of",
-        "speaks_of_stored",
-    )
-
-    def __init__(self) -> None:
-        self.references = 0
-        self.live_bytes = 0
-        self.speaks_of: set[int] = set()
-        self.copied_from: set[int] = set()
-        self.speaks_of_stored = 0  # size of speaks_of at the last checkpoint
+    references: int = 0
+    live_bytes: int = 0
+    speaks_of: set[int] = set()
+    copied_from: set[int] = set()
+    speaks_of_stored: int = 0  # size of speaks_of at the last checkpoint
 
 
 class Held(NamedTuple):
@@ -74,7 +68,6 @@ class References:
     def __init__(self) -> None:
         self.lists: dict[int, PendingList] = {}
         self.files: dict[int, FileUse] = {}
-        self.files_gone: list[int] = []  # since the last checkpoint
         self.log = AckLog()
         self.large = LargeReferences()
         self.pending_messages: int = 0
@@ -99,11 +92,6 @@ class References:
         use = self.files.get(file_id)
         return use.references if use is not None else 0
 
-    def forget_file(self, file_id: int) -> None:
-        """The data file is gone."""
-        self.files.pop(file_id, None)
-        self.files_gone.append(file_id)
-
     def list_of(self, list_id: int) -> PendingList:
         """The list, made when missing."""
         pending = self.lists.get(list_id)
@@ -117,8 +105,8 @@ class References:
             for piece in pending.pieces_in(file_id):
                 for sequence, place in piece:
                     yield Held(place, sequence, list_id)
-        for rows in self.log.rows_in(file_id):
-            for row, sequence, place in rows:
+        for part in chain.from_iterable(self.log.parts_in(file_id)):
+            for row, sequence, place in part.rows():
                 yield Held(place, sequence, 0, row)
 
     def recount(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:

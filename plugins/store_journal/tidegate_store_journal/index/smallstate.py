@@ -7,8 +7,10 @@ latest state of the keys that changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import takewhile
+from operator import attrgetter
 from typing import Any, Final
 
 from tidegate.spi import (
@@ -42,8 +44,49 @@ InflightKey = tuple[InflightDirection, int]
 #: Type of the operation that puts it, and what tells it from others of this type.
 SmallKey = tuple[Any, ...]
 
-_NO_INFLIGHT: Final[Mapping[InflightKey, InflightRecord]] = {}
-_NO_IDS: Final[Mapping[int, str]] = {}
+
+class _Kind:
+    """Small state of which each piece has one name: the operations that put it and take it away.
+
+    Attributes: home: attribute of :class:`SmallState`, values by name. name, value, removed_name: of
+    an operation.
+    """
+
+    def __init__(
+        self, home: str, put: type[Any], name: str, value: str, remove: type[Any], removed: str
+    ) -> None:
+        self.home = home
+        self.put = put
+        self.name = attrgetter(name)
+        self.value = attrgetter(value)
+        self.remove = remove
+        self.removed_name = attrgetter(removed)
+        self._is_named = "." not in name
+        self._no_list = (0,) * (len(remove.__struct_fields__) - 1)
+
+    def latest(self, name: Any, found: Any) -> Operation:
+        """What puts *found*, or says that there is nothing (None)."""
+        if found is None:
+            return self.remove(name, *self._no_list)
+        return self.put(name, found) if self._is_named else self.put(found)
+
+
+_LIST: Final = "pending_list"
+_KINDS: Final = (
+    _Kind("destinations", AddDestination, "destination", _LIST, RemoveDestination, "destination"),
+    _Kind(
+        "subscriptions",
+        PutSubscription,
+        "subscription.pending_list",
+        "subscription",
+        RemoveSubscription,
+        _LIST,
+    ),
+    _Kind("sessions", PutSession, "session.client_id", "session", RemoveSession, "client_id"),
+    _Kind("retained", SetRetained, "message.destination", "message", ClearRetained, "destination"),
+    _Kind("branches", PutBranch, "branch.branch_id", "branch", RemoveBranch, "branch_id"),
+)
+_BY_PUT: Final = {kind.put: kind for kind in _KINDS}
 
 
 class SmallState:
@@ -68,26 +111,17 @@ class SmallState:
         self.changed: dict[SmallKey, int] = {}
         self.changed_bytes = 0
         self._drop = drop_list
-        self._apply_small: dict[type, Callable[[Any, int], None]] = {
-            AddDestination: self._add_destination,
-            RemoveDestination: self._remove_destination,
-            PutSubscription: self._put_subscription,
-            RemoveSubscription: self._remove_subscription,
-            SetRetained: self._set_retained,
-            ClearRetained: self._clear_retained,
-            PutSession: self._put_session,
-            RemoveSession: self._remove_session,
+        #: By its type, how to apply an operation whose record has so many bytes.
+        self.apply_small: dict[type, Callable[[Any, int], None]] = {
             PutInflight: self._put_inflight,
             RemoveInflight: self._remove_inflight,
-            PutBranch: self._put_branch,
-            RemoveBranch: self._remove_branch,
             AddDuplicateId: self._add_duplicate_id,
             ForgetDuplicateIds: self._forget_duplicate_ids,
         }
-
-    def apply_small(self, operation: Operation, size: int) -> None:
-        """Apply one operation of the small state, whose record has *size* bytes."""
-        self._apply_small[type(operation)](operation, size)
+        for kind in _KINDS:
+            home: dict[Any, Any] = getattr(self, kind.home)
+            self.apply_small[kind.put] = partial(self._put, kind, home)
+            self.apply_small[kind.remove] = partial(self._remove, kind, home)
 
     def inflight_records(self) -> Iterator[InflightRecord]:
         """All of them."""
@@ -100,29 +134,21 @@ class SmallState:
             for sequence, duplicate_id in self._sorted_ids(destination).items():
                 yield DuplicateId(destination, duplicate_id, sequence)
 
-    def branch_of_list(self, list_id: int) -> Branch | None:
-        """Whose messages are in the list."""
-        return next((item for item in self.branches.values() if item.pending_list == list_id), None)
-
     def take_small_changes(self) -> tuple[dict[SmallKey, Operation], int]:
         """The latest state of what changed since the last call, and how many bytes that has."""
-        changed, self.changed = self.changed, {}
-        size, self.changed_bytes = self.changed_bytes, 0
+        changed, size = self.changed, self.changed_bytes
+        self.forget_small_changes()
         return {key: self._latest(key) for key in changed}, size
 
     def forget_small_changes(self) -> None:
         """All there is was just read from the bindings journal."""
-        self.changed.clear()
+        self.changed = {}
         self.changed_bytes = 0
 
     def mark_small_state_changed(self) -> None:
         """The bindings journal has to be written anew as a whole."""
         keys: list[SmallKey] = [
-            *((AddDestination, name) for name in self.destinations),
-            *((PutSubscription, list_id) for list_id in self.subscriptions),
-            *((PutSession, client_id) for client_id in self.sessions),
-            *((SetRetained, name) for name in self.retained),
-            *((PutBranch, branch_id) for branch_id in self.branches),
+            *((kind.put, name) for kind in _KINDS for name in getattr(self, kind.home)),
             *((PutInflight, name, *key) for name, keys in self.inflight.items() for key in keys),
             *((AddDuplicateId, name, n) for name, ids in self.duplicate_ids.items() for n in ids),
         ]
@@ -131,30 +157,17 @@ class SmallState:
 
     def _latest(self, key: SmallKey) -> Operation:
         """What puts the key, or takes it away, as things are now."""
-        kind, name = key[0], key[1]
-        found: Any
-        if kind is PutInflight:
-            found = self.inflight.get(name, _NO_INFLIGHT).get(key[2:])
-            return RemoveInflight(*key[1:]) if found is None else PutInflight(found)
-        if kind is AddDuplicateId:
-            found = self.duplicate_ids.get(name, _NO_IDS).get(key[2])
+        put, name = key[:2]
+        if put is PutInflight:
+            record = self.inflight.get(name, {}).get(key[2:])
+            return RemoveInflight(*key[1:]) if record is None else PutInflight(record)
+        if put is AddDuplicateId:
+            found = self.duplicate_ids.get(name, {}).get(key[2])
             if found is None:
                 return ForgetDuplicateIds(name, key[2])
             return AddDuplicateId(name, found, key[2])
-        if kind is AddDestination:
-            found = self.destinations.get(name)
-            return RemoveDestination(name, 0) if found is None else AddDestination(name, found)
-        if kind is SetRetained:
-            found = self.retained.get(name)
-            return ClearRetained(name) if found is None else SetRetained(found)
-        if kind is PutSubscription:
-            found = self.subscriptions.get(name)
-            return RemoveSubscription(name) if found is None else PutSubscription(found)
-        if kind is PutSession:
-            found = self.sessions.get(name)
-            return RemoveSession(name) if found is None else PutSession(found)
-        found = self.branches.get(name)
-        return RemoveBranch(name, 0) if found is None else PutBranch(found)
+        kind = _BY_PUT[put]
+        return kind.latest(name, getattr(self, kind.home).get(name))
 
     def _note(self, key: SmallKey, size: int = 0) -> None:
         self.changed_bytes += size - self.changed.get(key, 0)
@@ -162,43 +175,20 @@ class SmallState:
 
     # ------------------------------------------------------------------------- operations
 
-    def _add_destination(self, operation: AddDestination, size: int) -> None:
-        self.destinations[operation.destination] = operation.pending_list
-        self._note((AddDestination, operation.destination), size)
+    def _put(self, kind: _Kind, home: dict[Any, Any], operation: Any, size: int) -> None:
+        name = kind.name(operation)
+        home[name] = kind.value(operation)
+        self._note((kind.put, name), size)
 
-    def _remove_destination(self, operation: RemoveDestination, _size: int) -> None:
-        if self.destinations.pop(operation.destination, None) is not None:
-            self._note((AddDestination, operation.destination))
-        self._drop(operation.pending_list)
-
-    def _put_subscription(self, operation: PutSubscription, size: int) -> None:
-        subscription = operation.subscription
-        self.subscriptions[subscription.pending_list] = subscription
-        self._note((PutSubscription, subscription.pending_list), size)
-
-    def _remove_subscription(self, operation: RemoveSubscription, _size: int) -> None:
-        if self.subscriptions.pop(operation.pending_list, None) is not None:
-            self._note((PutSubscription, operation.pending_list))
-        self._drop(operation.pending_list)
-
-    def _set_retained(self, operation: SetRetained, size: int) -> None:
-        self.retained[operation.message.destination] = operation.message
-        self._note((SetRetained, operation.message.destination), size)
-
-    def _clear_retained(self, operation: ClearRetained, _size: int) -> None:
-        if self.retained.pop(operation.destination, None) is not None:
-            self._note((SetRetained, operation.destination))
-
-    def _put_session(self, operation: PutSession, size: int) -> None:
-        self.sessions[operation.session.client_id] = operation.session
-        self._note((PutSession, operation.session.client_id), size)
-
-    def _remove_session(self, operation: RemoveSession, _size: int) -> None:
-        client_id = operation.client_id
-        if self.sessions.pop(client_id, None) is not None:
-            self._note((PutSession, client_id))
-        for key in self.inflight.pop(client_id, ()):
-            self._note((PutInflight, client_id, *key))
+    def _remove(self, kind: _Kind, home: dict[Any, Any], operation: Any, _size: int) -> None:
+        name = kind.removed_name(operation)
+        if home.pop(name, None) is not None:
+            self._note((kind.put, name))
+        if kind.remove is RemoveSession:
+            for key in self.inflight.pop(name, ()):
+                self._note((PutInflight, name, *key))
+        elif list_id := getattr(operation, _LIST, 0):
+            self._drop(list_id)
 
     def _put_inflight(self, operation: PutInflight, size: int) -> None:
         record = operation.record
@@ -218,17 +208,6 @@ class SmallState:
             if not records:
                 del self.inflight[client_id]
 
-    def _put_branch(self, operation: PutBranch, size: int) -> None:
-        branch = operation.branch
-        self.branches[branch.branch_id] = branch
-        self._note((PutBranch, branch.branch_id), size)
-
-    def _remove_branch(self, operation: RemoveBranch, _size: int) -> None:
-        if self.branches.pop(operation.branch_id, None) is not None:
-            self._note((PutBranch, operation.branch_id))
-        if operation.pending_list:
-            self._drop(operation.pending_list)
-
     def _add_duplicate_id(self, operation: AddDuplicateId, size: int) -> None:
         destination, sequence = operation.destination, operation.sequence
         ids = self.duplicate_ids.setdefault(destination, {})
@@ -240,13 +219,11 @@ class SmallState:
     def _forget_duplicate_ids(self, operation: ForgetDuplicateIds, _size: int) -> None:
         destination, through = operation.destination, operation.through
         ids = self._sorted_ids(destination)
-        if not ids:
-            return
         for sequence in list(takewhile(lambda sequence: sequence <= through, ids)):
             del ids[sequence]
             self._note((AddDuplicateId, destination, sequence))
         if not ids:
-            del self.duplicate_ids[destination]
+            self.duplicate_ids.pop(destination, None)
 
     def _sorted_ids(self, destination: str) -> dict[int, str]:
         ids = self.duplicate_ids.get(destination, {})

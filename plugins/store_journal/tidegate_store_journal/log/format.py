@@ -48,30 +48,15 @@ FILE_SHIFT: Final = 100
 #: 28 bits of file id: at 32 MiB a file, 8 EiB are written before they run out.
 FILE_ID_MAX: Final = (1 << 28) - 1
 
+#: Types of records that are not simply one operation; those are in ``records.KINDS``.
 ADD: Final = 1
 ACKNOWLEDGE: Final = 2
-DISCARD: Final = 3
-MOVE: Final = 4
 DELIVERY: Final = 5
-ADD_DESTINATION: Final = 6
-REMOVE_DESTINATION: Final = 7
-PUT_SUBSCRIPTION: Final = 8
-REMOVE_SUBSCRIPTION: Final = 9
-SET_RETAINED: Final = 10
-CLEAR_RETAINED: Final = 11
-PUT_SESSION: Final = 12
-REMOVE_SESSION: Final = 13
-PUT_INFLIGHT: Final = 14
-REMOVE_INFLIGHT: Final = 15
 COPY: Final = 16
 COPIED_ROWS: Final = 17
 #: An added message, or a copy, that lies in the directory of its destination (section 10).
 REFERENCE: Final = 18
 COPY_REFERENCE: Final = 19
-PUT_BRANCH: Final = 20
-REMOVE_BRANCH: Final = 21
-ADD_DUPLICATE_ID: Final = 22
-FORGET_DUPLICATE_IDS: Final = 23
 #: In the bindings journal only: what lives in the data file that its sequence names, as of the batch
 #: in the place of the list.
 LIVE: Final = 24
@@ -85,9 +70,7 @@ VOID: Final = 250
 LARGE_BIT: Final = 0x80
 
 #: Records that hold a message.
-MESSAGE_TYPES: Final = frozenset(
-    {ADD, MOVE, COPY, ADD | LARGE_BIT, MOVE | LARGE_BIT, COPY | LARGE_BIT}
-)
+MESSAGE_TYPES: Final = frozenset({ADD, COPY, ADD | LARGE_BIT, COPY | LARGE_BIT})
 
 #: ``crc32c(seed, data)`` continues a CRC-32C whose value so far is *seed* (the package is untyped).
 crc32c: Final = cast(

@@ -253,9 +253,13 @@ class Homes:
             if file.file_id in kept:
                 free = _format.free_name(file.file_id)
                 folder.rename(file.name, free)
+                done.append(file)
                 if not kept[file.file_id]:
+                    kept[file.file_id] = file.length  # until it is emptied, which may fail
                     folder.open(free, create=True).close()
-            elif archives:
+                    kept[file.file_id] = 0
+                continue
+            if archives:
                 folder.rename(file.name, f"{options.directory_archive}/{file.name}")
             else:
                 folder.unlink(file.name)

@@ -23,7 +23,6 @@ from tidegate.spi import (
     ForgetDuplicateIds,
     LargeBody,
     Message,
-    Move,
     Operation,
     PutBranch,
     PutInflight,
@@ -39,7 +38,6 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import (
-    LARGE_BIT,
     MASK_32,
     MESSAGE_TYPES,
     RECORD_HEADER,
@@ -54,9 +52,6 @@ from tidegate_store_journal.log.format import (
 
 T = TypeVar("T")
 V = TypeVar("V")
-
-_MOVE_PREFIX: Final = struct.Struct("<QQ")
-_NO_MESSAGE: Final = Message("", b"")
 
 
 class AcknowledgeValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -133,58 +128,24 @@ def _nil(_: object) -> None:
     return None
 
 
-class _MoveKind(Kind):
-    """A message with where it comes from in front of it. A large one has a type of its own."""
-
-    def encode(self, operation: Any) -> bytes:
-        message, large = operation.message, operation.message.large
-        return encode_record(
-            self.type if large is None else self.type | LARGE_BIT,
-            _MOVE_PREFIX.pack(operation.pending_list, operation.sequence) + encode(message),
-            sequence=operation.target_sequence,
-            pending_list=operation.target_list,
-            prefix_bytes=_MOVE_PREFIX.size,
-            body_bytes=body_bytes(message),
-        )
-
-    def decode(self, record: Record) -> Move:
-        """Without the message: replay needs only where it is."""
-        source, sequence = _MOVE_PREFIX.unpack_from(record.payload)
-        return Move(source, sequence, record.pending_list, record.sequence, _NO_MESSAGE)
-
-
-#: All operations but *add message* and *acknowledge*.
+#: All operations but *add message* and *acknowledge*, by the types of their records. (A *move* is two.)
 KINDS: Final = (
-    Kind(_format.DISCARD, Discard, "sequences", "reason", of="pending_list"),
-    _MoveKind(_format.MOVE, Move),
+    Kind(3, Discard, "sequences", "reason", of="pending_list"),
     Kind(_format.DELIVERY, RecordDelivery, "sequences", "delivery_count", of="pending_list"),
-    Kind(_format.ADD_DESTINATION, AddDestination, "destination", of="pending_list", puts=True),
-    Kind(_format.REMOVE_DESTINATION, RemoveDestination, "destination", of="pending_list"),
-    Kind(
-        _format.PUT_SUBSCRIPTION,
-        PutSubscription,
-        "subscription",
-        of="subscription.pending_list",
-        puts=True,
-    ),
-    Kind(_format.REMOVE_SUBSCRIPTION, RemoveSubscription, of="pending_list"),
-    Kind(_format.SET_RETAINED, SetRetained, "message", puts=True),
-    Kind(_format.CLEAR_RETAINED, ClearRetained, "destination"),
-    Kind(_format.PUT_SESSION, PutSession, "session", puts=True),
-    Kind(_format.REMOVE_SESSION, RemoveSession, "client_id"),
-    Kind(_format.PUT_INFLIGHT, PutInflight, "record", puts=True),
-    Kind(_format.REMOVE_INFLIGHT, RemoveInflight, "client_id", "direction", "packet_id"),
-    Kind(_format.PUT_BRANCH, PutBranch, "branch", of="branch.pending_list", puts=True),
-    Kind(_format.REMOVE_BRANCH, RemoveBranch, "branch_id", of="pending_list"),
-    Kind(
-        _format.ADD_DUPLICATE_ID,
-        AddDuplicateId,
-        "destination",
-        "duplicate_id",
-        "sequence",
-        puts=True,
-    ),
-    Kind(_format.FORGET_DUPLICATE_IDS, ForgetDuplicateIds, "destination", "through"),
+    Kind(6, AddDestination, "destination", of="pending_list", puts=True),
+    Kind(7, RemoveDestination, "destination", of="pending_list"),
+    Kind(8, PutSubscription, "subscription", of="subscription.pending_list", puts=True),
+    Kind(9, RemoveSubscription, of="pending_list"),
+    Kind(10, SetRetained, "message", puts=True),
+    Kind(11, ClearRetained, "destination"),
+    Kind(12, PutSession, "session", puts=True),
+    Kind(13, RemoveSession, "client_id"),
+    Kind(14, PutInflight, "record", puts=True),
+    Kind(15, RemoveInflight, "client_id", "direction", "packet_id"),
+    Kind(20, PutBranch, "branch", of="branch.pending_list", puts=True),
+    Kind(21, RemoveBranch, "branch_id", of="pending_list"),
+    Kind(22, AddDuplicateId, "destination", "duplicate_id", "sequence", puts=True),
+    Kind(23, ForgetDuplicateIds, "destination", "through"),
 )
 BY_OPERATION: Final = {kind.operation: kind for kind in KINDS}
 BY_TYPE: Final = {kind.type: kind for kind in KINDS}
@@ -197,12 +158,9 @@ def encode_operation(operation: Operation) -> bytes:
     return BY_OPERATION[type(operation)].encode(operation)
 
 
-def decode_operation(record: Record, record_type: int | None = None) -> Operation:
-    """The operation of any of :data:`KINDS`. Raises: FormatError.
-
-    *record_type*: without LARGE_BIT; None: as it is in the record.
-    """
-    kind = BY_TYPE.get(record.type if record_type is None else record_type)
+def decode_operation(record: Record) -> Operation:
+    """The operation of any of :data:`KINDS`. Raises: FormatError."""
+    kind = BY_TYPE.get(record.type)
     if kind is None:
         raise FormatError(f"a record has the unknown type {record.type}; a newer version wrote it")
     return _decoded(kind.decode, record, "a record of type", record.type)

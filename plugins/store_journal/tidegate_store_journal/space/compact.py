@@ -17,10 +17,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreError
-from tidegate_store_journal.checkpoint.rows import Rows
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
@@ -83,7 +83,6 @@ class Compactor:
     files: DataFiles
     reader: Reader
     appender: Appender
-    rows: Rows
     place: Callable[[DataFile, Sequence[tuple[int, bytes, int]]], Awaitable[dict[int, int]]]
     copied_messages: int = field(default=0, init=False)
     copied_bytes: int = field(default=0, init=False)
@@ -114,7 +113,7 @@ class Compactor:
         Cancellation: safe; what was copied is copied.
         """
         fruitless = 0
-        with self.rows.pinned():
+        with self.index.log.pinned():
             while True:
                 found = await self._find(file.file_id)
                 copied = 0
@@ -150,9 +149,9 @@ class Compactor:
                 if looked % _FIND_PIECES == 0:
                     await asyncio.sleep(0)
         if references < index.references_to(file_id):
-            await self.rows.of_files(lambda: (file_id,))
-            for block in index.log.rows_in(file_id):
-                for row, sequence, place in block:
+            await index.log.of_files(lambda: (file_id,))
+            for parts in index.log.parts_in(file_id):
+                for row, sequence, place in chain.from_iterable(part.rows() for part in parts):
                     found.setdefault(sequence, Found(sequence, place)).rows.append(row)
                 looked += 1
                 if looked % _FIND_PIECES == 0:
@@ -293,7 +292,7 @@ def encode_copies(
     effects.last_sequence = index.last_sequence
     effects.last_ack = index.log.last
     effects.last_list = index.last_list
-    return EncodedBatch(b"".join(parts), len(parts), effects, base)
+    return EncodedBatch(b"".join(parts), len(parts), effects)
 
 
 def holders(index: Index, found: Found) -> tuple[list[int], list[int]]:
@@ -313,6 +312,7 @@ def _blocks_of(rows: Sequence[int], index: Index) -> list[AckBlock]:
     begin = 0
     while begin < len(rows):
         owner = index.log.block_of(rows[begin])
+        assert isinstance(owner, AckBlock)
         end = begin + 1
         while end < len(rows) and rows[end] == rows[end - 1] + 1 and rows[end] <= owner.last:
             end += 1

@@ -172,7 +172,8 @@ class _Reader:
                     places.pop((LiveList, file_id), None)
                     places[LiveList, file_id] = at << 32 | size
                     continue
-                index.apply_small(decode_operation(record), size)
+                operation = decode_operation(record)
+                index.apply_small[type(operation)](operation, size)
                 for key, count in index.changed.items():
                     places.pop(key, None)
                     if count:

@@ -11,7 +11,6 @@ from typing import Final
 from tidegate.spi import (
     Acknowledge,
     Discard,
-    Move,
     Operation,
     RecordDelivery,
     RemoveBranch,
@@ -25,7 +24,7 @@ from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
 from tidegate_store_journal.start.replay import Replay
 
-_MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, Move, RecordDelivery)
+_MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, RecordDelivery)
 
 
 def rebuild(replay: Replay) -> None:
@@ -87,14 +86,13 @@ def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
 
 def _leave_out_small_state(effects: Effects) -> None:
     """The bindings journal is newer than this batch: only lists that were dropped are dropped."""
-    others: list[Operation] = []
-    for item in effects.others:
+    others: list[tuple[Operation, int]] = []
+    for item, number in effects.others:
         if isinstance(item, _MESSAGE_OPERATIONS):
-            others.append(item)
+            others.append((item, number))
         elif isinstance(item, RemoveDestination | RemoveSubscription | RemoveBranch):
-            others.append(RemoveDestination("", item.pending_list))
+            others.append((RemoveDestination("", item.pending_list), 0))
     effects.others = others
-    effects.small_sizes = []
 
 
 class _Living:

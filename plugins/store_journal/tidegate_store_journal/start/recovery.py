@@ -17,6 +17,7 @@ from tidegate.spi import CorruptRecordError, RecoveredDestination, RecoveredStat
 from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError
+from tidegate_store_journal.index.changes import ACKNOWLEDGED, DELIVERIES, FILES, LARGE, PENDING
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import read_data_file, using
@@ -337,27 +338,23 @@ def _missing_files(replay: Replay, gone: Collection[int], *, continues: int = 0)
 
 def _restore(replay: Replay, loaded: Loaded) -> None:
     """Fill the index with the checkpoint."""
-    index, state = replay.index, loaded.state
-    for list_id, pieces in loaded.lists.items():
-        pending = index.list_of(list_id)
-        for piece in pieces:
-            pending.restore_piece(piece)
-    for (list_id, sequence), count in loaded.deliveries.items():
+    index, state, rows = replay.index, loaded.state, loaded.rows
+    for (list_id, _), piece in rows[PENDING].items():
+        index.list_of(list_id).restore_piece(piece)
+    for (list_id, sequence), count in rows[DELIVERIES].items():
         index.list_of(list_id).deliveries[sequence] = count
-    index.large.restore(loaded.large)
+    index.large.restore({sequence: body for (sequence,), body in rows[LARGE].items()})
     there = replay.there()
-    for file_id, spoken in loaded.speaks_of.items():
+    for (file_id,), spoken in rows[FILES].items():
         if file_id not in there:
-            index.files_gone.append(file_id)  # put away after that checkpoint
+            index.forget_file(file_id)  # put away after that checkpoint
             continue
         use = index.file_use(file_id)
         use.speaks_of.update(spoken)
         use.speaks_of_stored = len(use.speaks_of)
         # Which of them are origins of copies is not stored; all of them is on the safe side.
         use.copied_from.update(spoken)
-    for block in loaded.acknowledged:
-        block.stored = True
-    replay.count(loaded.acknowledged, state.ack_last, state.ack_released)
+    replay.count(list(rows[ACKNOWLEDGED].values()), state.ack_last, state.ack_released)
     index.batch = state.batch
     index.last_sequence = index.watermark = state.last_sequence
     index.last_list = state.last_list

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.spi import CorruptRecordError
+from tidegate.spi import Acknowledge, CorruptRecordError
 from tidegate_store_journal.bodies.folders import Found
 from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.checkpoint import RESERVE_NAME
@@ -200,7 +200,8 @@ class Replay:
     def _close_gap_in_log(self, effects: Effects) -> None:
         """Rows were in batches that are lost: no reader may see the gap, so it begins behind it."""
         log = self.index.log
-        first = next((number for number in effects.ack_firsts if number), 0)
+        firsts = (number for item, number in effects.others if isinstance(item, Acknowledge))
+        first = next(filter(None, firsts), 0)
         end = first - 1 if first else effects.last_ack
         if not self.index.keep_acknowledged or end <= log.last:
             return

@@ -29,7 +29,7 @@ from tidegate_store_journal.start.damage import Walked
 #: The bit above them says where the body of a message is, not what the record is.
 _KIND_BITS: Final = 0x7F
 #: Records that hold a message.
-_WITH_MESSAGE: Final = frozenset({_format.ADD, _format.MOVE, _format.COPY})
+_WITH_MESSAGE: Final = frozenset({_format.ADD, _format.COPY})
 
 
 def _words(name: str) -> str:

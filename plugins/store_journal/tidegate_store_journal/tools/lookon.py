@@ -146,9 +146,10 @@ def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
         raise StoreIOError(f"there is no journal in {storage.describe('')}")
     # At once: the longer between the two, the more often the checkpoint names newer files.
     metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
-    counters: MetadataCounters | None = metadata.counters
+    counters: MetadataCounters | None = None
     try:
         loaded = None if rebuilt else metadata.load(replay.progress)
+        counters = metadata.counters
         if loaded is not None:
             check_owner(loaded, replay.store_id)
     except MetadataError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -222,7 +222,7 @@ def _owners(index: Index) -> Callable[[int], _Who]:
             return kind, subscription.filter, subscription.client_id, subscription.name
         if list_id in queues:
             return "queue", queues[list_id], "", ""
-        branch = index.branch_of_list(list_id)
+        branch = next((i for i in index.branches.values() if i.pending_list == list_id), None)
         if branch is not None:
             # Nobody but its transaction manager or an operator can free its messages.
             return "prepared branch", "", branch.client_id, str(branch.branch_id)
@@ -262,7 +262,8 @@ def _holders(index: Index, file_id: int) -> Iterator[Holder]:
             if here:
                 who = ("prepared branch", owner[1], branch.client_id, str(branch.branch_id))
                 yield _holder(who, list_id, here)
-    rows = {row: place for block in index.log.rows_in(file_id) for row, _, place in block}
+    parts = chain.from_iterable(index.log.parts_in(file_id))
+    rows = {row: place for part in parts for row, _, place in part.rows()}
     if rows:
         yield _holder(("acknowledged", "", "", ""), 0, rows)
 

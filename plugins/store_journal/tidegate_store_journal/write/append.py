@@ -121,7 +121,6 @@ class Appender:
         self.failure: BaseException | None = None
         self._next_batch = index.batch + 1
         self._is_busy = False  # a batch is being encoded, waits for its file, or is under way
-        self._flight: _Flight | None = None
         self._waiting: list[asyncio.Future[None]] = []
 
     async def append(self, encode: Encode, *, synced: bool, waits: bool = True) -> None:
@@ -180,7 +179,7 @@ class Appender:
                     )
                 offset = DATA_OFFSET
                 try:
-                    encoded.move_to(file.file_id, offset + BATCH_HEADER_BYTES)
+                    encoded = encode(file.file_id, offset + BATCH_HEADER_BYTES)
                 except BaseException:
                     self._files.put_back(file)
                     raise
@@ -227,17 +226,10 @@ class Appender:
         buffers = (header, payload)
         if file.reused:
             buffers = (header, payload, END_MARK[: file.length - end])
-        self._flight = _Flight(encoded, file, end, future, is_new_file)
+        done = partial(self._written, _Flight(encoded, file, end, future, is_new_file))
+        sync_first = is_new_file
         self._writer.submit(
-            Request(
-                self._written,
-                file.handle,
-                offset,
-                buffers,
-                number,
-                sync=synced,
-                sync_first=is_new_file,
-            )
+            Request(done, file.handle, offset, buffers, number, sync=synced, sync_first=sync_first)
         )
         return future
 
@@ -280,11 +272,8 @@ class Appender:
 
     # ------------------------------------------------------------------------------- landing
 
-    def _written(self, request: Request) -> None:
+    def _written(self, flight: _Flight, request: Request) -> None:
         """The writer thread is done with the batch under way."""
-        flight = self._flight
-        assert flight is not None
-        self._flight = None
         future = flight.future
         error: StoreError | None = None
         try:

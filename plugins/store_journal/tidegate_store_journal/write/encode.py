@@ -22,18 +22,16 @@ from tidegate.spi import (
     Operation,
     PluginContractError,
     PutInflight,
-    RecordDelivery,
     RemoveDestination,
     RemoveSubscription,
 )
 from tidegate_store_journal.index.acklog import decode_block
-from tidegate_store_journal.index.effects import AddReference, Effects
+from tidegate_store_journal.index.effects import AddReference, Effects, moves_apart
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log import records as _records
 from tidegate_store_journal.log.format import (
     ADD,
-    FILE_SHIFT,
     LARGE_BIT,
     MASK_32,
     RECORD_HEADER,
@@ -47,20 +45,7 @@ from tidegate_store_journal.log.format import (
 from tidegate_store_journal.log.records import BY_OPERATION, PUTTING, body_bytes
 
 #: Operations that make the store grow; they are refused while room is short.
-_GROWING: Final = (PUTTING | {AddMessage, Move}) - {PutInflight}
-_ABOUT_MESSAGES: Final = frozenset({Discard, Move, RecordDelivery})
-#: Records that are not among ``records.KINDS``.
-_NO_OPERATION: Final = frozenset(
-    {
-        ADD,
-        _format.ACKNOWLEDGE,
-        _format.COPY,
-        _format.COPIED_ROWS,
-        _format.REFERENCE,
-        _format.COPY_REFERENCE,
-        _format.VOID,
-    }
-)
+_GROWING: Final = (PUTTING | {AddMessage}) - {PutInflight}
 
 
 class EncodedBatch(msgspec.Struct, eq=False):
@@ -69,31 +54,14 @@ class EncodedBatch(msgspec.Struct, eq=False):
     Attributes:
         payload: all records.
         record_count: how many.
-        effects: with locations as if the first record were at ``base``.
+        effects: of them, where they were to be.
         grows: it holds operations that are refused while room is short.
     """
 
     payload: bytes
     record_count: int
     effects: Effects
-    base: int
     grows: bool = False
-
-    def move_to(self, file_id: int, offset: int) -> None:
-        """The batch's first record will be at *offset* of another file after all."""
-        base = location(file_id, offset, 0, 0)
-        difference = base - self.base
-        own = self.base >> FILE_SHIFT  # what lies in directories of destinations stays there
-        for entries in self.effects.adds.values():
-            for sequence, place in entries.items():
-                if place >> FILE_SHIFT == own:
-                    entries[sequence] = place + difference
-        self.effects.copies = [
-            (sequence, place + difference if place >> FILE_SHIFT == own else place, lists)
-            for sequence, place, lists in self.effects.copies
-        ]
-        self.base = base
-        self.effects.file_id = file_id
 
 
 def encode_batch(
@@ -166,14 +134,11 @@ def encode_batch(
             append(record)
             at += len(record)
         else:
+            if type(operation) is Move:  # rare
+                return encode_batch(moves_apart(operations), file_id, offset, index)
             if others is None:
                 others = _Others(index, effects)
             record = others.encode(operation)  # pyright: ignore[reportArgumentType]  # see above
-            if type(operation) is Move:
-                message, sequence = operation.message, operation.target_sequence
-                place = base + (at << 64 | len(record) << 32 | body_bytes(message))
-                effects.add(sequence, place, (operation.target_list,), message.large)
-                last_sequence = max(last_sequence, sequence)
             append(record)
             at += len(record)
 
@@ -184,7 +149,7 @@ def encode_batch(
     effects.last_list = last_list
     effects.last_ack = index.log.last
     count = len(operations)
-    encoded = EncodedBatch(b"".join(parts), count, effects, base)
+    encoded = EncodedBatch(b"".join(parts), count, effects)
     encoded.grows = effects.messages > 0
     if others is not None:
         effects.last_list = max(last_list, others.last_list)
@@ -216,23 +181,20 @@ class _Others:
                 if operation.sequences:
                     first = self.last_ack + 1
                     self.last_ack += len(operation.sequences)
-            effects.others.append(operation)
-            effects.ack_firsts.append(first)
+            effects.others.append((operation, first))
             return _records.encode_acknowledge(operation, first)
         kind = BY_OPERATION.get(type(operation))
         if kind is None:
             raise PluginContractError(
                 "store-journal", f"it does not know the operation {type(operation).__name__}"
             )
-        effects.others.append(operation)
         self._note(operation)
         if kind.puts:
             self.last_list = max(self.last_list, kind.list_of(operation))
         record = kind.encode(operation)
-        if type(operation) not in _ABOUT_MESSAGES:
-            effects.small_sizes.append(len(record))
-            if kind.puts:
-                effects.small_bytes += len(record)
+        effects.others.append((operation, len(record)))
+        if kind.puts:
+            effects.small_bytes += len(record)
         return record
 
     def _note(self, operation: Operation) -> None:
@@ -244,8 +206,6 @@ class _Others:
                 self.last_sequence = max(self.last_sequence, operation.sequence)
             case Discard():
                 self._left.setdefault(operation.pending_list, set()).update(operation.sequences)
-            case Move():
-                self._left.setdefault(operation.pending_list, set()).add(operation.sequence)
             case _:
                 pass
 
@@ -314,9 +274,8 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
         if kind & LARGE_BIT and kind in _format.MESSAGE_TYPES:
             kind ^= LARGE_BIT
             large = _records.large_body_of(record)
-        if kind in (ADD, _format.MOVE):
-            lists = _records.lists_of(record) if kind == ADD else (record.pending_list,)
-            effects.add(sequence, place, lists, large)
+        if kind == ADD:
+            effects.add(sequence, place, _records.lists_of(record), large)
         elif kind == _format.COPY:
             effects.copies.append((sequence, place, _records.lists_of(record)))
             if large is not None:
@@ -333,13 +292,10 @@ def decode_batch(payload: bytes, header: _format.BatchHeader, file_id: int, offs
             effects.copied_rows.append(decode_block(record.payload))
         elif kind == _format.ACKNOWLEDGE:
             operation, first = _records.decode_acknowledge(record)
-            effects.others.append(operation)
-            effects.ack_firsts.append(first)
-        if kind not in _NO_OPERATION:
-            operation = _records.decode_operation(record, kind)
-            effects.others.append(operation)
-            if type(operation) not in _ABOUT_MESSAGES:
-                effects.small_sizes.append(size)
+            effects.others.append((operation, first))
+        elif kind != _format.VOID:
+            operation = _records.decode_operation(record)
+            effects.others.append((operation, size))
     if effects.copies:
         mark_shared(effects)
     effects.batch = header.batch
