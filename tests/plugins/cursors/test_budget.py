@@ -12,7 +12,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tidegate.spi import CursorContext, CursorFactory, PendingCursor
 from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine
-from tidegate.testing._harness import scenario
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import StoreCursorFactory, _budget
 from tidegate_cursors._budget import MemoryBudget
@@ -71,7 +70,6 @@ class Lists:
 
 
 class TestLists:
-    @scenario
     async def test_all_lists_together_stay_at_the_limit_and_every_message_comes(
         self, tmp_path: Path
     ) -> None:
@@ -85,7 +83,6 @@ class TestLists:
             assert await box.drain(cursor, 7) == list(range(1, 201))
         assert lists.used == 0
 
-    @scenario
     async def test_however_many_lists_there_are_the_limit_holds(self, tmp_path: Path) -> None:
         lists = Lists(tmp_path, 40, 50_000)  # 40 floors are 80,000 bytes
         for first in (1, 11, 21):
@@ -95,7 +92,6 @@ class TestLists:
         for box, cursor in zip(lists.boxes, lists.cursors, strict=True):
             assert await box.drain(cursor, 7) == list(range(1, 31))
 
-    @scenario
     async def test_who_takes_nothing_lets_go_first(self, tmp_path: Path) -> None:
         idle, busy = 0, 1
         lists = Lists(tmp_path, 2, 50_000)
@@ -108,7 +104,6 @@ class TestLists:
         assert lists.cursors[idle].memory_bytes <= 2000
         assert lists.cursors[busy].memory_bytes == 40_000
 
-    @scenario
     async def test_what_is_in_flight_is_not_read_again(self, tmp_path: Path) -> None:
         lists = Lists(tmp_path, 2, 50_000)
         lists.offer(0, 1, 40)
@@ -123,7 +118,6 @@ class TestLists:
         lists.cursors[0].put_back(out[:2])
         assert [item.sequence for item in lists.cursors[0].take(9, ANY_SIZE)] == [1, 2]
 
-    @scenario
     async def test_a_closed_list_gives_back_what_it_held(self, tmp_path: Path) -> None:
         lists = Lists(tmp_path, 2, 50_000)
         lists.offer(0, 1, 40)

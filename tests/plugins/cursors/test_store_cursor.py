@@ -3,7 +3,6 @@
 import pytest
 
 from tidegate.spi import CursorFactory
-from tidegate.testing._harness import scenario
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import StoreCursorFactory
 
@@ -13,7 +12,6 @@ class TestStoreCursor(CursorConformance):
     def cursor_factory(self) -> CursorFactory:
         return StoreCursorFactory()
 
-    @scenario
     async def test_it_is_never_full(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=5_000)
         box.offer(cursor, messages_of(1, 1_000))
@@ -22,7 +20,6 @@ class TestStoreCursor(CursorConformance):
         assert cursor.size == 1_000
         await cursor.close()
 
-    @scenario
     async def test_it_changes_to_paging_and_back(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=10 * 650, page_count=10)
         for round_ in range(3):
@@ -40,7 +37,6 @@ class TestStoreCursor(CursorConformance):
             assert len(box.store.pages) == read
         await cursor.close()
 
-    @scenario
     async def test_a_page_is_not_read_into_full_memory(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=5_000)
         box.offer(cursor, messages_of(1, 100, size=4_400))

@@ -3,7 +3,6 @@
 import pytest
 
 from tidegate.spi import CursorFactory
-from tidegate.testing._harness import scenario
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import VmCursorFactory
 
@@ -13,7 +12,6 @@ class TestVmCursor(CursorConformance):
     def cursor_factory(self) -> CursorFactory:
         return VmCursorFactory()
 
-    @scenario
     async def test_it_is_full_at_the_limit_and_no_longer_when_drained(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=10_000)
         box.offer(cursor, messages_of(1, 6, size=1_000))
@@ -26,7 +24,6 @@ class TestVmCursor(CursorConformance):
         assert box.store.pages == []
         await cursor.close()
 
-    @scenario
     async def test_one_page_in_loads_all_that_was_recovered(self, box: CursorBox) -> None:
         cursor = box.make(recovered=messages_of(1, 95), page_count=10)
         await cursor.page_in()
@@ -34,7 +31,6 @@ class TestVmCursor(CursorConformance):
         assert len(cursor.take(1_000, ANY_SIZE)) == 95
         await cursor.close()
 
-    @scenario
     async def test_a_backlog_larger_than_memory_is_loaded_in_parts(self, box: CursorBox) -> None:
         cursor = box.make(recovered=messages_of(1, 50, size=1_000), memory_limit_bytes=16_000)
         box.offer(cursor, messages_of(60, 60, size=1_000))
@@ -44,7 +40,6 @@ class TestVmCursor(CursorConformance):
         assert (await box.drain(cursor))[-1] == 60
         await cursor.close()
 
-    @scenario
     async def test_new_messages_are_free_once_the_rest_of_the_backlog_is_purged(
         self, box: CursorBox
     ) -> None:
