@@ -246,12 +246,13 @@ class SparkSink:
         idle = False
         while True:
             patience = SILENCE_MAX + self._options.commit_interval
+            has_work = not idle or staging.position > self._mark
             try:
                 async with asyncio.timeout(patience):
                     report = await job.next_report()
             except TimeoutError:
-                if idle and staging.position <= self._mark:
-                    continue  # it has nothing to do, and has nothing to say
+                if not has_work:
+                    continue  # it had nothing to say; what came meanwhile has all of the time
                 raise OSError(f"the Spark job has said nothing for {patience:.0f} s") from None
             if report is None:
                 return
