@@ -206,7 +206,11 @@ async def with_branch(where: Path, restart: str) -> AsyncIterator[EmbeddedGatewa
         before = len(body_files(running.data_directory))
         assert before == 2
         if restart == "crash":
-            await asyncio.to_thread(shutil.copytree, running.data_directory, copy)
+            # (Files that are being made ready for later are renamed when they are.)
+            unfinished = shutil.ignore_patterns("*.tmp")
+            await asyncio.to_thread(
+                shutil.copytree, running.data_directory, copy, ignore=unfinished
+            )
         else:
             if restart == "clean":
                 await running.restart()

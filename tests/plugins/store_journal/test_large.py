@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import ANY_SIZE, KB, ack, checkpoint, new_store, opened, options, write, write_only
+from journal_kit import (
+    ANY_SIZE,
+    KB,
+    ack,
+    checkpoint,
+    killed,
+    new_store,
+    opened,
+    options,
+    write,
+    write_only,
+)
 
 from tidegate.spi import (
     Acknowledge,
@@ -153,7 +164,7 @@ async def test_a_killed_store_finds_its_large_bodies_again(tmp_path: Path, lose:
         await checkpoint(store)
     await write(store, ack(2))
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "journal", copy / "journal")
+    killed(tmp_path / "journal", copy / "journal")
     if lose == "metadata":
         shutil.rmtree(copy / "journal" / "metadata")
     await store.close()
@@ -262,7 +273,7 @@ async def test_compaction_takes_large_messages_along(tmp_path: Path) -> None:
     assert await compactor.compact(first)
     await checkpoint(store)
     copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "journal", copy / "journal")
+    killed(tmp_path / "journal", copy / "journal")
     await store.close()
     for lose in (False, True):
         if lose:
@@ -487,7 +498,7 @@ async def test_with_quarantine_orphans_are_kept_only_where_something_was_damaged
     await write(store, AddDestination("queue://q", 1))
     for sequence in range(1, 4):
         await add_large(store, sequence, number=sequence)
-    shutil.copytree(tmp_path / "journal", tmp_path / "killed" / "journal")
+    killed(tmp_path / "journal", tmp_path / "killed" / "journal")
     await store.close()
     directory = tmp_path / "killed" / "journal" / "large-messages"
     (directory / file_name_of("0" * 32)).write_bytes(bytes(2048))
@@ -868,7 +879,7 @@ async def test_free_files_are_given_back_when_nothing_comes_and_when_the_store_i
         await checkpoint(store)
     assert [name for name in files(tmp_path) if name.endswith(".free")] == []
     await use_up(store, 2)
-    shutil.copytree(tmp_path / "journal", tmp_path / "copy" / "journal")
+    killed(tmp_path / "journal", tmp_path / "copy" / "journal")
     await store.close()
     assert [name for name in files(tmp_path) if name.endswith(".free")] == []
     again, state = await opened(tmp_path / "copy")  # as after SIGKILL

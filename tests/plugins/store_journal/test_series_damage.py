@@ -14,6 +14,7 @@ from journal_kit import (
     CrashStorage,
     ack,
     damage_byte,
+    killed,
     new_store,
     opened,
     pending,
@@ -162,7 +163,7 @@ async def test_a_missing_directory_is_noticed_without_the_metadata_as_well(tmp_p
     store = await series_store(tmp_path)
     await write(store, AddDestination("queue://q", 1), AddDestination("queue://other", 2))
     await write(store, add(1), add(2, 2, queue="other"))
-    shutil.copytree(tmp_path / "journal", tmp_path / "killed" / "journal")
+    killed(tmp_path / "journal", tmp_path / "killed" / "journal")
     await store.close()
     shutil.rmtree(directory_of(tmp_path / "killed"))
     shutil.rmtree(tmp_path / "killed" / "journal" / "metadata")
