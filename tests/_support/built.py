@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,3 +25,30 @@ def put(source: Path, target: Path) -> Path:
     made = target.with_name(f"{os.getpid()}.{target.name}")
     shutil.copy(source, made)
     return made.replace(target)
+
+
+def node_client(source: Path, directory: Path, package: str) -> Path:
+    """``client.mjs`` of *source* in *directory*, beside what its ``package.json`` wants.
+
+    The packages are installed when *package*, the client under test, is not there, or when
+    ``package.json`` has changed. Returns: the copy of ``client.mjs``.
+    """
+    with building(directory):
+        wanted = (source / "package.json").read_text()
+        installed = directory / "package.json"
+        is_there = (directory / "node_modules" / package).is_dir()
+        if not is_there or not installed.is_file() or installed.read_text() != wanted:
+            installed.write_text(wanted)
+            command = "npm install --no-package-lock --no-audit --no-fund --ignore-scripts"
+            done = subprocess.run(
+                command.split(),
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=240,
+            )
+            if done.returncode != 0:
+                installed.unlink()
+            assert done.returncode == 0, f"npm install failed:\n{done.stderr}"
+        return put(source / "client.mjs", directory / "client.mjs")

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from built import building, put
+from built import node_client
 
 pytestmark = [
     pytest.mark.interop,
@@ -29,31 +29,7 @@ RUN_TIMEOUT_S = 240.0
 @pytest.fixture(scope="module")
 def program() -> Path:
     """The client with its packages, installed beside a copy of it and kept for the next run."""
-    with building(BUILD):
-        wanted = (SOURCE / "package.json").read_text()
-        package = BUILD / "package.json"
-        is_installed = (BUILD / "node_modules" / "mqtt").is_dir()
-        if not is_installed or not package.is_file() or package.read_text() != wanted:
-            package.write_text(wanted)
-            done = subprocess.run(
-                [
-                    "npm",
-                    "install",
-                    "--no-package-lock",
-                    "--no-audit",
-                    "--no-fund",
-                    "--ignore-scripts",
-                ],
-                cwd=BUILD,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=240,
-            )
-            if done.returncode != 0:
-                package.unlink()
-            assert done.returncode == 0, f"npm install failed:\n{done.stderr}"
-        return put(SOURCE / "client.mjs", BUILD / "client.mjs")
+    return node_client(SOURCE, BUILD, "mqtt")
 
 
 @pytest.mark.parametrize("transport", SCHEMES)
