@@ -106,6 +106,26 @@ async def test_a_damaged_batch_is_taken_out_and_the_rest_is_served(
         shutil.rmtree(copy / "journal" / "metadata")
 
 
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "how many is not known."), (3, "No message was added there.")]
+)
+async def test_the_report_says_what_may_have_been_in_a_damaged_batch(
+    tmp_path: Path, number: int, said: str
+) -> None:
+    store, _ = await opened(tmp_path / "a")
+    begins: list[int] = []
+    for operation in (AddDestination("queue://q", 1), add(1), add(2), ack(1), ack(2)):
+        begins.append(await tail_of(store))
+        await write(store, operation)
+    copy = killed(tmp_path / "a", tmp_path / "b")
+    await store.close()
+    damage(copy, NAME, begins[number] + 64)
+    shutil.rmtree(copy / "journal" / "metadata")
+    store, _ = await opened(copy, **QUARANTINE)
+    assert said in report_of(copy)
+    await store.close()
+
+
 async def test_verify_and_inspect_know_what_a_quarantine_leaves(tmp_path: Path) -> None:
     copy, begin, _, _ = await three_batches(tmp_path)
     damage(copy, NAME, begin + 80)
