@@ -149,10 +149,10 @@ def test_a_durable_topic_subscription_keeps_what_comes_while_it_is_away(gateway)
 
 
 def test_heart_beats_keep_an_idle_connection(gateway) -> None:
-    # A machine that stalls for longer than the beats are apart ends it rightly: then slower ones.
-    for beat_ms in (500, 4_000, 15_000):
-        connection, recorder = connect(gateway, heartbeats=(beat_ms, beat_ms))
-        if not recorder.disconnected.wait(6 * beat_ms / 1000):
+    # A machine that stalls for longer than the beats are apart ends it rightly: then once more.
+    for _ in range(3):
+        connection, recorder = connect(gateway, heartbeats=(500, 500))
+        if not recorder.disconnected.wait(3.0):
             break
     assert connection.is_connected()
     connection.disconnect()

@@ -319,4 +319,4 @@ async def test_staging_is_not_absurdly_slow(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=20_000, make=lambda n: rows[n - 1])
     started = time.process_time()
     await staged(Bench(tmp_path, log))
-    assert time.process_time() - started < 30
+    assert (time.process_time() - started) / 20_000 < 200e-6

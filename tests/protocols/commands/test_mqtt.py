@@ -126,7 +126,7 @@ def test_properties_go_along_and_come_back_as_json(call, at) -> None:
     properties = shown.pop("properties")
     assert code == 0
     assert shown == {"topic": "props", "qos": 1, "retain": True, "dup": False, "body": "{}"}
-    assert 3500 <= properties.pop("expiry_seconds") <= 3600
+    assert 3590 <= properties.pop("expiry_seconds") <= 3600
     assert properties == {
         "payload_format": 1,
         "content_type": "application/json",
