@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate import __version__
 from tidegate.broker import BrokerCore
 from tidegate.config import require_acknowledged_log
+from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
     ConfigError,
     FrontEnd,
@@ -145,7 +146,8 @@ class Gateway:
         if config.sinks:
             require_acknowledged_log(broker.store, config.store.name)
         try:
-            self.recovered = await broker.start()
+            with exit_is_error(f"store-{config.store.name}"):
+                self.recovered = await broker.start()
         except ConfigError as error:
             # What only opening the store can tell, such as a statement that its database refuses.
             raise error.at(path=config.path, prefix="store") from error.__cause__
@@ -164,10 +166,12 @@ class Gateway:
                 SinkContext(item.name, config.broker.name, sink_directory), item.options
             )
             self._sinks.append(RunningSink(item.name, sink))
-            await sink.start(reader)
+            with exit_is_error(f"sink-{item.plugin}"):
+                await sink.start(reader)
         for item in config.listeners:
             front_end = item.factory.create(item.config, broker)
-            self.addresses.append(await front_end.start())
+            with exit_is_error(f"protocol-{item.config.protocol}"):
+                self.addresses.append(await front_end.start())
             self._front_ends.append(front_end)
 
     async def wait(self) -> None:
