@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from tidegate.spi import AccessError, AuthenticationExchange, Credentials, option
+from tidegate.spi import AccessError, AuthenticationExchange, Credentials, Principal, option
 from tidegate_auth_scram._exchange import MESSAGE_BYTES_MAX, ScramExchange
 from tidegate_auth_scram._users import UserDirectory
 from tidegate_auth_scram._verifier import METHODS, is_correct, prepared_name
@@ -61,7 +61,7 @@ class ScramAuthenticator:
             raise AccessError(f"the method {method[:40]!r} is not offered")
         return ScramExchange(method, self._users)
 
-    async def authenticate(self, credentials: Credentials) -> str | None:
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
         """See Authenticator. Without a password others may know the client."""
         if credentials.password is None:
             return None
@@ -90,4 +90,4 @@ class ScramAuthenticator:
             self._waiting_count -= 1
         if not (correct and exists):
             raise refused
-        return name
+        return Principal(name)
