@@ -122,13 +122,13 @@ def test_an_extension_is_held_to_what_it_implements() -> None:
     class NeverStops(Authorizes):
         start = OnlyRuns.start
 
-    class Strats(Authorizes):
-        strat, stop = OnlyRuns.start, OnlyRuns.stop
+    class NearlyRuns(Authorizes):
+        stops, start = OnlyRuns.stop, OnlyRuns.start
 
     assert problem_of(Runs(), EXTENSION, (Service,)) == ""
     assert problem_of(OnlyRuns(), EXTENSION, (Service,)).startswith("none of the methods")
     assert problem_of(NeverStops(), EXTENSION, (Service,)) == "no `stop` (Service)"
-    assert "did you mean `start`?" in problem_of(Strats(), EXTENSION, (Service,))
+    assert "did you mean `stop`?" in problem_of(NearlyRuns(), EXTENSION, (Service,))
 
     class Half:
         methods = ("SCRAM",)
