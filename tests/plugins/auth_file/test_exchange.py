@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scramp import ScramClient
 
 from tidegate.spi import AccessError
-from tidegate_auth_scram._exchange import MESSAGE_BYTES_MAX, ScramExchange
-from tidegate_auth_scram._users import UserDirectory
-from tidegate_auth_scram._verifier import make
+from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
+from tidegate_auth_file._users import UserDirectory
+from tidegate_auth_file._verifier import make
 
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
