@@ -78,7 +78,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "cursor-vm": "tidegate-cursors",
     "cursor-file": "tidegate-cursors",
     "sink-spark": "tidegate-sink-spark",
-    "extension-scram": "tidegate-auth-scram",
+    "extension-auth-file": "tidegate-auth-file",
 }
 
 

@@ -8,7 +8,7 @@ from scramp import ScramMechanism  # pyright: ignore[reportMissingTypeStubs]  # 
 from scramp.utils import ScramException  # pyright: ignore[reportMissingTypeStubs]  # untyped package
 
 from tidegate.spi import AccessError, Principal
-from tidegate_auth_scram._users import UserDirectory
+from tidegate_auth_file._users import UserDirectory
 
 #: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time in
 #: proportion to its length, and strangers send it.

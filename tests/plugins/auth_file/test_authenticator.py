@@ -14,8 +14,8 @@ from tidegate.spi import (
     Principal,
     parse_options,
 )
-from tidegate_auth_scram import _authenticator
-from tidegate_auth_scram._authenticator import ScramAuthenticator, ScramOptions
+from tidegate_auth_file import _authenticator
+from tidegate_auth_file._authenticator import ScramAuthenticator, ScramOptions
 
 
 @pytest.fixture

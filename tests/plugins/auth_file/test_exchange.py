@@ -11,9 +11,9 @@ from tidegate.spi import (
     AccessError,
     Principal,
 )
-from tidegate_auth_scram._exchange import MESSAGE_BYTES_MAX, ScramExchange
-from tidegate_auth_scram._users import UserDirectory
-from tidegate_auth_scram._verifier import make
+from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
+from tidegate_auth_file._users import UserDirectory
+from tidegate_auth_file._verifier import make
 
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
