@@ -31,6 +31,7 @@ from tidegate.spi import (
     Authenticator,
     ConfigError,
     EnhancedAuthenticator,
+    Extension,
     ListenerConfig,
     PluginContractError,
     PluginError,
@@ -41,11 +42,9 @@ from tidegate.spi import (
 
 if TYPE_CHECKING:
     from tidegate.spi import (
-        Authorizer,
         CursorFactory,
         ExtensionFactory,
         FrontEndFactory,
-        Interceptor,
         MessageStoreFactory,
         SinkFactory,
     )
@@ -90,7 +89,7 @@ class ResolvedExtension:
     name: str
     factory: ExtensionFactory
     options: object
-    instance: Authenticator | EnhancedAuthenticator | Authorizer | Interceptor
+    instance: Extension
 
 
 @dataclass(frozen=True, slots=True)
