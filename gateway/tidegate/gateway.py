@@ -33,6 +33,7 @@ from tidegate.spi import (
     SinkContext,
     StoreContext,
 )
+from tidegate.spi.private_files import make_private_directory, warn_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -163,7 +164,7 @@ class Gateway:
         readers = [broker.acknowledged_log.reader(item.name) for item in config.sinks]
         for item, reader in zip(config.sinks, readers, strict=True):
             sink_directory = directory / SINKS_DIRECTORY / item.name
-            sink_directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(sink_directory)
             sink = item.factory.create(
                 SinkContext(item.name, config.broker.name, sink_directory), item.options
             )
@@ -223,15 +224,16 @@ class Gateway:
 
 
 def make_writable_directory(directory: Path) -> None:
-    """Create *directory* where needed. Raises: PermissionError or another OSError naming it."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Create *directory* where needed, for this user alone. Raises: PermissionError or another OSError naming it."""
+    make_private_directory(directory)
+    warn_of_others(directory, "data directory")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(13, "the data directory is not writable", str(directory))
 
 
 def _empty_directory(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)
 
 
 def _log_progress(what: str, done: int, total: int) -> None:

@@ -19,7 +19,9 @@ def stream() -> Iterator[io.StringIO]:
     for handler in handlers:
         root.removeHandler(handler)  # pytest's own; `force` would close them
     chatty = {name: logging.getLogger(name).level for name in ("asyncio", "py4j", "pyspark")}
+    logging.getLogger("asyncio").disabled = True  # it tells of other tests' tasks, at any time
     yield io.StringIO()
+    logging.getLogger("asyncio").disabled = False
     root.handlers[:] = handlers
     root.setLevel(level)
     for name, old in chatty.items():
