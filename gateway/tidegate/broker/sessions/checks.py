@@ -209,9 +209,10 @@ class Checks:
         while self._waiting_bytes > enough and lane.waiting:
             waiter = next(iter(lane.waiting))
             self._leave(waiter)
-            waiter.future.set_exception(
-                FlowControlError("too many logins wait to be checked; try again later")
-            )
+            if not waiter.future.done():
+                waiter.future.set_exception(
+                    FlowControlError("too many logins wait to be checked; try again later")
+                )
             if lane.size_bytes < share and self._waiting_bytes <= self._waiting_bytes_max:
                 break
 
@@ -298,7 +299,9 @@ class Checks:
             self._taken(waiter)
             if line.waiting:
                 self._ready(line)
-            return waiter
+            if not waiter.future.done():  # else it is leaving just now
+                return waiter
+            self._tidy(line)
         return None
 
     def _has_to_wait(self, turn: _Line | _Lane, pause_s: float | None, now: float) -> bool:
