@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 
@@ -156,7 +157,7 @@ async def test_one_address_that_tries_many_users_has_one_check_at_a_time() -> No
     tasks = [bench.come(f"w{n}", username=f"user{n}", right=False) for n in range(60)]
     await bench.over(*tasks)
     slow = [bench.times[name] for name in bench.order[40:]]
-    assert all(after - before >= 1.2 for before, after in zip(slow, slow[1:], strict=False))
+    assert all(after - before >= 1.2 for before, after in itertools.pairwise(slow))
 
 
 async def test_with_the_defence_off_the_right_one_waits_behind_them_all() -> None:
