@@ -60,8 +60,8 @@ class Bench:
 
         return asyncio.ensure_future(self.checks.run(attempt, 0, check))
 
-    def flood(self, count: int, **more: str) -> list[asyncio.Task[None]]:
-        return [self.come(f"wrong{number}", right=False, **more) for number in range(count)]
+    def flood(self, count: int) -> list[asyncio.Task[None]]:
+        return [self.come(f"wrong{number}", right=False) for number in range(count)]
 
     async def over(self, *tasks: asyncio.Task[None]) -> list[object]:
         done = await asyncio.gather(*tasks, return_exceptions=True)
