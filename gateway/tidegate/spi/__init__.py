@@ -14,6 +14,7 @@ from tidegate.spi.clients.connection import (
     Token,
 )
 from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig
+from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import (
     ClientRules,
     ConnectRequest,
@@ -196,6 +197,7 @@ __all__ = [
     "FrontEndFactory",
     "GatewayError",
     "GatewayInfo",
+    "Held",
     "InflightDirection",
     "InflightRecord",
     "InflightState",
