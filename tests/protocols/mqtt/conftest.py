@@ -14,6 +14,7 @@ from tidegate.spi import (
     GatewayError,
     Held,
     Message,
+    Principal,
     StoredMessage,
 )
 from tidegate_protocols.mqtt import (
@@ -275,7 +276,7 @@ class FakeExchange:
     """Asks one question: ``user`` → ``who`` → ``NAME``; any name but ``nobody`` is let in."""
 
     def __init__(self) -> None:
-        self.principal = ""
+        self.principal: Principal | None = None
         self.is_slow = False
 
     async def step(self, data: bytes) -> bytes:
@@ -287,7 +288,7 @@ class FakeExchange:
             raise AccessError("nobody is not let in")
         if data == b"bug":
             raise ZeroDivisionError("bug")
-        self.principal = data.decode()
+        self.principal = Principal(data.decode())
         return b"welcome"
 
 

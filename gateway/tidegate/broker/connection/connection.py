@@ -22,6 +22,7 @@ from tidegate.spi import (
     Held,
     InflightDirection,
     InflightRecord,
+    Principal,
     PutInflight,
     RemoveInflight,
     SubscribeRequest,
@@ -53,7 +54,7 @@ class Connection(Client):
         parts: Parts,
         request: ConnectRequest,
         peer: ClientPeer,
-        principal: str,
+        principal: Principal,
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
@@ -222,8 +223,7 @@ class Connection(Client):
                 Will(
                     parts.wills,
                     will,
-                    principal=self.principal,
-                    client_id=self.client_id,
+                    identity=self.identity,
                     address=self.address,
                     session=None,
                     due=self._writer.elapsed(),
