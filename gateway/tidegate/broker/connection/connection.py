@@ -58,7 +58,7 @@ class Connection(Client):
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
-        self._account = parts.accounts.open(principal, request.peer)
+        self._account = parts.accounts.open(principal.name, request.peer)
         self.is_admitted = True
         self._is_ending = False
         self._writer = parts.writer
