@@ -49,7 +49,7 @@ class BrokerCore(Parts):
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         self._authentication = Authentication(self.extensions)
         self.begin_authentication = self._authentication.begin
-        self._by_client: dict[tuple[str, str], Connection] = {}
+        self._by_client: dict[str, Connection] = {}
         self._closing = False
         self._stopped = False
 
@@ -77,8 +77,9 @@ class BrokerCore(Parts):
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         self._check_connections()  # others may have come while this one was authenticated
-        key = (request.protocol, request.client_id)
-        if request.client_id:
+        connection = Connection(self, request, peer, principal, self._forget)
+        key = connection.key
+        if key:
             older = self._by_client.get(key)
             if older is not None:
                 older.end(
@@ -87,10 +88,9 @@ class BrokerCore(Parts):
                         f"another connection with client id {request.client_id!r} took over",
                     )
                 )
-        connection = Connection(self, request, peer, principal, self._forget)
         if request.will is not None:  # refused now, not when nobody is there to be told
             self.access.authorize(connection, Action.PUBLISH, request.will.destination)
-        session = self.sessions.find(*key) if request.client_id else None
+        session = self.sessions.find(key) if key else None
         is_stored = session is not None
         if session is not None and request.clean_start:
             self.sessions.remove(session)
@@ -100,19 +100,19 @@ class BrokerCore(Parts):
         # One that is taken up but is to end with this connection counts too, and a will is kept
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
-        if request.client_id and wants:
+        if key and wants:
             session = self.sessions.begin(request, principal)
             subscriptions = connection.restore(session)
             is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
-        if request.client_id:
+        if key:
             self._by_client[key] = connection
         if is_stored:
             await self._admit(connection)
-        return ConnectResult(
-            connection, present, subscriptions, session.records() if session else ()
-        )
+        if session is None:
+            return ConnectResult(connection, present, subscriptions)
+        return ConnectResult(connection, present, subscriptions, session.records(), session.key)
 
     async def _admit(self, connection: Connection) -> None:
         """Wait until the session is durable.
@@ -259,9 +259,8 @@ class BrokerCore(Parts):
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        key = (connection.protocol, connection.client_id)
-        if self._by_client.get(key) is connection:
-            del self._by_client[key]
+        if self._by_client.get(connection.key) is connection:
+            del self._by_client[connection.key]
 
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""

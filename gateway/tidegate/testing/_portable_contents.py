@@ -132,9 +132,9 @@ def by_key(state: RecoveredState) -> dict[str, object]:
         "last_pending_list": state.last_pending_list,
         "destinations": {known.destination: known.pending_list for known in state.destinations},
         "subscriptions": {known.pending_list: known for known in state.subscriptions},
-        "sessions": {session.client_id: session for session in state.sessions},
+        "sessions": {session.key: session for session in state.sessions},
         "inflight": {
-            (record.client_id, record.direction, record.packet_id): record
+            (record.session, record.direction, record.packet_id): record
             for record in state.inflight
         },
         "retained": {message.destination: message for message in state.retained},

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.parts import Parts
+from tidegate.broker.sessions.owner import Origin, client_key
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
     Action,
@@ -32,6 +33,7 @@ class Client(ABC):
         prefetch_count: of subscriptions that are restored with the session.
         is_writable: the socket takes more and the handshake is finished.
         authorized: (action, destination) that every authorizer allowed.
+        origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Client(ABC):
         self.address = request.peer
         self.prefetch_count = request.prefetch_count
         self.principal = principal
+        self.key = client_key(request.protocol, principal, request.client_id)
+        self.origin = Origin(principal, self.key)
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False

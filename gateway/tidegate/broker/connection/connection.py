@@ -176,7 +176,7 @@ class Connection(Client):
                 operations.append(PutInflight(record))
             for key in remove:
                 if session.inflight.pop(key, None) is not None:
-                    operations.append(RemoveInflight(session.client_id, *key))
+                    operations.append(RemoveInflight(session.key, *key))
             self._writer.schedule()
         if token is not None:
             self._writer.confirm(self, token)
@@ -216,6 +216,7 @@ class Connection(Client):
                     parts.wills,
                     will,
                     principal=self.principal,
+                    client_key=self.key,
                     client_id=self.client_id,
                     address=self.address,
                     session=None,

@@ -7,11 +7,7 @@ from typing import Final, TypeAlias
 
 from tidegate.spi import InflightDirection, InflightRecord, Session, StoredMessage
 
-#: Options kept with a stored session: the front-end's name, and who the client was.
-PROTOCOL_OPTION: Final = "protocol"
-PRINCIPAL_OPTION: Final = "principal"
-
-#: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
+#: An option kept with a stored session, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
 ONCE_OPTION: Final = "delivers-once"
 
 #: By name of the subscription, its messages in doubt, in order.
@@ -34,7 +30,6 @@ class SessionState:
             connection left unfinished (:mod:`tidegate.broker.sessions.in_doubt`).
     """
 
-    protocol: str
     stored: Session
     inflight: Inflight = field(default_factory=Inflight)
     connection: object = None
@@ -47,8 +42,12 @@ class SessionState:
         return self.stored.client_id
 
     @property
-    def principal(self) -> str:
-        return self.stored.options.get(PRINCIPAL_OPTION, "")
+    def key(self) -> str:
+        return self.stored.key
+
+    @property
+    def owner(self) -> str:
+        return self.stored.owner
 
     def records(self) -> list[InflightRecord]:
         """Every packet-id state that a resumed connection must know, in the order they began."""

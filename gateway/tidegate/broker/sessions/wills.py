@@ -16,6 +16,7 @@ import msgspec
 
 from tidegate.broker.publish.access import Access
 from tidegate.broker.publish.publisher import Publisher
+from tidegate.broker.sessions.owner import Origin
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
@@ -44,7 +45,7 @@ class Will:
     told of its failure.
 
     Attributes:
-        message: what to publish; principal, client_id, address: of the client.
+        message: what to publish; principal, client_key, client_id, address: of the client.
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
@@ -55,6 +56,7 @@ class Will:
     message: Message
     _: KW_ONLY
     principal: str
+    client_key: str
     client_id: str
     address: str
     session: SessionState | None
@@ -171,7 +173,7 @@ class Wills:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        publisher.publish(message, will.client_id, undo)
+        publisher.publish(message, Origin(will.principal, will.client_key), undo)
         writer.own_sequences += 1
         session = will.session
         if session is not None and not session.is_removed:

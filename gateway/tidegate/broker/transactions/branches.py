@@ -26,6 +26,7 @@ from typing import Final
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.lists.pending_list import InFlight, PendingList
 from tidegate.broker.publish.publisher import Publisher
+from tidegate.broker.sessions.owner import Origin, client_key
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.transactions.transactions import Prepared, Transaction
 from tidegate.broker.turn.flow import Tasks
@@ -332,8 +333,11 @@ class Branches:
         writer, publisher, stored = self._writer, self._publisher, branch.stored
         writer.check_writable()
         messages = [item.message for item in sent]
+        origin = Origin(
+            stored.principal, client_key(stored.protocol, stored.principal, stored.client_id)
+        )
         if messages:
-            publisher.check_together(stored.client_id, messages)  # also makes queues that are gone
+            publisher.check_together(origin.key, messages)  # also makes queues that are gone
         back = [entry for entry in back if not entry[1].is_removed]
         again, dead = publisher.sort_rejected(back) if commit else (back, [])
         turn = writer.turn
@@ -345,7 +349,7 @@ class Branches:
         try:
             for item in sent:
                 message = item.message
-                publisher.publish(message, stored.client_id, undo)
+                publisher.publish(message, origin, undo)
                 writer.own_sequences += 1  # it was counted as received when it was prepared
                 if item.sequence in ids and self._duplicates.is_on:
                     self._duplicates.add(

@@ -268,12 +268,14 @@ class ConnectResult:
         subscriptions: restored subscriptions (MQTT sessions), already consuming once resumed,
             under ``key = name``; also those to queues and shared ones.
         inflight: packet-id states of the session.
+        session: the key that its InflightRecords carry; "" when none is kept.
     """
 
     connection: BrokerConnection
     session_present: bool = False
     subscriptions: Sequence[Subscription] = ()
     inflight: Sequence[InflightRecord] = ()
+    session: str = ""
 
 
 class Broker(Protocol):
