@@ -18,6 +18,7 @@ from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
+    AccessError,
     Action,
     ClientPeer,
     ConnectionEndedError,
@@ -50,6 +51,7 @@ class BrokerCore(Parts):
         self._authentication = Authentication(self.extensions)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
+        self._expiring: set[Connection] = set()
         self._closing = False
         self._stopped = False
 
@@ -78,6 +80,11 @@ class BrokerCore(Parts):
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         self._check_connections()  # others may have come while this one was authenticated
         connection = Connection(self, request, peer, principal, self._forget)
+        # Before anything happens to others: a client that is refused takes nothing over. A will is
+        # refused now, not when nobody is there to be told.
+        self.access.authorize(connection, Action.CONNECT, "")
+        if request.will is not None:
+            self.access.authorize(connection, Action.PUBLISH, request.will.destination)
         key = connection.key
         if key:
             older = self._by_client.get(key)
@@ -88,8 +95,6 @@ class BrokerCore(Parts):
                         f"another connection with client id {request.client_id!r} took over",
                     )
                 )
-        if request.will is not None:  # refused now, not when nobody is there to be told
-            self.access.authorize(connection, Action.PUBLISH, request.will.destination)
         session = self.sessions.find(key) if key else None
         is_stored = session is not None
         if session is not None and request.clean_start:
@@ -101,13 +106,15 @@ class BrokerCore(Parts):
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
         if key and wants:
-            session = self.sessions.begin(request, principal)
+            session = self.sessions.begin(request, connection.identity)
             subscriptions = connection.restore(session)
             is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if key:
             self._by_client[key] = connection
+        if connection.expires_at:
+            self._expiring.add(connection)
         if is_stored:
             await self._admit(connection)
         if session is None:
@@ -245,6 +252,10 @@ class BrokerCore(Parts):
 
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
+        for connection in [item for item in self._expiring if item.expires_at <= now]:
+            connection.end(
+                AccessError("the credentials have expired", principal=connection.principal)
+            )
         self.wills.publish_due(elapsed)
         self.sessions.expire(elapsed)
         for operation in self.retained.expire(now):
@@ -259,8 +270,14 @@ class BrokerCore(Parts):
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._expiring.discard(connection)
         if self._by_client.get(connection.key) is connection:
             del self._by_client[connection.key]
+
+    def rights_changed(self) -> None:
+        """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
+        for connection in self.connections:
+            connection.authorized.clear()
 
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""

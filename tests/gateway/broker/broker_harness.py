@@ -20,16 +20,13 @@ from tidegate.broker.sessions.owner import client_key
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,
-    Authenticator,
-    Authorizer,
     ClientRules,
     ConnectRequest,
     ConnectResult,
     CursorFactory,
     Durability,
-    EnhancedAuthenticator,
+    Extension,
     GatewayError,
-    Interceptor,
     Message,
     Operation,
     RecoveredState,
@@ -336,7 +333,7 @@ class Broker:
     def __init__(
         self,
         *policies: DestinationPolicy,
-        extensions: Sequence[Authenticator | EnhancedAuthenticator | Authorizer | Interceptor] = (),
+        extensions: Sequence[Extension] = (),
         contents: MemoryContents | None = None,
         keep_acknowledged: bool = False,
         **config: Any,

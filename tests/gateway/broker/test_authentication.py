@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from broker_harness import Broker, connect_request
 
-from tidegate.spi import AccessError, Credentials
+from tidegate.spi import AccessError, Credentials, Principal
 
 
 class Riddle:
@@ -15,14 +15,14 @@ class Riddle:
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
-        self.principal = ""
+        self.principal: Principal | None = None
 
     async def step(self, data: bytes) -> bytes:
         if data == b"":
             return b"what goes up?"
         if data != b"smoke":
             raise AccessError("wrong answer")
-        self.principal = "sphinx-friend"
+        self.principal = Principal("sphinx-friend")
         return b"pass"
 
 

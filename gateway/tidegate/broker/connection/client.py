@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.parts import Parts
-from tidegate.broker.sessions.owner import Origin, client_key
+from tidegate.broker.sessions.owner import origin_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
     Action,
@@ -16,7 +16,9 @@ from tidegate.spi import (
     ConnectionEndedError,
     ConnectRequest,
     GatewayError,
+    Identity,
     InflightRecord,
+    Principal,
     PutInflight,
     RequestError,
     StoredMessage,
@@ -31,13 +33,15 @@ class Client(ABC):
 
     Attributes:
         prefetch_count: of subscriptions that are restored with the session.
+        identity: who authorizers are told that it is; principal: the name in it.
+        expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         authorized: (action, destination) that every authorizer allowed.
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
     def __init__(
-        self, parts: Parts, request: ConnectRequest, peer: ClientPeer, principal: str
+        self, parts: Parts, request: ConnectRequest, peer: ClientPeer, principal: Principal
     ) -> None:
         self.parts = parts
         self.client_id = request.client_id
@@ -45,9 +49,11 @@ class Client(ABC):
         self.rules = request.rules
         self.address = request.peer
         self.prefetch_count = request.prefetch_count
-        self.principal = principal
-        self.key = client_key(request.protocol, principal, request.client_id)
-        self.origin = Origin(principal, self.key)
+        self.identity = identity_of(principal, request)
+        self.principal = principal.name
+        self.origin = origin_of(self.identity)
+        self.key = self.origin.key
+        self.expires_at = principal.expires_at
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
@@ -132,3 +138,9 @@ class Client(ABC):
 
         if undo is not None:
             undo.append(forget)
+
+
+def identity_of(principal: Principal, request: ConnectRequest) -> Identity:
+    """Who authorizers are told that a client is."""
+    address = request.peer.rpartition(":")[0].strip("[]")
+    return Identity(principal.name, principal.groups, request.client_id, address, request.protocol)

@@ -13,6 +13,7 @@ from tidegate.spi import (
     ConnectRequest,
     Credentials,
     EnhancedAuthenticator,
+    Principal,
 )
 
 _log = logging.getLogger("tidegate.broker")
@@ -45,14 +46,14 @@ class Authentication:
             _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
             raise AccessError("authentication failed", principal=request.username) from None
 
-    async def principal_of(self, request: ConnectRequest) -> str:
-        """The name that authorizers know the client by.
+    async def principal_of(self, request: ConnectRequest) -> Principal:
+        """Who the client is.
 
         Raises: AccessError when nobody vouches for it and the listener wants somebody to.
         """
         if request.exchange is not None:
-            if request.exchange.principal:
-                return request.exchange.principal
+            if request.exchange.principal is not None:
+                return _checked(request.exchange.principal)
             raise AccessError("the authentication was not completed", principal=request.username)
         credentials = _credentials(request)
         for authenticator in self._authenticators:
@@ -64,10 +65,22 @@ class Authentication:
                 _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
                 raise AccessError("authentication failed", principal=request.username) from None
             if principal is not None:
-                return principal
+                return _checked(principal)
         if request.anonymous_allowed:
-            return ANONYMOUS  # a name that nobody checked must not open what it is allowed
+            return Principal(
+                ANONYMOUS
+            )  # a name that nobody checked must not open what it is allowed
         raise AccessError("a user name and a password are required", principal=request.username)
+
+
+def _checked(principal: Principal) -> Principal:
+    """What an extension answered. Raises: AccessError for a name that it cannot give."""
+    if not principal.name or principal.name == ANONYMOUS:
+        raise AccessError(
+            f"nobody can be called {principal.name!r}; give the user another name",
+            principal=principal.name,
+        )
+    return principal
 
 
 def _credentials(request: ConnectRequest) -> Credentials:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidegate.spi import Message, Session, Subscription
+from tidegate.spi import Identity, Message, Session, Subscription
 
 
 class Origin(NamedTuple):
@@ -34,6 +34,12 @@ def client_key(protocol: str, owner: str, client_id: str) -> str:
     names = msgspec.msgpack.encode((protocol, owner, client_id))
     digest = hashlib.blake2b(names, digest_size=16).digest()
     return base64.urlsafe_b64encode(digest).decode()[:22]
+
+
+def origin_of(identity: Identity) -> Origin:
+    """Of what this client publishes."""
+    owner = identity.principal
+    return Origin(owner, client_key(identity.protocol, owner, identity.client_id))
 
 
 def key_of(kept: Session | Subscription | Message) -> str:

@@ -11,16 +11,18 @@ import msgspec
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
-from tidegate.broker.sessions.owner import client_key, key_of
+from tidegate.broker.sessions.owner import key_of, origin_of
 from tidegate.broker.sessions.state import (
     ONCE_OPTION,
     SessionState,
+    identity_options,
 )
 from tidegate.broker.sessions.wills import Will, Wills
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     ConnectRequest,
+    Identity,
     InflightState,
     MessageStore,
     PutSession,
@@ -78,7 +80,7 @@ class Sessions:
         for session in list(self._by_key.values()):
             stored = session.stored
             if stored.will is not None:
-                self._leave_will(session, "before the start")
+                self._leave_will(session, session.identity, "before the start")
         self.expire(self._writer.elapsed())
 
     # --- life ----------------------------------------------------------------------------------
@@ -94,21 +96,24 @@ class Sessions:
             return None
         return session
 
-    def begin(self, request: ConnectRequest, principal: str) -> SessionState:
+    def begin(self, request: ConnectRequest, identity: Identity) -> SessionState:
         """Create the session, or take up the existing one, as *request* wants it to be."""
-        key = client_key(request.protocol, principal, request.client_id)
+        key = origin_of(identity).key
         session = self._by_key.get(key)
+        options = identity_options(identity)
+        if request.rules.delivers_once:
+            options[ONCE_OPTION] = "1"
         stored = Session(
             key,
             request.session_expiry,
             0,
-            {ONCE_OPTION: "1"} if request.rules.delivers_once else {},
+            options,
             request.will,
             request.will_delay,
             session.stored.attached if session is not None else (),
-            request.protocol,
-            principal,
-            request.client_id,
+            identity.protocol,
+            identity.principal,
+            identity.client_id,
         )
         if session is None:
             session = self._by_key[key] = SessionState(stored)
@@ -134,7 +139,7 @@ class Sessions:
         )
         self._writer.add_operation(PutSession(session.stored))
         if has_will:
-            self._leave_will(session, connection.address)
+            self._leave_will(session, connection.identity, connection.address)
         if session.stored.expiry_interval == 0:
             self.remove(session)
         elif session.stored.attached:
@@ -144,16 +149,14 @@ class Sessions:
         """Replace its expiry interval; stored with the end of the connection."""
         session.stored = msgspec.structs.replace(session.stored, expiry_interval=interval_s)
 
-    def _leave_will(self, session: SessionState, address: str) -> None:
+    def _leave_will(self, session: SessionState, identity: Identity, address: str) -> None:
         stored = session.stored
         assert stored.will is not None
         delay_s = min(stored.will_delay, stored.expiry_interval)
         will = Will(
             self._wills,
             stored.will,
-            principal=stored.owner,
-            client_key=stored.key,
-            client_id=stored.client_id,
+            identity=identity,
             address=address,
             session=session,
             due=session.left_at + delay_s * 1_000_000,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from tidegate.spi import InflightDirection, InflightRecord, Session, StoredMessage
+from tidegate.spi import Identity, InflightDirection, InflightRecord, Session, StoredMessage
 
-#: An option kept with a stored session, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
+#: Options kept with a stored session: what else than its fields say who the client was. A will that
+#: only the gateway's next run publishes is authorized by them.
+GROUPS_OPTION: Final = "groups"  # a JSON list
+ADDRESS_OPTION: Final = "address"
+
+#: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
 ONCE_OPTION: Final = "delivers-once"
 
 #: By name of the subscription, its messages in doubt, in order.
@@ -46,9 +52,27 @@ class SessionState:
         return self.stored.key
 
     @property
-    def owner(self) -> str:
-        return self.stored.owner
+    def identity(self) -> Identity:
+        """Who the client was when it connected last."""
+        options = self.stored.options
+        return Identity(
+            self.stored.owner,
+            frozenset(json.loads(options.get(GROUPS_OPTION, "[]"))),
+            self.client_id,
+            options.get(ADDRESS_OPTION, ""),
+            self.stored.protocol,
+        )
 
     def records(self) -> list[InflightRecord]:
         """Every packet-id state that a resumed connection must know, in the order they began."""
         return list(self.inflight.values())
+
+
+def identity_options(identity: Identity) -> dict[str, str]:
+    """What a stored session keeps of *identity* besides its fields, where there is any."""
+    options: dict[str, str] = {}
+    if identity.groups:
+        options[GROUPS_OPTION] = json.dumps(sorted(identity.groups))
+    if identity.address:
+        options[ADDRESS_OPTION] = identity.address
+    return options

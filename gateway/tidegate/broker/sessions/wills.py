@@ -16,13 +16,14 @@ import msgspec
 
 from tidegate.broker.publish.access import Access
 from tidegate.broker.publish.publisher import Publisher
-from tidegate.broker.sessions.owner import Origin
+from tidegate.broker.sessions.owner import origin_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     Action,
     FlowControlError,
     GatewayError,
+    Identity,
     Message,
     PutSession,
     Token,
@@ -45,7 +46,7 @@ class Will:
     told of its failure.
 
     Attributes:
-        message: what to publish; principal, client_key, client_id, address: of the client.
+        message: what to publish; identity, address: of the client.
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
@@ -55,14 +56,20 @@ class Will:
     _wills: Wills
     message: Message
     _: KW_ONLY
-    principal: str
-    client_key: str
-    client_id: str
+    identity: Identity
     address: str
     session: SessionState | None
     due: int
     is_late: bool = False
     authorized: set[tuple[Action, str]] = field(default_factory=set[tuple[Action, str]])
+
+    @property
+    def principal(self) -> str:
+        return self.identity.principal
+
+    @property
+    def client_id(self) -> str:
+        return self.identity.client_id
 
     def confirmed(self, tokens: list[Token]) -> None:
         """From the writer; never called, because the publish has no token."""
@@ -173,7 +180,7 @@ class Wills:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        publisher.publish(message, Origin(will.principal, will.client_key), undo)
+        publisher.publish(message, origin_of(will.identity), undo)
         writer.own_sequences += 1
         session = will.session
         if session is not None and not session.is_removed:

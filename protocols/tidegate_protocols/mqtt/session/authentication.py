@@ -36,7 +36,8 @@ class EnhancedAuthentication:
     @property
     def principal(self) -> str:
         """Who the client is, once an exchange has succeeded; "" before and during the next."""
-        return "" if self._exchange is None else self._exchange.principal
+        principal = None if self._exchange is None else self._exchange.principal
+        return "" if principal is None else principal.name
 
     def begin(self) -> None:
         """Begin an exchange. Raises: RefusedError (0x8C, no such method [MQTT-4.12.0-1]; 0x87)."""
@@ -59,7 +60,7 @@ class EnhancedAuthentication:
         """
         if packet.properties.authentication_method != self.method:
             raise PacketViolationError("AUTH by another method", "5.0:MQTT-4.12.0-5")
-        is_under_way = self._exchange is not None and not self._exchange.principal
+        is_under_way = self._exchange is not None and not self.principal
         if self._is_stepping or is_under_way is not (
             packet.reason_code is ReasonCode.CONTINUE_AUTHENTICATION
         ):
