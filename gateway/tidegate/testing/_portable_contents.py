@@ -58,9 +58,10 @@ FULL: Final = Message(
     reply_to="queue://answers",
     retained=True,
     payload_format=1,
+    owner="me",
 )
 DURABLE: Final = Subscription(
-    2, "c1", "s1", "topic://t.>", True, 1, True, "mqtt", "group", {"k": "v", "": ""}, "a = 1"
+    2, "c1", "s1", "topic://t.>", True, 1, True, "mqtt", "group", {"k": "v", "": ""}, "a = 1", "me"
 )
 SESSION: Final = Session(
     "c1",
@@ -70,6 +71,9 @@ SESSION: Final = Session(
     will=FULL,
     will_delay=7,
     attached=(Subscription(0, "", "q", "queue://q", True), DURABLE),
+    protocol="mqtt",
+    owner="me",
+    client_id="phone",
 )
 
 

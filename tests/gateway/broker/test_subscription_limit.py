@@ -110,7 +110,9 @@ def test_a_refused_publish_changes_nothing_and_the_log_says_which_subscription_i
             await broker.settle()
             sequence, batches = broker.core.writer.next_sequence, len(broker.store.batches)
             for retain in (False, True):
-                with pytest.raises(FlowControlError, match="a subscription to this destination has 1 mess"):
+                with pytest.raises(
+                    FlowControlError, match="a subscription to this destination has 1 mess"
+                ):
                     sender.send("topic://t", "2", retain=retain)
             await broker.settle()
             assert (broker.core.writer.next_sequence, len(broker.store.batches)) == (

@@ -33,7 +33,6 @@ from tidegate.broker.turn.flow import Tasks
 from tidegate.broker.turn.turn import Waiting
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
-    AccessError,
     Acknowledge,
     AddMessage,
     Branch,
@@ -226,7 +225,7 @@ class Branches:
         """Commit or roll back; *who* is told when it is durable, or why it failed.
 
         Args: principal: only branches of this one; None: an operator; heuristic: keep a record.
-        Raises: RequestError for a branch that is not in doubt; AccessError; StoreError.
+        Raises: RequestError for a branch that is not in doubt, or is another's; StoreError.
         """
         branch = self._find(branch_id, principal)
         stored = branch.stored
@@ -246,7 +245,7 @@ class Branches:
     ) -> None:
         """The transaction manager knows what an operator decided.
 
-        Raises: RequestError for a branch that is in doubt; AccessError.
+        Raises: RequestError for a branch that is in doubt, or is another's.
         """
         branch = self._find(branch_id, principal)
         if branch.stored.state is BranchState.PREPARED:
@@ -260,12 +259,9 @@ class Branches:
 
     def _find(self, branch_id: BranchId, principal: str | None) -> Prepared:
         branch = self._by_id.get(branch_id)
-        if branch is None:
-            raise RequestError(f"there is no prepared branch {branch_id}")  # XAER_NOTA
-        if principal is not None and branch.stored.principal != principal:
-            raise AccessError(
-                f"branch {branch_id} was prepared by somebody else", principal=principal
-            )
+        if branch is None or principal not in (None, branch.stored.principal):
+            # Also of another's branch, which is nobody else's business: XAER_NOTA.
+            raise RequestError(f"there is no prepared branch {branch_id}")
         if branch.is_busy:
             raise RequestError(f"branch {branch_id} is just being prepared or completed")
         return branch

@@ -200,8 +200,8 @@ class BrokerConnection(Protocol):
         Its messages get their places in their destinations now. When it fails (also later) the
         branch is prepared still, and the call may be repeated.
 
-        Raises: RequestError (no such branch, busy, completed by an operator), AccessError (another
-            principal prepared it), StoreError.
+        Raises: RequestError (no such branch of this principal, busy, completed by an operator),
+            StoreError.
         """
         ...
 
