@@ -284,8 +284,8 @@ class Losses:
         subscription = index.subscriptions.get(list_id)
         if subscription is not None:
             return (
-                f"{subscription.filter} of client {subscription.client_id!r} of "
-                f"{subscription.owner!r}, subscription {subscription.name!r} (list {list_id})"
+                f"{subscription.filter} of client {subscription.client_id!r}, subscription "
+                f"{subscription.name!r} of {subscription.owner!r} (list {list_id})"
             )
         return f"list {list_id}, whose destination is not known"
 
