@@ -26,6 +26,7 @@ from tidegate.spi import (
     ENTRY_POINT_GROUP,
     SPI_VERSION,
     Authorizer,
+    Directory,
     GatewayInfo,
     PluginContractError,
     PluginError,
@@ -414,7 +415,7 @@ class _CheckedFactory:
     ) -> None:
         self._factory: Any = factory
         self._products = products
-        self._besides = (Service,) if Authorizer in products else ()
+        self._besides = (Service, Directory) if Authorizer in products else ()
         self._entry_name = entry_name
         self._origin = origin
         self._seen: set[type[object]] = set()  # one cursor is like the other
