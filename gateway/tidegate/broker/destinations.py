@@ -13,8 +13,8 @@ import msgspec
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
+from tidegate.broker.owner import key_of
 from tidegate.broker.route.router import Route, Router
-from tidegate.broker.sessions.owner import key_of
 from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.config import (
     CURSOR_UNSTORED_DEFAULT,

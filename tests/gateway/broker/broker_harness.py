@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tidegate.broker import BrokerCore
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.lists.pending_list import PendingList
-from tidegate.broker.sessions.owner import client_key
+from tidegate.broker.owner import client_key
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from broker_harness import Broker, Client, key_of, message
 
-from tidegate.broker.sessions import owner
-from tidegate.broker.sessions.owner import client_key
+from tidegate.broker import owner
+from tidegate.broker.owner import client_key
 from tidegate.spi import (
     ConnectionEndedError,
     Credentials,

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
+from tidegate.broker.owner import origin_of
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions.authentication import Vouched
-from tidegate.broker.sessions.owner import origin_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
     Action,

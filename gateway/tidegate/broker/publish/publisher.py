@@ -12,12 +12,12 @@ import msgspec
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.pending_list import InFlight, PendingList
+from tidegate.broker.owner import Origin
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.broker.publish.temporary import TemporaryDestinations
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
-from tidegate.broker.sessions.owner import Origin
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import AccessError, Message, Move, RequestError, StoredMessage, names
 

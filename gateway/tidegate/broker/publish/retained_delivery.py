@@ -36,9 +36,9 @@ import msgspec
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.owner import key_of
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
-from tidegate.broker.sessions.owner import key_of
 from tidegate.broker.turn.flow import Flow
 from tidegate.spi import (
     GatewayError,

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.owner import key_of, origin_of
 from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
-from tidegate.broker.sessions.owner import key_of, origin_of
 from tidegate.broker.sessions.state import (
     ONCE_OPTION,
     SessionState,

@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
+from tidegate.broker.owner import origin_of
 from tidegate.broker.publish.access import Access
 from tidegate.broker.publish.publisher import Publisher
-from tidegate.broker.sessions.owner import origin_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (

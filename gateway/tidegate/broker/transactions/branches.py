@@ -25,8 +25,8 @@ from typing import Final
 
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.lists.pending_list import InFlight, PendingList
+from tidegate.broker.owner import Origin, client_key
 from tidegate.broker.publish.publisher import Publisher
-from tidegate.broker.sessions.owner import Origin, client_key
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.transactions.transactions import Prepared, Transaction
 from tidegate.broker.turn.flow import Tasks
