@@ -7,6 +7,7 @@ depend on, so that a range that lets a vulnerable version in is found without a 
 
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import sys
 import tomllib
@@ -20,11 +21,12 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import audit  # noqa: E402
-
-sys.path.pop(0)
+_SPEC = importlib.util.spec_from_file_location("audit", ROOT / "scripts" / "audit.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+audit: Any = importlib.util.module_from_spec(_SPEC)
+sys.modules["audit"] = audit  # where its dataclass looks itself up
+_SPEC.loader.exec_module(audit)
 
 TODAY = datetime.date(2026, 11, 22)
 FOUND = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.0"], "description": "…"}

@@ -42,7 +42,7 @@ def applies(key: str, transport: str) -> bool:
         return transport in ("tls", "wss")
     if key.startswith("websocket_"):
         return transport in ("ws", "wss")
-    return transport != "tcp" or key.startswith("proxy_")
+    return transport != "tcp" or key.startswith(("proxy_", "unread_output_"))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
