@@ -84,7 +84,7 @@ class BrokerCore(Parts):
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
         if request.will is not None:
-            self.access.authorize(connection, Action.PUBLISH, request.will.destination)
+            self.access.check_will(connection, request.will)
         key = (request.protocol, request.client_id)
         if request.client_id:
             older = self._by_client.get(key)
@@ -102,12 +102,13 @@ class BrokerCore(Parts):
             session = None
         present = session is not None
         subscriptions: Sequence[Subscription] = ()
+        refused: Sequence[Subscription] = ()
         # One that is taken up but is to end with this connection counts too, and a will is kept
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
         if request.client_id and wants:
             session = self.sessions.begin(request, connection.identity)
-            subscriptions = connection.restore(session)
+            subscriptions, refused = connection.restore(session)
             is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
@@ -118,7 +119,7 @@ class BrokerCore(Parts):
         if is_stored:
             await self._admit(connection)
         return ConnectResult(
-            connection, present, subscriptions, session.records() if session else ()
+            connection, present, subscriptions, session.records() if session else (), refused
         )
 
     async def _admit(self, connection: Connection) -> None:
@@ -277,8 +278,9 @@ class BrokerCore(Parts):
 
     def rights_changed(self) -> None:
         """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
-        for connection in self.connections:
-            connection.authorized.clear()
+        self.wills.forget_rights()
+        for connection in list(self.connections):
+            connection.rights_changed()
 
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""

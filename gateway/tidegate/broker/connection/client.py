@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.parts import Parts
+from tidegate.broker.publish.access import Rights
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
-    Action,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -35,7 +35,7 @@ class Client(ABC):
         identity: who authorizers are told that it is; principal: the name in it.
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
-        authorized: (action, destination) that every authorizer allowed.
+        rights: what is remembered of what it may do.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Client(ABC):
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
-        self.authorized: set[tuple[Action, str]] = set()
+        self.rights = Rights()
         self._peer = peer
         self._throttled: set[object] = set()
 

@@ -268,12 +268,15 @@ class ConnectResult:
         subscriptions: restored subscriptions (MQTT sessions), already consuming once resumed,
             under ``key = name``; also those to queues and shared ones.
         inflight: packet-id states of the session.
+        refused: subscriptions of the session that are not restored, because the client may not have
+            them any more; they can be unsubscribed, and come back with the right to them.
     """
 
     connection: BrokerConnection
     session_present: bool = False
     subscriptions: Sequence[Subscription] = ()
     inflight: Sequence[InflightRecord] = ()
+    refused: Sequence[Subscription] = ()
 
 
 class Broker(Protocol):
