@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
     ConnectResult,
     GatewayError,
+    Held,
     PeerProtocolError,
     StoredMessage,
     Token,
@@ -108,7 +110,9 @@ class Session:
         self._conversation: Conversation | None = None  # from CONNACK to the end
         self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
         self._lost: str | None = None  # why the link is gone, while what came whole is published
-        self._reading = Reading(link, runtime)
+        self._reading = Reading(
+            link, runtime, options.unread_output_max, options.unread_output_timeout
+        )
         self._writing = Writing(
             link,
             self._reading,
@@ -247,7 +251,8 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
-        if self._reading.is_writing_paused:
+        self._reading.unread.tell = partial(connection.holds, Held.OUTPUT)
+        if self._reading.unread.is_paused:
             connection.writable(False)
         connection.resume()
         self._reading.resume(Pause.AUTHENTICATING)
@@ -392,7 +397,7 @@ class Session:
             return
         if is_busy:
             conversation.connection.writable(False)
-        elif self.state is _CONNECTED and not self._reading.is_writing_paused:
+        elif self.state is _CONNECTED and not self._reading.unread.is_paused:
             conversation.connection.writable(True)
 
     def _large_broke(self, error: GatewayError) -> None:
