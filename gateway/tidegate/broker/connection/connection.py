@@ -185,7 +185,7 @@ class Connection(Client):
                 operations.append(PutInflight(record))
             for key in remove:
                 if session.inflight.pop(key, None) is not None:
-                    operations.append(RemoveInflight(session.client_id, *key))
+                    operations.append(RemoveInflight(session.key, *key))
             self._writer.schedule()
         if token is not None:
             self._writer.confirm(self, token)

@@ -77,7 +77,7 @@ class Messages:
         writer = self._writer
         if writer.error is not None or writer.full_until:
             writer.check_writable()
-        route = self._publisher.route(message, self._client.client_id)
+        route = self._publisher.route(message, self._client.key)
         sequence = writer.next_sequence
         writer.next_sequence = sequence + 1
         turn = writer.turn
@@ -146,7 +146,7 @@ class Messages:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        route = publisher.publish(message, self._client.client_id, undo)
+        route = publisher.publish(message, self._client.origin, undo)
         if duplicate_id:
             duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
         self._client.put_inflight(inflight, undo)
@@ -168,7 +168,7 @@ class Messages:
         self._client.put_inflight(inflight, undo)
         if undo and inflight is not None and session is not None:
             # Not part of the unit: that may be taken out of its turn.
-            removed = RemoveInflight(session.client_id, inflight.direction, inflight.packet_id)
+            removed = RemoveInflight(session.key, inflight.direction, inflight.packet_id)
             undo.append(lambda: writer.add_operation(removed))
         turn = writer.turn
         unit = turn.unit(len(turn.operations), self._client, token)
@@ -315,7 +315,7 @@ class Messages:
         routes: list[Route] = []
         for step in held.steps:
             if isinstance(step, Published):
-                routes.append(publisher.publish(step.message, self._client.client_id, undo))
+                routes.append(publisher.publish(step.message, self._client.origin, undo))
                 if step.duplicate_id:
                     sequence, destination = writer.next_sequence - 1, step.message.destination
                     parts.duplicates.add(destination, step.duplicate_id, sequence, undo)
@@ -360,7 +360,7 @@ class Messages:
                 parts.access.authorize(self._client, Action.RETAIN, destination)
         if self._publisher.has_detours:
             messages = [step.message for step in published]
-            self._publisher.check_together(self._client.client_id, messages)
+            self._publisher.check_together(self._client.key, messages)
         ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
         if ids:
             try:

@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.broker.connection.browser import Browser
 from tidegate.broker.connection.client import Client
-from tidegate.broker.destinations import subscription_of
+from tidegate.broker.destinations import group_of, subscription_of
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.lists.succession import Succession
@@ -195,8 +195,7 @@ class Serving:
             return consumer, self._subscribe_shared(request, consumer)
         durable = bool(request.durable_name and self._client.client_id)
         if durable:
-            key = (self._client.protocol, self._client.client_id, request.durable_name)
-            found = parts.destinations.durable.get(key)
+            found = parts.destinations.durable.get((self._client.key, request.durable_name))
             if found is not None:
                 if found.consumers:
                     raise RequestError(
@@ -222,7 +221,8 @@ class Serving:
     def _subscribe_shared(self, request: SubscribeRequest, consumer: Consumer) -> bool:
         """The group has one list for all its members, whatever QoS each of them wants."""
         parts = self._parts
-        found = parts.destinations.shared.get((request.share_group, request.destination))
+        group = (self._client.principal, request.share_group, request.destination)
+        found = parts.destinations.shared.get(group)
         taken_up = found is not None
         if found is None:
             whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
@@ -257,7 +257,7 @@ class Serving:
         assert client.session is not None
         attached = client.session.stored.attached
         parts.sessions.detach(client.session, key)
-        found = parts.destinations.lists_of(client.protocol, client.client_id).get(key)
+        found = parts.destinations.lists_of(client.key).get(key)
         if found is not None:
             parts.destinations.remove_subscription(found)
         return found or next((item for item in attached if item.name == key), None)
@@ -278,7 +278,7 @@ class Serving:
                 continue
             subscription = pending_list.subscription
             if subscription is not None and subscription.share_group:
-                parts.destinations.update_shared(subscription.share_group, subscription.filter)
+                parts.destinations.update_shared(group_of(subscription))
                 continue
             durable = subscription is not None and subscription.durable
             if not pending_list.consumers and (forget or not durable):
@@ -293,7 +293,7 @@ class Serving:
         client = self._client
         client.session = session
         session.connection = client
-        lists = self._parts.destinations.lists_of(client.protocol, client.client_id)
+        lists = self._parts.destinations.lists_of(client.key)
         restored: list[Subscription] = []
         refused: list[Subscription] = []
         for name, pending_list in lists.items():
