@@ -182,15 +182,15 @@ class Receiving:
         self._session.adjust_reading()
         self._lose_if_done()
 
-    def _work(self) -> bool:
-        """The hot loop: some frames of a connected client. Returns: True when there may be more."""
+    def _work(self, count_max: int) -> bool:
+        """The hot loop: frames of a connected client, at most so many. Returns: True when there may be more."""
         session, client = self._session, self._client
         if not session.is_connected:
             return False
         client.received_at = time.time_ns() // 1000
         touched = client.touched
         blamed: Frame | AckRun | LargeSend | None = None
-        left = STEP_PACKETS
+        left = count_max
         try:
             events = self._decoder.events()
             large = self._large_in

@@ -252,7 +252,7 @@ class WebSocketHandler:
             # RFC 6455 section 5.5.1: answer with the code that came, unless ours was first.
             link.finish(b"" if link.is_closing else encode_close(decoder.close[0]))
 
-    def _work(self) -> bool:
+    def _work(self, _count_max: int) -> bool:
         """Handle some of what was left behind, unless the session has enough to do."""
         if self._link is None or self._link.is_paused or not self._decoder.has_more:
             return False

@@ -18,7 +18,7 @@ from tidegate_protocols.mqtt.session.context import Runtime
 from tidegate_protocols.mqtt.session.conversation import Conversation
 from tidegate_protocols.mqtt.session.large_in import LargePublishes
 from tidegate_protocols.mqtt.session.reading import Pause, Reading
-from tidegate_protocols.transport import STEP_PACKETS, Link, Share
+from tidegate_protocols.transport import Link, Share
 
 logger = logging.getLogger("tidegate.mqtt")
 
@@ -123,8 +123,8 @@ class Receiving:
             self._reading.resume(Pause.OTHERS_TURN)
             self._lose_if_done()
 
-    def _work(self) -> bool:
-        """Handle some packets that are complete. Returns: True when there may be more."""
+    def _work(self, count_max: int) -> bool:
+        """Handle packets that are complete, at most so many. Returns: True when there may be more."""
         if not self._session.is_connected:
             return False
         codec, runtime, reading, large = self._codec, self._runtime, self._reading, self._large_in
@@ -148,7 +148,7 @@ class Receiving:
                     if held is not None:
                         packets = [held]
                 if not packets:
-                    packets = codec.events(STEP_PACKETS)
+                    packets = codec.events(count_max)
             if packets:
                 reading.last_heard = runtime.time()
                 rest = iter(packets)
