@@ -111,6 +111,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "and how long a second client's QoS 1 round trip takes meanwhile",
     )
     parser.add_argument("--pending-queues", type=int, default=1000, metavar="QUEUES")
+    parser.add_argument(
+        "--pending-starts",
+        type=int,
+        default=5,
+        metavar="N",
+        help="how often the killed gateway is started: the quickest start counts (default: 5)",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--duration", type=float, default=5.0, help="seconds of sending in each run"
@@ -153,6 +160,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--pending from 1000 to 50000000")
     if not 1 <= options.pending_queues <= min(2000, options.pending or 2000):
         parser.error("--pending-queues from 1 to 2000")
+    if not 1 <= options.pending_starts <= 100:
+        parser.error("--pending-starts from 1 to 100")
     instead = (options.idle, options.retained, options.pending, options.hostile or None)
     if sum(value is not None for value in instead) > 1:
         parser.error("one of --idle, --retained, --pending and --hostile at a time")
@@ -490,6 +499,7 @@ def run_pending(
             options.pending,
             queues,
             live_seconds=options.duration,
+            starts=options.pending_starts,
         )
         shutil.rmtree(state)  # gigabytes
         runs.append(run)

@@ -25,7 +25,7 @@ ROOMS = {
     "tidegate-store-journaled": ("plugins/store_journaled", "tidegate_store_journaled"),
     "tidegate-cursors": ("plugins/cursors", "tidegate_cursors"),
     "tidegate-sink-spark": ("plugins/sink_spark", "tidegate_sink_spark"),
-    "tidegate-auth-scram": ("plugins/auth_scram", "tidegate_auth_scram"),
+    "tidegate-auth-file": ("plugins/auth_file", "tidegate_auth_file"),
 }
 
 

@@ -1,7 +1,8 @@
 """Millions of pending messages: memory, the start after a SIGKILL, and how fast they drain.
 
 One measurement: a live load (one producer, one consumer), then a backlog without consumers, SIGKILL
-as soon as its last message is confirmed, a new start, and one consumer a queue until it is empty.
+as soon as its last message is confirmed, new starts that are killed as soon as they accept, and one
+more, with one consumer a queue until it is empty.
 """
 
 import json
@@ -41,7 +42,8 @@ class BacklogRun:
         published_peak, published_now: resident memory at the end of publishing.
         empty_s: from starting the gateway on an empty store until it took a connection: what the
             machine and the program take without any message.
-        accept_s, first_s: the same for the killed gateway, and until the first message came.
+        accepts_s: the same for each start of the killed gateway.
+        first_s: from the last of these starts until the first message came.
         started_now: resident memory after the first message. drained_peak: the most since then.
         drain_rate: from the first message to the last.
         faults: messages lost, repeated, reordered, damaged or misrouted.
@@ -56,7 +58,7 @@ class BacklogRun:
     published_peak: int = 0
     published_now: int = 0
     empty_s: float = 0.0
-    accept_s: float = 0.0
+    accepts_s: Sequence[float] = ()
     first_s: float = 0.0
     drain_rate: float = 0.0
     drained_peak: int = 0
@@ -68,6 +70,11 @@ class BacklogRun:
     def memory_peak(self) -> int:
         """The most resident memory of either process."""
         return max(self.published_peak, self.drained_peak)
+
+    @property
+    def accept_s(self) -> float:
+        """The quickest start: what the others took longer, other programs on the machine took."""
+        return min(self.accepts_s, default=0.0)
 
     @property
     def drain_share(self) -> float:
@@ -82,8 +89,9 @@ class BacklogRun:
         return (
             f"{name}: published at {self.publish_rate:,.0f}/s; memory {_mb(self.published_now)} "
             f"then, at most {_mb(self.published_peak)}, and {_mb(self.drained_peak)} after the "
-            f"start; SIGKILL, accepts after {self.accept_s:.2f} s ({self.cpu['start']:.1f} s CPU; an "
-            f"empty one {self.empty_s:.2f} s), first message after {self.first_s:.2f} s; drained at {self.drain_rate:,.0f}/s, "
+            f"start; SIGKILL, accepts after {self.accept_s:.2f} s (the best of "
+            f"{' '.join(f'{took:.2f}' for took in self.accepts_s)}; {self.cpu['start']:.1f} s CPU; an empty "
+            f"one {self.empty_s:.2f} s), first message after {self.first_s:.2f} s; drained at {self.drain_rate:,.0f}/s, "
             f"{self.drain_share:.2f} of the live {self.live_rate:,.0f}/s; {self.faults} faults"
         )
 
@@ -114,11 +122,14 @@ def measure(
     queues: int,
     *,
     live_seconds: float = _LIVE_SECONDS,
+    starts: int = 1,
 ) -> BacklogRun:
     """Measure one broker that *command* starts on an empty store, and starts again on the same.
 
-    Args: queues: producers, queues and consumers, one of each together; log: of the first process,
-        ``….restart`` of the second.
+    Args:
+        queues: producers, queues and consumers, one of each together.
+        log: of the first process; ``….restart`` of the last.
+        starts: how often the killed one is started; all but the last are killed when they accept.
     """
     found: dict[str, Any] = {}
     try:
@@ -130,12 +141,19 @@ def measure(
             broker.kill()
         finally:
             broker.stop()
-        began = time.time()
-        broker = start(command, log.with_name(log.name + ".restart"))
-        try:
-            _drain(broker, loadgen, address, count, queues, began, found)
-        finally:
-            broker.stop()
+        accepts: list[float] = []
+        found["accepts_s"] = accepts
+        while len(accepts) < starts:
+            began = time.time()
+            broker = start(command, log.with_name(log.name + ".restart"))
+            try:
+                accepts.append(_until_accepting(broker, address) - began)
+                if len(accepts) < starts:
+                    broker.kill()
+                else:
+                    _drain(broker, loadgen, address, count, queues, began, found)
+            finally:
+                broker.stop()
     except (BrokerStartError, RuntimeError, subprocess.TimeoutExpired) as error:
         found["error"] = str(error)
     return BacklogRun(name, count, queues, **found)
@@ -175,7 +193,6 @@ def _drain(
     began: float,
     found: dict[str, Any],
 ) -> None:
-    found["accept_s"] = _until_accepting(broker, address) - began
     started = found["cpu"]["start"] = broker.cpu_seconds()
     seconds = count / _RATE_MIN + 60
     backlog = [*_backlog(count, queues), f"-consumers={queues}", "-drain"]
@@ -256,6 +273,6 @@ def write_json(
         "command": list(command),
         "machine": about,
         "versions": dict(versions),
-        "pending": [asdict(run) | {"goals": run.goals()} for run in runs],
+        "pending": [asdict(run) | {"accept_s": run.accept_s, "goals": run.goals()} for run in runs],
     }
     path.write_text(json.dumps(data, indent=2) + "\n")

@@ -1,9 +1,9 @@
 """The gateway: puts store, broker, listeners and sinks together, and takes them apart again.
 
-Order matters at both ends. Start: directory, store (recovery), broker, sinks, listeners: nobody
-can connect before everything behind the listener works. Stop: listeners close to new clients,
-accepted work is made durable and confirmed, clients are told, sinks get their last rows, the
-store closes.
+Order matters at both ends. Start: directory, store (recovery), broker, sinks, services of
+extensions, listeners: nobody can connect before everything behind the listener works. Stop: listeners close to new clients,
+accepted work is made durable and confirmed, clients are told, services stop, sinks get their
+last rows, the store closes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tidegate.spi import (
     FrontEnd,
     GatewayInfo,
     RecoveredState,
+    Service,
     Sink,
     SinkContext,
     StoreContext,
@@ -83,6 +84,7 @@ class Gateway:
         self._progress = progress
         self._broker: BrokerCore | None = None
         self._front_ends: list[FrontEnd] = []
+        self._services: list[Service] = []
         self._sinks: list[RunningSink] = []
         self._stopped = asyncio.Event()
         self._stopping = False
@@ -165,6 +167,10 @@ class Gateway:
             )
             self._sinks.append(RunningSink(item.name, sink))
             await sink.start(reader)
+        for item in config.extensions:
+            if isinstance(item.instance, Service):
+                await item.instance.start(broker.rights_changed)
+                self._services.append(item.instance)
         for item in config.listeners:
             front_end = item.factory.create(item.config, broker)
             self.addresses.append(await front_end.start())
@@ -198,6 +204,9 @@ class Gateway:
         for front_end in self._front_ends:
             with _logged("closing connections"):
                 await front_end.stop()
+        for service in reversed(self._services):
+            with _logged(f"stopping {service}"):
+                await service.stop()
         for running in self._sinks:
             with _logged(f"stopping sink {running.name}"):
                 await running.sink.stop()

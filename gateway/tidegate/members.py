@@ -27,33 +27,40 @@ def product_of(factory_protocol: type) -> tuple[type, ...]:
     return protocols_in(made)
 
 
-def problem_of(made: object, protocols: tuple[type, ...]) -> str:
+def problem_of(made: object, protocols: tuple[type, ...], besides: tuple[type, ...] = ()) -> str:
     """What keeps *made* from being one of *protocols*, "" when nothing does.
 
     With several protocols it is held to each of which it has a member, and none is a problem.
+
+    Args: besides: what it may be in addition; to these it is held in the same way.
     """
-    names = {name for protocol in protocols for name, _ in _members(protocol)}
+    names = {name for protocol in (*protocols, *besides) for name, _ in _members(protocol)}
     missing = [name for name in names if not _has(made, name)]
     for name in sorted(_methods(made) - names):
         near = difflib.get_close_matches(name, missing, n=1, cutoff=_NEAR)
         if near:
             return f"a method `{name}`: did you mean `{near[0]}`?"
-    meant = protocols
-    if len(protocols) > 1:
-        meant = tuple(
-            protocol
-            for protocol in protocols
-            if any(_has(made, name) for name, _ in _members(protocol))
+    meant = protocols if len(protocols) == 1 else _begun(made, protocols)
+    if not meant:
+        known = ", ".join(
+            f"`{name}`" for name in sorted({n for p in protocols for n, _ in _members(p)})
         )
-        if not meant:
-            known = ", ".join(f"`{name}`" for name in sorted(names))
-            return f"none of the methods that the gateway would call ({known})"
-    for protocol in meant:
+        return f"none of the methods that the gateway would call ({known})"
+    for protocol in (*meant, *_begun(made, besides)):
         for name, member in _members(protocol):
             problem = _member_problem(made, name, member)
             if problem:
                 return f"{problem} ({protocol.__name__})"
     return ""
+
+
+def _begun(made: object, protocols: tuple[type, ...]) -> tuple[type, ...]:
+    """Those of which *made* has a member."""
+    return tuple(
+        protocol
+        for protocol in protocols
+        if any(_has(made, name) for name, _ in _members(protocol))
+    )
 
 
 @functools.cache

@@ -25,11 +25,14 @@ from tidegate import members
 from tidegate.spi import (
     ENTRY_POINT_GROUP,
     SPI_VERSION,
+    Authorizer,
+    Directory,
     GatewayInfo,
     PluginContractError,
     PluginError,
     PluginInfo,
     PluginLoadError,
+    Service,
     hookspecs,
     version,
 )
@@ -76,7 +79,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "cursor-vm": "tidegate-cursors",
     "cursor-file": "tidegate-cursors",
     "sink-spark": "tidegate-sink-spark",
-    "extension-scram": "tidegate-auth-scram",
+    "extension-auth-file": "tidegate-auth-file",
 }
 
 
@@ -412,6 +415,7 @@ class _CheckedFactory:
     ) -> None:
         self._factory: Any = factory
         self._products = products
+        self._besides = (Service, Directory) if Authorizer in products else ()
         self._entry_name = entry_name
         self._origin = origin
         self._seen: set[type[object]] = set()  # one cursor is like the other
@@ -424,7 +428,7 @@ class _CheckedFactory:
         made: object = self._factory.create(*arguments)
         kind = type(made)
         if kind not in self._seen:
-            problem = members.problem_of(made, self._products)
+            problem = members.problem_of(made, self._products, self._besides)
             if problem:
                 raise PluginContractError(
                     self._entry_name,

@@ -114,7 +114,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.config.option.collectonly:
+    # Each process of pytest-xdist would give all jobs to a crew of its own: see `results`.
+    if session.config.option.collectonly or hasattr(session.config, "workerinput"):
         return
     for item in session.items:
         mark = item.get_closest_marker("crew")
@@ -143,6 +144,8 @@ def pytest_terminal_summary(
 @pytest.fixture
 def results(request: pytest.FixtureRequest) -> list[Any]:
     """What the jobs of this test returned."""
+    if hasattr(request.config, "workerinput"):
+        pytest.fail("the jobs of this test are spread over the cores already: run it without -n")
     return request.config.stash[_CREW].results(request.node.nodeid)
 
 

@@ -27,7 +27,7 @@ RUN = backlog.BacklogRun(
     published_now=200_000_000,
     published_peak=210_000_000,
     empty_s=0.4,
-    accept_s=0.5,
+    accepts_s=(0.7, 0.5),
     first_s=2.6,
     drain_rate=75_000.0,
     drained_peak=290_000_000,
@@ -41,7 +41,7 @@ def test_the_line_has_every_figure() -> None:
         "tidegate 5,000,000 pending in 1 queues",
         "published at 60,000/s",
         "memory 200 MB then, at most 210 MB, and 290 MB after the start",
-        "accepts after 0.50 s (1.9 s CPU; an empty one 0.40 s), first message after 2.60 s",
+        "accepts after 0.50 s (the best of 0.70 0.50; 1.9 s CPU; an empty one 0.40 s), first message after 2.60 s",
         "drained at 75,000/s, 1.50 of the live 50,000/s; 0 faults",
     ):
         assert part in line
@@ -53,7 +53,7 @@ def test_the_line_has_every_figure() -> None:
         ({}, []),
         ({"published_peak": 300_000_000}, ["memory 300 MB < 300 MB"]),
         ({"drained_peak": 301_000_000}, ["memory 301 MB < 300 MB"]),
-        ({"accept_s": 1.01}, ["accepts 1.01 s <= 1 s"]),
+        ({"accepts_s": (1.2, 1.01)}, ["accepts 1.01 s <= 1 s"]),
         ({"first_s": 4.5}, ["first message 4.50 s <= 4 s"]),
         ({"drain_rate": 34_000.0}, ["drain 0.68 >= 0.7 of live"]),
         ({"faults": 2}, ["2 faults"]),
@@ -77,6 +77,7 @@ def test_the_result_file_has_command_machine_versions_runs_and_goals(tmp_path: P
     document = json.loads(path.read_text())
     assert (document["command"], document["machine"]) == (["bench.py"], {"cpu": "x"})
     assert document["pending"][0]["first_s"] == 2.6
+    assert document["pending"][0]["accept_s"] == 0.5
     assert all(reached for reached, _ in document["pending"][0]["goals"])
 
 
@@ -86,6 +87,7 @@ def test_the_result_file_has_command_machine_versions_runs_and_goals(tmp_path: P
         ["--pending", "999"],
         ["--pending", "5000", "--idle", "5"],
         ["--pending", "5000", "--pending-queues", "0"],
+        ["--pending", "5000", "--pending-starts", "0"],
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: list[str]) -> None:
@@ -108,9 +110,9 @@ def loadgen() -> Path:
     return bench.LOADGEN
 
 
-@pytest.mark.parametrize("queues", [1, 3])
+@pytest.mark.parametrize(("queues", "starts"), [(1, 3), (3, 1)])
 def test_a_killed_gateway_gives_every_message_of_its_backlog_once(
-    tmp_path: Path, loadgen: Path, queues: int
+    tmp_path: Path, loadgen: Path, queues: int, starts: int
 ) -> None:
     port = free_port()
     config = tmp_path / "bench.toml"
@@ -118,11 +120,20 @@ def test_a_killed_gateway_gives_every_message_of_its_backlog_once(
     command = [sys.executable, "-m", "tidegate", "run", "--config", str(config)]
     address = brokers.Address("127.0.0.1", port)
     run = backlog.measure(
-        "tidegate", command, tmp_path / "log", loadgen, address, 3000, queues, live_seconds=0.4
+        "tidegate",
+        command,
+        tmp_path / "log",
+        loadgen,
+        address,
+        3000,
+        queues,
+        live_seconds=0.4,
+        starts=starts,
     )
     assert (run.error, run.faults) == ("", 0)
     assert run.live_rate > 0
     assert run.drain_rate > 0
-    assert 0 < run.accept_s <= run.first_s
+    assert len(run.accepts_s) == starts
+    assert 0 < run.accept_s <= run.accepts_s[-1] <= run.first_s
     assert run.empty_s > 0
     assert run.memory_peak > 10_000_000

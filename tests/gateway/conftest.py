@@ -76,7 +76,7 @@ TOY_NAMES = ("store-toy", "cursor-toy", "protocol-toy", "sink-toy", "extension-o
 #: An authenticator; a distribution of its own, because one module gives one extension.
 DOOR = """
 from dataclasses import dataclass
-from tidegate.spi import PluginInfo, hookimpl
+from tidegate.spi import PluginInfo, Principal, hookimpl
 
 tidegate_plugin = PluginInfo("lets everybody in, under one name", (1, 0))
 
@@ -88,7 +88,7 @@ class NoOptions:
 
 class Door:
     async def authenticate(self, credentials):
-        return "somebody"
+        return Principal("somebody")
 
 
 class Factory:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wire import StompClient
 
 from tidegate.config import parse_config, resolve
+from tidegate.config._resolve import ResolvedExtension
 from tidegate.gateway import Gateway, make_writable_directory
 from tidegate.plugins import PluginHost
-from tidegate.spi import StoreLockedError
+from tidegate.spi import (
+    Action,
+    Identity,
+    StoreLockedError,
+    Verdict,
+)
 
 CONFIG = """
 [broker]
@@ -99,6 +108,65 @@ async def test_a_second_gateway_is_refused_and_leaves_the_first_alone(tmp_path: 
         await second.start()
     await send(port_of(first), b"still works")
     await first.stop()
+
+
+class Watchman:
+    """An extension with a life of its own; says how many could connect at each end of it."""
+
+    def __init__(self, name: str, said: list[str], fails: bool = False) -> None:
+        self.name, self.said, self.fails = name, said, fails
+        self.changed: Callable[[], None] | None = None
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        self.said.append(f"{self.name} asked {action.value}")
+        return Verdict.ALLOW
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        if self.fails:
+            raise OSError("no lantern")
+        self.changed = changed
+        self.said.append(f"{self.name} up")
+
+    async def stop(self) -> None:
+        self.said.append(f"{self.name} down")
+
+
+def guarded(directory: Path, *watchmen: Watchman) -> Gateway:
+    gateway = make(directory)
+    factory: Any = None
+    gateway.config = dataclasses.replace(
+        gateway.config,
+        extensions=tuple(ResolvedExtension(one.name, factory, None, one) for one in watchmen),
+    )
+    return gateway
+
+
+async def test_services_run_from_before_the_listeners_until_after_them(tmp_path: Path) -> None:
+    said: list[str] = []
+    one, two = Watchman("one", said), Watchman("two", said)
+    gateway = guarded(tmp_path, one, two)
+    await gateway.start()
+    assert said == ["one up", "two up"]
+    client = await StompClient.connect(port_of(gateway))
+    client.send("SEND", b"m", destination="/queue/q", receipt="r")
+    await client.receipt("r")
+    assert one.changed is not None
+    one.changed()
+    client.send("SEND", b"m", destination="/queue/q", receipt="s")
+    await client.receipt("s")
+    client.close()
+    await gateway.stop()
+    assert said[-2:] == ["two down", "one down"]
+    assert said.count("one asked publish") == 2  # once more after the change
+
+
+async def test_a_service_that_does_not_start_ends_the_start(tmp_path: Path) -> None:
+    said: list[str] = []
+    gateway = guarded(tmp_path, Watchman("one", said), Watchman("two", said, fails=True))
+    with pytest.raises(OSError, match="no lantern"):
+        await gateway.start()
+    assert gateway.addresses == []
+    assert said == ["one up", "one down"]
 
 
 async def test_a_port_in_use_stops_what_was_started(tmp_path: Path) -> None:

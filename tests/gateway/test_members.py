@@ -16,6 +16,7 @@ from tidegate.spi import (
     MessageStore,
     MessageStoreFactory,
     PendingCursor,
+    Service,
     SinkFactory,
     StoreCapabilities,
 )
@@ -111,6 +112,23 @@ def test_an_extension_is_held_to_what_it_implements() -> None:
 
     class Nothing:
         def hello(self): ...
+
+    class OnlyRuns:
+        async def start(self, changed): ...
+        async def stop(self): ...
+
+    class Runs(Authorizes, OnlyRuns): ...
+
+    class NeverStops(Authorizes):
+        start = OnlyRuns.start
+
+    class NearlyRuns(Authorizes):
+        stops, start = OnlyRuns.stop, OnlyRuns.start
+
+    assert problem_of(Runs(), EXTENSION, (Service,)) == ""
+    assert problem_of(OnlyRuns(), EXTENSION, (Service,)).startswith("none of the methods")
+    assert problem_of(NeverStops(), EXTENSION, (Service,)) == "no `stop` (Service)"
+    assert "did you mean `stop`?" in problem_of(NearlyRuns(), EXTENSION, (Service,))
 
     class Half:
         methods = ("SCRAM",)

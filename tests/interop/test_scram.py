@@ -12,7 +12,7 @@ from mqtt_raw import AUTH, CONNACK, DISCONNECT, V5, V31, V311, Client, Packet, a
 from scramp import ScramClient
 from wire import StompClient
 
-from tidegate_auth_scram._verifier import make
+from tidegate_auth_file._verifier import make
 
 pytestmark = pytest.mark.interop
 
@@ -41,7 +41,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, users: Path) -> Iterator[GatewayProcess]:
-    extra = f'[[extensions]]\nplugin = "scram"\nusers = "{users}"\n'
+    extra = f'[[extensions]]\nplugin = "auth-file"\nusers = "{users}"\n'
     with GatewayProcess(tmp_path_factory.mktemp("gateway"), extra=extra) as running:
         yield running
         assert running.stop() == 0, running.tail()

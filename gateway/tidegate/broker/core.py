@@ -7,6 +7,7 @@ One instance per gateway, all of it on one event loop. Front-ends reach it throu
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
+    AccessError,
     Action,
     ClientPeer,
     ConnectionEndedError,
@@ -47,9 +49,10 @@ class BrokerCore(Parts):
         self.clients_maximum = 0
         sockets = self.sockets = Sockets(self.config.connections_max)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        self._authentication = Authentication(self.extensions)
+        self._authentication = Authentication(self.extensions, self.config)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[tuple[str, str], Connection] = {}
+        self._expiring: set[Connection] = set()
         self._closing = False
         self._stopped = False
 
@@ -73,10 +76,17 @@ class BrokerCore(Parts):
         if self.writer.error is not None:
             raise StoreIOError(f"the message store is read-only: {self.writer.error}")
         self._check_connections()
-        principal = await self._authentication.principal_of(request)
+        vouched = await self._authentication.principal_of(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         self._check_connections()  # others may have come while this one was authenticated
+        connection = Connection(self, request, peer, vouched.principal, self._forget)
+        connection.vouched = vouched
+        # Before anything happens to others: a client that is refused takes nothing over. A will is
+        # refused now, not when nobody is there to be told.
+        self.access.authorize(connection, Action.CONNECT, "")
+        if request.will is not None:
+            self.access.authorize(connection, Action.PUBLISH, request.will.destination)
         key = (request.protocol, request.client_id)
         if request.client_id:
             older = self._by_client.get(key)
@@ -87,9 +97,6 @@ class BrokerCore(Parts):
                         f"another connection with client id {request.client_id!r} took over",
                     )
                 )
-        connection = Connection(self, request, peer, principal, self._forget)
-        if request.will is not None:  # refused now, not when nobody is there to be told
-            self.access.authorize(connection, Action.PUBLISH, request.will.destination)
         session = self.sessions.find(*key) if request.client_id else None
         is_stored = session is not None
         if session is not None and request.clean_start:
@@ -101,13 +108,15 @@ class BrokerCore(Parts):
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
         if request.client_id and wants:
-            session = self.sessions.begin(request, principal)
+            session = self.sessions.begin(request, connection.identity)
             subscriptions = connection.restore(session)
             is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if request.client_id:
             self._by_client[key] = connection
+        if connection.expires_at:
+            self._expiring.add(connection)
         if is_stored:
             await self._admit(connection)
         return ConnectResult(
@@ -245,6 +254,10 @@ class BrokerCore(Parts):
 
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
+        for connection in [item for item in self._expiring if item.expires_at <= now]:
+            connection.end(
+                AccessError("the credentials have expired", principal=connection.principal)
+            )
         self.wills.publish_due(elapsed)
         self.sessions.expire(elapsed)
         for operation in self.retained.expire(now):
@@ -259,9 +272,24 @@ class BrokerCore(Parts):
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._expiring.discard(connection)
         key = (connection.protocol, connection.client_id)
         if self._by_client.get(key) is connection:
             del self._by_client[key]
+
+    def rights_changed(self) -> None:
+        """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
+        for connection in list(self.connections):
+            connection.authorized.clear()
+            principal = connection.vouched.now()
+            if principal is None:
+                connection.end(
+                    AccessError("there is no such user any more", principal=connection.principal)
+                )
+            else:
+                connection.identity = dataclasses.replace(
+                    connection.identity, groups=principal.groups
+                )
 
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""

@@ -22,11 +22,8 @@ from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
-    Authenticator,
-    Authorizer,
     CursorFactory,
-    EnhancedAuthenticator,
-    Interceptor,
+    Extension,
     MessageStore,
 )
 
@@ -52,7 +49,7 @@ class Parts:
     policies: Sequence[DestinationPolicy]
     temporary_directory: Path
     version: str
-    extensions: Sequence[Authenticator | EnhancedAuthenticator | Authorizer | Interceptor] = ()
+    extensions: Sequence[Extension] = ()
     sequence_floor: int = 1
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ from tidegate.spi import (
     Authenticator,
     ConfigError,
     EnhancedAuthenticator,
+    Extension,
     ListenerConfig,
     PluginContractError,
     PluginError,
@@ -40,11 +41,9 @@ from tidegate.spi import (
 
 if TYPE_CHECKING:
     from tidegate.spi import (
-        Authorizer,
         CursorFactory,
         ExtensionFactory,
         FrontEndFactory,
-        Interceptor,
         MessageStoreFactory,
         SinkFactory,
     )
@@ -89,7 +88,7 @@ class ResolvedExtension:
     name: str
     factory: ExtensionFactory
     options: object
-    instance: Authenticator | EnhancedAuthenticator | Authorizer | Interceptor
+    instance: Extension
 
 
 @dataclass(frozen=True, slots=True)

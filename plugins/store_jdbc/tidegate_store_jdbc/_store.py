@@ -261,9 +261,7 @@ class JdbcStore:
             await self._transactions.restore()
 
     async def _start(self) -> RecoveredState:
-        adapter, writer = self._adapter, self._writer
-        counters = await recovery.numbers(adapter, await read_lock(adapter))
-        self._transactions.counters = counters
+        adapter, writer, counters = self._adapter, self._writer, self._counters
         state = await recovery.recover(adapter, counters, self._store_id)
         gone = {int(row[0]) for row in await adapter.fetch("find_all_removed_statement", ())}
         writer.removed |= gone

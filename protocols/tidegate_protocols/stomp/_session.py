@@ -227,6 +227,8 @@ class Session:
         """Handle the frames that are complete, as far as the state lets us."""
         if self.state is _CONNECTED and self._receiving is not None:
             self._receiving.run()
+        elif self.state is State.CONNECTING:
+            self.adjust_reading()
         # Here CONNECT is awaited, or everything is an error (after DISCONNECT). In CONNECTING
         # further frames wait in the decoder, and in CLOSED for ever.
         while self.state is State.WAITING or self.state is State.LEAVING:
@@ -421,7 +423,8 @@ class Session:
         receiving = self._receiving
         paused = (
             self._throttled
-            or self.state is State.CONNECTING
+            # Whoever leaves now is noticed only while its socket is read; so it is, until it sends.
+            or (self.state is State.CONNECTING and self._decoder.buffered_bytes > 0)
             or (receiving is not None and receiving.wants_pause)
         )
         self._wire.readable(not paused)

@@ -19,16 +19,13 @@ from tidegate.broker.lists.pending_list import PendingList
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,
-    Authenticator,
-    Authorizer,
     ClientRules,
     ConnectRequest,
     ConnectResult,
     CursorFactory,
     Durability,
-    EnhancedAuthenticator,
+    Extension,
     GatewayError,
-    Interceptor,
     Message,
     Operation,
     RecoveredState,
@@ -335,7 +332,7 @@ class Broker:
     def __init__(
         self,
         *policies: DestinationPolicy,
-        extensions: Sequence[Authenticator | EnhancedAuthenticator | Authorizer | Interceptor] = (),
+        extensions: Sequence[Extension] = (),
         contents: MemoryContents | None = None,
         keep_acknowledged: bool = False,
         **config: Any,
@@ -460,12 +457,12 @@ def connect_request(protocol: str = "stomp", client_id: str = "", **more: Any) -
     rules = ClientRules()
     if protocol == "mqtt":
         rules = ClientRules(replaces=True, acknowledges_unstored=False, delivers_once=True)
-    fields: dict[str, Any] = {"anonymous_allowed": True, "rules": rules, **more}
+    fields: dict[str, Any] = {"anonymous_allowed": True, "rules": rules} | more
+    fields.setdefault("peer", "127.0.0.1:4711")
     return ConnectRequest(
         protocol=protocol,
         version="1.2",
         client_id=client_id,
-        peer="127.0.0.1:4711",
         listener=f"{protocol}://127.0.0.1:1",
         **fields,
     )

@@ -12,14 +12,17 @@ from broker_harness import Broker, Client, message
 from tidegate.spi import (
     AccessError,
     Acknowledge,
+    Action,
     AddMessage,
     ConnectionEndedError,
     GatewayError,
+    Identity,
     PutSubscription,
     RemoveSubscription,
     RequestError,
     RetainHandling,
     SubscribeRequest,
+    Verdict,
 )
 
 DURABLE = {"clean_start": False, "session_expiry": 1000}
@@ -538,8 +541,8 @@ async def test_a_subscription_is_confirmed_when_it_is_durable() -> None:
 
 async def test_a_connection_cannot_be_used_to_subscribe_where_it_may_not() -> None:
     class Nowhere:
-        def authorize(self, principal: str, action: object, destination: str) -> bool:
-            return False
+        def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+            return Verdict.ALLOW if action is Action.CONNECT else Verdict.DENY
 
     async with Broker(extensions=[Nowhere()]) as broker:
         client = await broker.client()

@@ -28,9 +28,12 @@ from tidegate.spi import (
     ConnectionEndedError,
     Credentials,
     FlowControlError,
+    Identity,
     Message,
+    Principal,
     RequestError,
     StoreLockedError,
+    Verdict,
 )
 from tidegate.testing.memory_store import MemoryContents
 
@@ -46,7 +49,7 @@ class Accounts:
         self.asked: list[Credentials] = []
         self.waiting = 0
 
-    async def authenticate(self, credentials: Credentials) -> str | None:
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
         self.asked.append(credentials)
         self.waiting += 1
         await self.gate.wait()
@@ -54,7 +57,7 @@ class Accounts:
         if not credentials.username:
             return None
         if (credentials.username, credentials.password) == ("ann", b"secret"):
-            return "user:ann"
+            return Principal("user:ann")
         if credentials.username == "crash":
             raise RuntimeError("a bug in an extension")
         raise AccessError("wrong user name or password", principal=credentials.username)
@@ -84,6 +87,39 @@ async def test_a_name_that_nobody_checked_is_not_a_principal() -> None:
     async with Broker() as broker:
         client = await broker.client(username="admin")
         assert client.connection.principal == "anonymous"
+
+
+class Impostor:
+    """Says that a client is who it says it is."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        expires_at = int(credentials.password or b"0")
+        return Principal(credentials.username, expires_at=expires_at)
+
+
+@pytest.mark.parametrize("name", ["anonymous", ""])
+async def test_nobody_is_called_what_the_gateway_calls_clients_that_nobody_knows(
+    name: str,
+) -> None:
+    async with Broker(extensions=[Impostor()]) as broker:
+        with pytest.raises(AccessError, match="nobody can be called"):
+            await broker.client(username=name)
+        assert not broker.core.connections
+
+
+async def test_a_connection_ends_with_its_credentials() -> None:
+    async with Broker(extensions=[Impostor()]) as broker:
+        now = broker.core.now()
+        soon = await broker.client(username="soon", password=b"%d" % (now + 5_000_000))
+        late = await broker.client(username="late", password=b"%d" % (now + 60_000_000))
+        ever = await broker.client(username="ever")
+        broker.core.step_us += 4_000_000
+        await broker.core._maintain_once()
+        assert soon.ended is None
+        broker.core.step_us += 2_000_000
+        await broker.core._maintain_once()
+        assert isinstance(soon.ended, AccessError)
+        assert late.ended is ever.ended is None
 
 
 async def test_connections_are_limited_also_when_many_authenticate_at_once() -> None:
@@ -173,9 +209,12 @@ class Rules:
         self.allows = allows
         self.asked = 0
 
-    def authorize(self, principal: str, action: Action, destination: str) -> bool:
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        if action is Action.CONNECT:
+            return Verdict.ALLOW
         self.asked += 1
-        return self.allows(principal, action, destination)
+        allows = self.allows(identity.principal, action, destination)
+        return Verdict.ALLOW if allows else Verdict.DENY
 
 
 async def test_what_one_authorizer_refuses_is_refused() -> None:
@@ -194,6 +233,24 @@ async def test_what_one_authorizer_refuses_is_refused() -> None:
         await broker.settle()
         assert client.confirmations == ["r"]
         assert broker.store.pending("queue://q") == []
+
+
+async def test_a_client_that_may_not_connect_takes_nothing_over() -> None:
+    class Door:
+        is_open = True
+
+        def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+            assert (identity.address, identity.client_id) == ("127.0.0.1", "c")
+            refuses = action is Action.CONNECT and not self.is_open
+            return Verdict.DENY if refuses else Verdict.ALLOW
+
+    door = Door()
+    async with Broker(extensions=[door]) as broker:
+        older = await broker.client("mqtt", "c")
+        door.is_open = False
+        with pytest.raises(AccessError, match="connect is not allowed"):
+            await broker.client("mqtt", "c")
+        assert older.ended is None
 
 
 async def test_a_client_with_a_will_it_may_not_publish_is_refused() -> None:

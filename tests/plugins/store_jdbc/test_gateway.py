@@ -38,10 +38,6 @@ table_prefix = "{prefix(where)}"
 """
 
 
-def accounted_for(oracle: crash.Oracle, context: str) -> None:
-    crash.check(oracle, context)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(
@@ -50,7 +46,7 @@ async def test_nothing_confirmed_is_lost_when_the_gateway_is_killed_on_sqlite(
     oracle = await crash.run_kills(
         tmp_path, seed=7, kills=3, load_s=(0.15, 0.9), at_least=500, extra=SQLITE
     )
-    accounted_for(oracle, "sqlite")
+    crash.check(oracle, "sqlite")
 
 
 @pytest.mark.long
@@ -76,7 +72,7 @@ async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
     oracle = await crash.run_kills(
         tmp_path, seed=8, kills=4, load_s=(0.15, 0.9), at_least=500, extra=extra, strike=strike
     )
-    accounted_for(oracle, "postgres")
+    crash.check(oracle, "postgres")
     log = (tmp_path / "gateway.log").read_text()
     assert "database=unreachable" in log
     assert "database=reachable" in log
@@ -164,7 +160,7 @@ async def test_nothing_confirmed_is_lost_over_many_kills_of_gateway_and_server(
         extra=extra,
         strike=strike,
     )
-    accounted_for(oracle, "postgres, seed 9")
+    crash.check(oracle, "postgres, seed 9")
 
 
 @pytest.mark.crash
@@ -176,4 +172,4 @@ async def test_nothing_confirmed_is_lost_over_many_kills_on_sqlite(
     oracle = await crash.run_kills(
         tmp_path, seed=seed, kills=amount(15, 30), load_s=(0.02, 1.2), at_least=500, extra=SQLITE
     )
-    accounted_for(oracle, f"sqlite, seed {seed}")
+    crash.check(oracle, f"sqlite, seed {seed}")

@@ -38,10 +38,6 @@ table_prefix = "{prefix(where)}"
 """
 
 
-def accounted_for(oracle: crash.Oracle, context: str) -> None:
-    crash.check(oracle, context)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
@@ -62,7 +58,7 @@ async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
     oracle = await crash.run_kills(
         tmp_path, seed=8, kills=4, load_s=(0.15, 0.6), at_least=300, extra=extra, strike=strike
     )
-    accounted_for(oracle, "postgres")
+    crash.check(oracle, "postgres")
     assert postgres.password not in (tmp_path / "gateway.log").read_text()
 
 
@@ -76,4 +72,4 @@ async def test_nothing_confirmed_is_lost_over_many_kills(
     oracle = await crash.run_kills(
         tmp_path, seed=seed, kills=15, load_s=(0.02, 1.2), at_least=300, extra=journaled(quick)
     )
-    accounted_for(oracle, f"quick={quick}, seed {seed}")
+    crash.check(oracle, f"quick={quick}, seed {seed}")

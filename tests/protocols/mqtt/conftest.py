@@ -13,6 +13,7 @@ from tidegate.spi import (
     ConnectResult,
     GatewayError,
     Message,
+    Principal,
     StoredMessage,
 )
 from tidegate_protocols.mqtt import (
@@ -269,7 +270,7 @@ class FakeExchange:
     """Asks one question: ``user`` → ``who`` → ``NAME``; any name but ``nobody`` is let in."""
 
     def __init__(self) -> None:
-        self.principal = ""
+        self.principal: Principal | None = None
         self.is_slow = False
 
     async def step(self, data: bytes) -> bytes:
@@ -281,7 +282,7 @@ class FakeExchange:
             raise AccessError("nobody is not let in")
         if data == b"bug":
             raise ZeroDivisionError("bug")
-        self.principal = data.decode()
+        self.principal = Principal(data.decode())
         return b"welcome"
 
 

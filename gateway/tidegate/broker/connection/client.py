@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.parts import Parts
+from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
     Action,
@@ -15,7 +16,9 @@ from tidegate.spi import (
     ConnectionEndedError,
     ConnectRequest,
     GatewayError,
+    Identity,
     InflightRecord,
+    Principal,
     PutInflight,
     RequestError,
     StoredMessage,
@@ -30,12 +33,15 @@ class Client(ABC):
 
     Attributes:
         prefetch_count: of subscriptions that are restored with the session.
+        identity: who authorizers are told that it is; principal: the name in it.
+        vouched: who can say later who it is.
+        expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         authorized: (action, destination) that every authorizer allowed.
     """
 
     def __init__(
-        self, parts: Parts, request: ConnectRequest, peer: ClientPeer, principal: str
+        self, parts: Parts, request: ConnectRequest, peer: ClientPeer, principal: Principal
     ) -> None:
         self.parts = parts
         self.client_id = request.client_id
@@ -43,7 +49,10 @@ class Client(ABC):
         self.rules = request.rules
         self.address = request.peer
         self.prefetch_count = request.prefetch_count
-        self.principal = principal
+        self.identity = identity_of(principal, request)
+        self.principal = principal.name
+        self.expires_at = principal.expires_at
+        self.vouched = Vouched(principal)
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
@@ -128,3 +137,9 @@ class Client(ABC):
 
         if undo is not None:
             undo.append(forget)
+
+
+def identity_of(principal: Principal, request: ConnectRequest) -> Identity:
+    """Who authorizers are told that a client is."""
+    address = request.peer.rpartition(":")[0].strip("[]")
+    return Identity(principal.name, principal.groups, request.client_id, address, request.protocol)

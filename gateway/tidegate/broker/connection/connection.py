@@ -21,6 +21,7 @@ from tidegate.spi import (
     GatewayError,
     InflightDirection,
     InflightRecord,
+    Principal,
     PutInflight,
     RemoveInflight,
     SubscribeRequest,
@@ -52,7 +53,7 @@ class Connection(Client):
         parts: Parts,
         request: ConnectRequest,
         peer: ClientPeer,
-        principal: str,
+        principal: Principal,
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
@@ -215,8 +216,7 @@ class Connection(Client):
                 Will(
                     parts.wills,
                     will,
-                    principal=self.principal,
-                    client_id=self.client_id,
+                    identity=self.identity,
                     address=self.address,
                     session=None,
                     due=self._writer.elapsed(),

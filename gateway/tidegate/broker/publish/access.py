@@ -14,9 +14,11 @@ from tidegate.spi import (
     Action,
     Authorizer,
     FlowControlError,
+    Identity,
     Interceptor,
     Message,
     RequestError,
+    Verdict,
     names,
 )
 
@@ -32,9 +34,14 @@ class Author(Protocol):
     Attributes: authorized: (action, destination) that every authorizer allowed.
     """
 
-    principal: str
     address: str
     authorized: set[tuple[Action, str]]
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def principal(self) -> str: ...
 
 
 class Access:
@@ -85,17 +92,17 @@ class Access:
         authorized = author.authorized
         if not self.authorizers or (action, destination) in authorized:
             return
-        principal = author.principal
+        identity = author.identity
         for authorizer in self.authorizers:
             try:
-                allowed = authorizer.authorize(principal, action, destination)
+                verdict = authorizer.authorize(identity, action, destination)
             except Exception:
                 _log.exception("authorizer=%s failed", authorizer)
-                allowed = False
-            if not allowed:
+                verdict = Verdict.DENY
+            if verdict is not Verdict.ALLOW:
                 raise AccessError(
                     f"{action.value} is not allowed",
-                    principal=principal,
+                    principal=identity.principal,
                     destination=destination,
                 )
         if len(authorized) >= AUTHORIZATIONS_MAX:

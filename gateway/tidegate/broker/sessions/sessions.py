@@ -13,15 +13,16 @@ from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import (
     ONCE_OPTION,
-    PRINCIPAL_OPTION,
     PROTOCOL_OPTION,
     SessionState,
+    identity_options,
 )
 from tidegate.broker.sessions.wills import Will, Wills
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     ConnectRequest,
+    Identity,
     InflightState,
     MessageStore,
     PutSession,
@@ -83,7 +84,7 @@ class Sessions:
         for session in list(self._by_key.values()):
             stored = session.stored
             if stored.will is not None:
-                self._leave_will(session, session.principal, "before the start")
+                self._leave_will(session, session.identity, "before the start")
         self.expire(self._writer.elapsed())
 
     # --- life ----------------------------------------------------------------------------------
@@ -98,11 +99,11 @@ class Sessions:
             return None
         return session
 
-    def begin(self, request: ConnectRequest, principal: str) -> SessionState:
+    def begin(self, request: ConnectRequest, identity: Identity) -> SessionState:
         """Create the session, or take up the existing one, as *request* wants it to be."""
         key = (request.protocol, request.client_id)
         session = self._by_key.get(key)
-        options = {PROTOCOL_OPTION: request.protocol, PRINCIPAL_OPTION: principal}
+        options = identity_options(identity)
         if request.rules.delivers_once:
             options[ONCE_OPTION] = "1"
         stored = Session(
@@ -138,7 +139,7 @@ class Sessions:
         )
         self._writer.add_operation(PutSession(session.stored))
         if has_will:
-            self._leave_will(session, connection.principal, connection.address)
+            self._leave_will(session, connection.identity, connection.address)
         if session.stored.expiry_interval == 0:
             self.remove(session)
         elif session.stored.attached:
@@ -148,15 +149,14 @@ class Sessions:
         """Replace its expiry interval; stored with the end of the connection."""
         session.stored = msgspec.structs.replace(session.stored, expiry_interval=interval_s)
 
-    def _leave_will(self, session: SessionState, principal: str, address: str) -> None:
+    def _leave_will(self, session: SessionState, identity: Identity, address: str) -> None:
         stored = session.stored
         assert stored.will is not None
         delay_s = min(stored.will_delay, stored.expiry_interval)
         will = Will(
             self._wills,
             stored.will,
-            principal=principal,
-            client_id=stored.client_id,
+            identity=identity,
             address=address,
             session=session,
             due=session.left_at + delay_s * 1_000_000,

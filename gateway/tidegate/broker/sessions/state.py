@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from tidegate.spi import InflightDirection, InflightRecord, Session, StoredMessage
+from tidegate.spi import Identity, InflightDirection, InflightRecord, Session, StoredMessage
 
-#: Options kept with a stored session: the front-end's name, and who the client was.
+#: Options kept with a stored session: the front-end's name, and who the client was. A will that
+#: only the gateway's next run publishes is authorized by them.
 PROTOCOL_OPTION: Final = "protocol"
 PRINCIPAL_OPTION: Final = "principal"
+GROUPS_OPTION: Final = "groups"  # a JSON list
+ADDRESS_OPTION: Final = "address"
 
 #: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
 ONCE_OPTION: Final = "delivers-once"
@@ -50,6 +54,28 @@ class SessionState:
     def principal(self) -> str:
         return self.stored.options.get(PRINCIPAL_OPTION, "")
 
+    @property
+    def identity(self) -> Identity:
+        """Who the client was when it connected last."""
+        options = self.stored.options
+        return Identity(
+            self.principal,
+            frozenset(json.loads(options.get(GROUPS_OPTION, "[]"))),
+            self.client_id,
+            options.get(ADDRESS_OPTION, ""),
+            self.protocol,
+        )
+
     def records(self) -> list[InflightRecord]:
         """Every packet-id state that a resumed connection must know, in the order they began."""
         return list(self.inflight.values())
+
+
+def identity_options(identity: Identity) -> dict[str, str]:
+    """What a stored session keeps of *identity*; groups and address only where there are any."""
+    options = {PROTOCOL_OPTION: identity.protocol, PRINCIPAL_OPTION: identity.principal}
+    if identity.groups:
+        options[GROUPS_OPTION] = json.dumps(sorted(identity.groups))
+    if identity.address:
+        options[ADDRESS_OPTION] = identity.address
+    return options

@@ -22,6 +22,7 @@ from tidegate.spi import (
     Action,
     FlowControlError,
     GatewayError,
+    Identity,
     Message,
     PutSession,
     Token,
@@ -44,7 +45,7 @@ class Will:
     told of its failure.
 
     Attributes:
-        message: what to publish; principal, client_id, address: of the client.
+        message: what to publish; identity, address: of the client.
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
@@ -54,13 +55,20 @@ class Will:
     _wills: Wills
     message: Message
     _: KW_ONLY
-    principal: str
-    client_id: str
+    identity: Identity
     address: str
     session: SessionState | None
     due: int
     is_late: bool = False
     authorized: set[tuple[Action, str]] = field(default_factory=set[tuple[Action, str]])
+
+    @property
+    def principal(self) -> str:
+        return self.identity.principal
+
+    @property
+    def client_id(self) -> str:
+        return self.identity.client_id
 
     def confirmed(self, tokens: list[Token]) -> None:
         """From the writer; never called, because the publish has no token."""

@@ -1,23 +1,78 @@
 """Who may do what, and what may see or change a publish: the contracts behind extensions.
 
-Deny wins: a publish or subscription goes through when *every* configured authorizer allows it.
+Deny wins: something goes through when *every* configured authorizer allows it.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.messages import Message
 
 
 class Action(enum.Enum):
-    """What a principal wants to do with a destination."""
+    """What somebody wants to do with a destination, or with the gateway (CONNECT, ADMIN).
 
+    SUBSCRIBE is to a topic, CONSUME and BROWSE are from a queue. RETAIN is asked besides PUBLISH.
+    CREATE is of a queue that its first use makes, asked besides what it is used for. DELETE is of a
+    destination.
+    """
+
+    CONNECT = "connect"
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
+    CONSUME = "consume"
+    BROWSE = "browse"
+    RETAIN = "retain"
+    CREATE = "create"
+    DELETE = "delete"
+    ADMIN = "admin"
+
+
+class Verdict(enum.Enum):
+    """What an authorizer answers.
+
+    FILTER answers only a subscription whose filter is broader than the right: it goes ahead, and
+    the authorizer is asked about the concrete destination of each message before it is delivered.
+    Anywhere else it is a DENY.
+    """
+
+    ALLOW = "allow"
+    DENY = "deny"
+    FILTER = "filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a client is, as an authenticator answers.
+
+    Attributes:
+        name: not empty; ``anonymous`` is the gateway's own and refused.
+        groups: that it is in.
+        expires_at: microseconds since the Unix epoch, UTC; the connection ends then. 0: never.
+    """
+
+    name: str
+    groups: frozenset[str] = frozenset()
+    expires_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, as authorizers are told.
+
+    Attributes: principal, groups: see :class:`Principal`; client_id ("" for none), address (an IP
+    address without port, "" when the transport has none), protocol.
+    """
+
+    principal: str
+    groups: frozenset[str]
+    client_id: str
+    address: str
+    protocol: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +100,8 @@ class Credentials:
 class Authenticator(Protocol):
     """Checks credentials. The first configured authenticator that does not abstain decides."""
 
-    async def authenticate(self, credentials: Credentials) -> str | None:
-        """Return the principal's name, or None to abstain.
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Return who the client is, or None to abstain.
 
         Raises: AccessError to refuse. Any other exception refuses too and is logged.
         """
@@ -57,8 +112,8 @@ class AuthenticationExchange(Protocol):
     """One client's way through a challenge-response method; made for one attempt only."""
 
     @property
-    def principal(self) -> str:
-        """The principal's name once the exchange has succeeded, "" before."""
+    def principal(self) -> Principal | None:
+        """Who the client is, once the exchange has succeeded; None before."""
         ...
 
     async def step(self, data: bytes) -> bytes:
@@ -91,10 +146,53 @@ class EnhancedAuthenticator(Protocol):
 
 
 @runtime_checkable
-class Authorizer(Protocol):
-    """Allows or refuses an action. Must be quick: called on the event loop, its answer cached."""
+class Directory(Protocol):
+    """What an authenticator may be besides: it can tell later who those are whom it let in.
 
-    def authorize(self, principal: str, action: Action, destination: str) -> bool: ...
+    Asked for each of their connections after :class:`Service`'s ``changed()``.
+    """
+
+    def find_principal(self, name: str) -> Principal | None:
+        """Who *name* is now, groups and all; None: nobody, and its connections end. Must be quick."""
+        ...
+
+
+@runtime_checkable
+class Authorizer(Protocol):
+    """Allows or refuses an action. Must be quick: called on the event loop, its answer cached.
+
+    Who changes its mind must be a :class:`Service` that says so, or the cached answers stay.
+    """
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        """Decide.
+
+        Args: destination: canonical (``queue://NAME``, ``topic://NAME``); for SUBSCRIBE, CONSUME
+            and BROWSE it may be a filter with wildcards; "" for CONNECT and ADMIN.
+        Any exception denies and is logged.
+        """
+        ...
+
+
+@runtime_checkable
+class Service(Protocol):
+    """What any extension may be besides: something that runs while the gateway does.
+
+    Started before the listeners, in configured order, and stopped after them in reverse order.
+    """
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        """Begin.
+
+        Args: changed: to be called, on the event loop, when rights or users are other ones now. The
+            broker then forgets every cached answer and asks again for live subscriptions.
+        Any exception ends the start of the gateway.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End; called once, also when a later part of the gateway failed to start."""
+        ...
 
 
 @runtime_checkable
@@ -112,6 +210,10 @@ class Interceptor(Protocol):
         ...
 
 
+#: What an extension is: one of these or several in one object, and a :class:`Service` besides.
+Extension: TypeAlias = Authenticator | EnhancedAuthenticator | Authorizer | Interceptor
+
+
 class ExtensionFactory(Protocol):
     """What a plugin registers for an extension (hook ``register_extension``)."""
 
@@ -120,8 +222,6 @@ class ExtensionFactory(Protocol):
         """A frozen dataclass; the host parses the ``[[extensions]]`` table into it."""
         ...
 
-    def create(
-        self, options: object
-    ) -> Authenticator | EnhancedAuthenticator | Authorizer | Interceptor:
-        """Build it; one object may implement several of the four. Raises: ConfigError."""
+    def create(self, options: object) -> Extension:
+        """Build it. Raises: ConfigError."""
         ...

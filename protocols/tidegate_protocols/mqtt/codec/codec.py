@@ -139,6 +139,11 @@ class Codec:
 
     @property
     def has_more(self) -> bool:
+        """Bytes were received that are not decoded yet."""
+        return bool(self._partial) or self._position < len(self._buffer)
+
+    @property
+    def left_behind(self) -> bool:
         """Tell whether :meth:`events` has left packets, an error or a body behind."""
         return self._is_halted or self._position < len(self._buffer)
 

@@ -132,8 +132,13 @@ class Admission:
         except RefusedError as error:
             self._refuse(error)
             return
-        self._reading.pause(Pause.AUTHENTICATING)
+        self._wait_for_answer()
         self._spawn(self._authenticate())
+
+    def _wait_for_answer(self) -> None:
+        """Whoever leaves now is noticed only while its socket is read; so it is, until it sends."""
+        if self._codec.has_more:
+            self._reading.pause(Pause.AUTHENTICATING)
 
     def _tell_stranger(self, error: PeerProtocolError) -> None:
         """Answer a CONNECT that cannot be read, where its version has an answer for that."""
@@ -245,7 +250,7 @@ class Admission:
             session.end(Input.BAD_INPUT, error.problem, logging.INFO, code=end_reason(error))
             return
         session.advance(event)
-        self._reading.pause(Pause.AUTHENTICATING)
+        self._wait_for_answer()
         self._spawn(self._step(packet.properties.authentication_data or b""))
 
     def authenticate_again(self, packet: Auth) -> None:

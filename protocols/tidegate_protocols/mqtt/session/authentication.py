@@ -9,7 +9,13 @@ from __future__ import annotations
 import logging
 from typing import final
 
-from tidegate.spi import AccessError, AuthenticationExchange, Broker, ConnectRequest
+from tidegate.spi import (
+    AccessError,
+    AuthenticationExchange,
+    Broker,
+    ConnectRequest,
+    FlowControlError,
+)
 from tidegate_protocols.mqtt._reasons import RefusedError
 from tidegate_protocols.mqtt.codec.codes import PacketViolationError, ReasonCode
 from tidegate_protocols.mqtt.codec.packets import Auth
@@ -36,7 +42,8 @@ class EnhancedAuthentication:
     @property
     def principal(self) -> str:
         """Who the client is, once an exchange has succeeded; "" before and during the next."""
-        return "" if self._exchange is None else self._exchange.principal
+        principal = None if self._exchange is None else self._exchange.principal
+        return "" if principal is None else principal.name
 
     def begin(self) -> None:
         """Begin an exchange. Raises: RefusedError (0x8C, no such method [MQTT-4.12.0-1]; 0x87)."""
@@ -59,7 +66,7 @@ class EnhancedAuthentication:
         """
         if packet.properties.authentication_method != self.method:
             raise PacketViolationError("AUTH by another method", "5.0:MQTT-4.12.0-5")
-        is_under_way = self._exchange is not None and not self._exchange.principal
+        is_under_way = self._exchange is not None and not self.principal
         if self._is_stepping or is_under_way is not (
             packet.reason_code is ReasonCode.CONTINUE_AUTHENTICATION
         ):
@@ -79,6 +86,8 @@ class EnhancedAuthentication:
             return await exchange.step(data)
         except AccessError as error:
             raise RefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
+        except FlowControlError as error:
+            raise RefusedError(ReasonCode.SERVER_BUSY, str(error)) from error
         except Exception as error:
             logger.exception("authentication failed method=%s", self.method)
             raise RefusedError(ReasonCode.NOT_AUTHORIZED, "authentication failed") from error

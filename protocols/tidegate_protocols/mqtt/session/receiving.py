@@ -156,13 +156,13 @@ class Receiving:
                     if not self._session.is_connected:
                         return False
                     self._held = list(rest)
-                    return bool(self._steps or self._held or codec.has_more)
+                    return bool(self._steps or self._held or codec.left_behind)
             # What the client acknowledged in a step counts before the next one, which may be far.
             conversation.settle()
         except GatewayError as error:
             self._session.fail(error)
             return False
-        return bool(packets) and codec.has_more
+        return bool(packets) and codec.left_behind
 
     def carry_out(self, steps: Iterator[None]) -> None:
         """What a packet asks for is done in *steps*; those behind it wait. Raises: GatewayError."""

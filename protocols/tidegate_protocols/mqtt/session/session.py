@@ -147,7 +147,8 @@ class Session:
             self._admission.read_connect()
         elif self.state is SessionState.CHALLENGED:
             self._admission.read_answer()
-        # While authenticating the bytes stay undecoded [MQTT-3.1.4-5]; reading is paused.
+        elif self.state is SessionState.AUTHENTICATING:
+            self._reading.pause(Pause.AUTHENTICATING)  # they stay undecoded [MQTT-3.1.4-5]
 
     def link_closed(self, error: Exception | None) -> None:
         """The link is gone. Called once."""

@@ -83,7 +83,7 @@ bind = "127.0.0.1:0"
 allow_anonymous = true
 
 [[extensions]]
-plugin = "scram"
+plugin = "auth-file"
 users = "{users}"
 """
     with gateway_type(config) as running:

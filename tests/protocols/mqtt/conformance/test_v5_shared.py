@@ -122,15 +122,23 @@ def test_what_a_small_window_kept_from_being_sent_again_stays_with_the_client(di
     ]
 
 
+def in_doubt_at_one_of_two(dial, name, qos, **kept):
+    """A member of a group that was sent a message and is silent, the message, a member that joined
+    later, and the publisher."""
+    one = dial(V5, connect=f"{name}1", **kept)
+    one.subscribe(f"$share/g/{name}", qos)
+    publisher = dial(connect=f"{name}p")
+    publisher.publishes(name, b"x", qos)
+    message = one.message()
+    assert message.body == b"x"
+    other = dial(V5, connect=f"{name}2")
+    other.subscribe(f"$share/g/{name}", qos)
+    return one, message, other, publisher
+
+
 @proves("5.0", "4.8.2-5")
 def test_an_interrupted_qos_2_delivery_whose_session_ends_goes_to_nobody_else(dial, name):
-    one = dial(V5, connect=f"{name}1", **KEPT)
-    one.subscribe(f"$share/g/{name}", 2)
-    publisher = dial(connect=f"{name}p")
-    publisher.publishes(name, b"x", 2)
-    assert one.message().body == b"x"
-    other = dial(V5, connect=f"{name}2")
-    other.subscribe(f"$share/g/{name}", 2)
+    one, _, other, publisher = in_doubt_at_one_of_two(dial, name, 2, **KEPT)
     one.drop()
     dial(V5, connect=f"{name}1", clean=True)  # the session is gone
     assert other.is_passed_over(publisher)
@@ -140,13 +148,7 @@ def test_an_interrupted_qos_2_delivery_whose_session_ends_goes_to_nobody_else(di
 def test_what_was_sent_with_qos_2_before_unsubscribe_is_completed_and_goes_to_nobody_else(
     dial, name, kept
 ):
-    one = dial(V5, connect=f"{name}1", **kept)
-    one.subscribe(f"$share/g/{name}", 2)
-    publisher = dial(connect=f"{name}p")
-    publisher.publishes(name, b"x", 2)
-    message = one.message()
-    other = dial(V5, connect=f"{name}2")
-    other.subscribe(f"$share/g/{name}", 2)
+    one, message, other, publisher = in_doubt_at_one_of_two(dial, name, 2, **kept)
     one.unsubscribe(f"$share/g/{name}")
     assert other.is_passed_over(publisher)
     one.send(ack(PUBREC, message.packet_id))  # [MQTT-3.10.4-3]
@@ -177,13 +179,7 @@ def test_qos_1_that_was_not_acknowledged_before_unsubscribe_goes_to_another(dial
 @pytest.mark.parametrize("code", [0x80, 0x97])
 @proves("5.0", "4.8.2-6 4.4.0-2")
 def test_a_message_that_a_client_refused_goes_to_nobody_else(dial, name, qos, code):
-    one = dial(V5, connect=f"{name}1")
-    one.subscribe(f"$share/g/{name}", qos)
-    publisher = dial(connect=f"{name}p")
-    publisher.publishes(name, b"x", qos)
-    message = one.message()
-    other = dial(V5, connect=f"{name}2")
-    other.subscribe(f"$share/g/{name}", qos)
+    one, message, other, publisher = in_doubt_at_one_of_two(dial, name, qos)
     one.send(ack(PUBACK if qos == 1 else PUBREC, message.packet_id, code))
     assert one.is_passed_over(publisher)
     one.leave()
@@ -191,13 +187,7 @@ def test_a_message_that_a_client_refused_goes_to_nobody_else(dial, name, qos, co
 
 
 def test_qos_1_that_a_lost_client_did_not_acknowledge_goes_to_another(dial, name):
-    one = dial(V5, connect=f"{name}1")
-    one.subscribe(f"$share/g/{name}", 1)
-    publisher = dial(connect=f"{name}p")
-    publisher.publishes(name, b"x")
-    assert one.message().body == b"x"
-    other = dial(V5, connect=f"{name}2")
-    other.subscribe(f"$share/g/{name}", 1)
+    one, _, other, _ = in_doubt_at_one_of_two(dial, name, 1)
     one.drop()
     assert other.takes().body == b"x"
 

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from tidegate.spi import ConfigError
-from tidegate_auth_scram._users import UserDirectory, parse_users, read_users
-from tidegate_auth_scram._verifier import is_correct
+from tidegate_auth_file._users import UserDirectory, parse_users, read_users
+from tidegate_auth_file._verifier import is_correct
 
 SECRET = "!secret:" + base64.b64encode(bytes(32)).decode()
 
@@ -83,7 +83,7 @@ def test_a_group_may_read(users_file, line):
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path):
-    with pytest.raises(ConfigError, match="python -m tidegate_auth_scram add"):
+    with pytest.raises(ConfigError, match="python -m tidegate_auth_file add"):
         UserDirectory(tmp_path / "none")
 
 

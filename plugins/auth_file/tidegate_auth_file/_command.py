@@ -1,4 +1,4 @@
-"""``python -m tidegate_auth_scram``: add and remove lines of the file of users.
+"""``python -m tidegate_auth_file``: add and remove lines of the file of users.
 
 The password comes from the terminal or, when stdin is none, from its first line; never from an
 argument, which every user of the machine can see. The file is exchanged in one step, so that a
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import ConfigError
-from tidegate_auth_scram._users import SECRET_BYTES, SECRET_PREFIX, parse_users, read_users
-from tidegate_auth_scram._verifier import (
+from tidegate_auth_file._users import SECRET_BYTES, SECRET_PREFIX, parse_users, read_users
+from tidegate_auth_file._verifier import (
     ITERATIONS_DEFAULT,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -50,18 +50,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             remove(options.file, name)
     except (ConfigError, ValueError) as error:
         problem = error.problem if isinstance(error, ConfigError) else str(error)
-        sys.stderr.write(f"tidegate_auth_scram: error: {problem}\n")
+        sys.stderr.write(f"tidegate_auth_file: error: {problem}\n")
         return EXIT_FAILED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"tidegate_auth_scram: error: {where}{error.strerror}\n")
+        sys.stderr.write(f"tidegate_auth_file: error: {where}{error.strerror}\n")
         return EXIT_FAILED
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m tidegate_auth_scram",
+        prog="python -m tidegate_auth_file",
         description="Users of the gateway and their passwords.",
     )
     commands = parser.add_subparsers(dest="command", required=True)

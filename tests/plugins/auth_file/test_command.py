@@ -1,4 +1,4 @@
-"""``python -m tidegate_auth_scram``."""
+"""``python -m tidegate_auth_file``."""
 
 import io
 import stat
@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from tidegate_auth_scram import _command
-from tidegate_auth_scram._command import EXIT_FAILED, main
-from tidegate_auth_scram._users import read_users
-from tidegate_auth_scram._verifier import is_correct
+from tidegate_auth_file import _command
+from tidegate_auth_file._command import EXIT_FAILED, main
+from tidegate_auth_file._users import read_users
+from tidegate_auth_file._verifier import is_correct
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path, typed, capsys):
 
 def test_it_runs_as_a_module(tmp_path):
     path = tmp_path / "users"
-    command = [sys.executable, "-m", "tidegate_auth_scram", "add", path, "alice"]
+    command = [sys.executable, "-m", "tidegate_auth_file", "add", path, "alice"]
     done = subprocess.run(
         command, input="secret\n", text=True, timeout=60, check=False, capture_output=True
     )

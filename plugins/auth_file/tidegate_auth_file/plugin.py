@@ -1,9 +1,9 @@
-"""Entry point ``extension-scram``: makes ``plugin = "scram"`` of ``[[extensions]]`` known."""
+"""Entry point ``extension-auth-file``: makes ``plugin = "auth-file"`` of ``[[extensions]]`` known."""
 
 from __future__ import annotations
 
 from tidegate.spi import ExtensionFactory, PluginInfo, hookimpl
-from tidegate_auth_scram._authenticator import ScramAuthenticator, ScramOptions
+from tidegate_auth_file._authenticator import ScramAuthenticator, ScramOptions
 
 tidegate_plugin = PluginInfo(
     summary="users with passwords in a file: SCRAM-SHA-256, SCRAM-SHA-512 and plain",

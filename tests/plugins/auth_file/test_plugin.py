@@ -5,12 +5,12 @@ from importlib.metadata import entry_points
 import pytest
 
 from tidegate.spi import SPI_VERSION, Authenticator, ConfigError
-from tidegate_auth_scram import plugin
-from tidegate_auth_scram._authenticator import ScramOptions
+from tidegate_auth_file import plugin
+from tidegate_auth_file._authenticator import ScramOptions
 
 
 def test_the_entry_point_names_this_module():
-    (point,) = entry_points(group="tidegate.plugins", name="extension-scram")
+    (point,) = entry_points(group="tidegate.plugins", name="extension-auth-file")
     assert point.load() is plugin
     assert plugin.tidegate_plugin.spi_version <= SPI_VERSION
 

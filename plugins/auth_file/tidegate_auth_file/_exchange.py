@@ -7,8 +7,8 @@ from typing import Any, Final, cast, final
 from scramp import ScramMechanism  # pyright: ignore[reportMissingTypeStubs]  # untyped package
 from scramp.utils import ScramException  # pyright: ignore[reportMissingTypeStubs]  # untyped package
 
-from tidegate.spi import AccessError
-from tidegate_auth_scram._users import UserDirectory
+from tidegate.spi import AccessError, Principal
+from tidegate_auth_file._users import UserDirectory
 
 #: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time in
 #: proportion to its length, and strangers send it.
@@ -36,10 +36,10 @@ class ScramExchange:
         self._name = ""
         self._server: Any = None
         self._is_over = False
-        self._principal = ""
+        self._principal: Principal | None = None
 
     @property
-    def principal(self) -> str:
+    def principal(self) -> Principal | None:
         """See AuthenticationExchange."""
         return self._principal
 
@@ -84,7 +84,7 @@ class ScramExchange:
         self._is_over = True
         self._server.set_client_final(text)
         answer = cast("str", self._server.get_server_final())
-        self._principal = self._name
+        self._principal = Principal(self._name)
         return answer
 
     def _refusal(self, problem: str) -> AccessError:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_auth_scram._verifier import (
+from tidegate_auth_file._verifier import (
     ITERATIONS_MAX,
     METHODS,
     Verifier,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from tidegate.spi import AccessError, AuthenticationExchange, Credentials, option
-from tidegate_auth_scram._exchange import MESSAGE_BYTES_MAX, ScramExchange
-from tidegate_auth_scram._users import UserDirectory
-from tidegate_auth_scram._verifier import METHODS, is_correct, prepared_name
+from tidegate.spi import AccessError, AuthenticationExchange, Credentials, Principal, option
+from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
+from tidegate_auth_file._users import UserDirectory
+from tidegate_auth_file._verifier import METHODS, is_correct, prepared_name
 
 #: Passwords that wait to be checked. At 25 ms each, two at a time, the last one waits
 #: longer than a client may take to connect.
@@ -23,7 +23,7 @@ class ScramOptions:
     """The extension's own keys of its ``[[extensions]]`` table."""
 
     users: Path = option(
-        help="The file of users, made with `python -m tidegate_auth_scram add FILE NAME`. Nobody "
+        help="The file of users, made with `python -m tidegate_auth_file add FILE NAME`. Nobody "
         "else may read it; it is read again when it changes."
     )
     checks_max: int = option(
@@ -61,7 +61,7 @@ class ScramAuthenticator:
             raise AccessError(f"the method {method[:40]!r} is not offered")
         return ScramExchange(method, self._users)
 
-    async def authenticate(self, credentials: Credentials) -> str | None:
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
         """See Authenticator. Without a password others may know the client."""
         if credentials.password is None:
             return None
@@ -90,4 +90,4 @@ class ScramAuthenticator:
             self._waiting_count -= 1
         if not (correct and exists):
             raise refused
-        return name
+        return Principal(name)

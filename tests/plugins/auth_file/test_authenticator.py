@@ -11,10 +11,11 @@ from tidegate.spi import (
     Authorizer,
     EnhancedAuthenticator,
     Interceptor,
+    Principal,
     parse_options,
 )
-from tidegate_auth_scram import _authenticator
-from tidegate_auth_scram._authenticator import ScramAuthenticator, ScramOptions
+from tidegate_auth_file import _authenticator
+from tidegate_auth_file._authenticator import ScramAuthenticator, ScramOptions
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_it_is_both_kinds_of_authenticator_and_nothing_else(authenticator):
 async def test_a_correct_password_gives_the_name(
     authenticator, credentials, name, password, principal
 ):
-    assert await authenticator.authenticate(credentials(name, password)) == principal
+    assert await authenticator.authenticate(credentials(name, password)) == Principal(principal)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +84,9 @@ async def test_the_offered_methods_can_be_begun_and_others_not(authenticator, cr
 
 async def test_a_changed_password_counts_at_once(users_file, line, credentials):
     authenticator = ScramAuthenticator(ScramOptions(users_file(line("alice", "old"))))
-    assert await authenticator.authenticate(credentials("alice", b"old")) == "alice"
+    assert await authenticator.authenticate(credentials("alice", b"old")) == Principal("alice")
     users_file(line("alice", "new"))
-    assert await authenticator.authenticate(credentials("alice", b"new")) == "alice"
+    assert await authenticator.authenticate(credentials("alice", b"new")) == Principal("alice")
     with pytest.raises(AccessError):
         await authenticator.authenticate(credentials("alice", b"old"))
 
@@ -119,7 +120,7 @@ async def test_no_more_passwords_are_checked_at_a_time_than_allowed(
     tasks[3].cancel()
     go.set()
     done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert done[:3] == ["alice"] * 3
+    assert done[:3] == [Principal("alice")] * 3
     assert isinstance(done[3], asyncio.CancelledError)
     assert sorted(checking) == ["0", "1", "2"]
 
@@ -131,9 +132,9 @@ async def test_a_flood_is_refused_instead_of_waiting(authenticator, credentials,
         *(authenticator.authenticate(credentials("alice", b"secret")) for _ in range(5)),
         return_exceptions=True,
     )
-    assert done[:3] == ["alice"] * 3
+    assert done[:3] == [Principal("alice")] * 3
     assert all("try again later" in str(error) for error in done[3:])
-    assert await authenticator.authenticate(credentials("alice", b"secret")) == "alice"
+    assert await authenticator.authenticate(credentials("alice", b"secret")) == Principal("alice")
 
 
 def test_the_options_are_read_from_a_table(users_file):

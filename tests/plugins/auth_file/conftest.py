@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.spi import Credentials
-from tidegate_auth_scram._verifier import make
+from tidegate_auth_file._verifier import make
 
 #: As few iterations as are allowed: these tests are not about what a password costs.
 ITERATIONS = 4096

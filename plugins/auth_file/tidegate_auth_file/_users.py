@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, final
 
 from tidegate.spi import ConfigError
-from tidegate_auth_scram._verifier import (
+from tidegate_auth_file._verifier import (
     ITERATIONS_DEFAULT,
     METHOD_DEFAULT,
     METHODS,
@@ -30,7 +30,7 @@ from tidegate_auth_scram._verifier import (
     prepared_name,
 )
 
-logger = logging.getLogger("tidegate.auth_scram")
+logger = logging.getLogger("tidegate.auth_file")
 
 #: Room for about 100,000 users; a larger file is a mistake that would take the memory.
 FILE_BYTES_MAX: Final = 16 << 20
@@ -146,7 +146,7 @@ def read_users(path: Path) -> Users:
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}; make it with"
-            f" python -m tidegate_auth_scram add {path} NAME",
+            f" python -m tidegate_auth_file add {path} NAME",
             key="users",
         ) from None
     return parse_users(text, str(path))

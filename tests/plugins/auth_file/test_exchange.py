@@ -7,10 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scramp import ScramClient
 
-from tidegate.spi import AccessError
-from tidegate_auth_scram._exchange import MESSAGE_BYTES_MAX, ScramExchange
-from tidegate_auth_scram._users import UserDirectory
-from tidegate_auth_scram._verifier import make
+from tidegate.spi import (
+    AccessError,
+    Principal,
+)
+from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
+from tidegate_auth_file._users import UserDirectory
+from tidegate_auth_file._verifier import make
 
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -33,9 +36,10 @@ async def log_in(directory, name, password, method="SCRAM-SHA-256", client_metho
     exchange = ScramExchange(method, directory)
 
     client.set_server_first((await exchange.step(client.get_client_first().encode())).decode())
-    assert exchange.principal == ""
+    assert exchange.principal is None
     client.set_server_final((await exchange.step(client.get_client_final().encode())).decode())
-    return exchange.principal
+    assert exchange.principal is not None
+    return exchange.principal.name
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -80,7 +84,7 @@ async def test_the_example_of_rfc_7677_gives_the_same_messages(users_file):
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
     assert await exchange.step(final) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
-    assert exchange.principal == "user"
+    assert exchange.principal == Principal("user")
 
 
 async def first_and_final(directory, change=lambda final: final, header="n,,"):
@@ -109,7 +113,7 @@ async def test_a_last_message_that_was_tampered_with_is_refused(directory, chang
     exchange, final = await first_and_final(directory, change)
     with pytest.raises(AccessError):
         await exchange.step(final.encode())
-    assert exchange.principal == ""
+    assert exchange.principal is None
     with pytest.raises(AccessError, match="over"):
         await exchange.step(final.encode())
 
@@ -124,7 +128,7 @@ async def test_a_message_of_another_exchange_is_refused(directory):
 async def test_nothing_follows_success(directory):
     exchange, final = await first_and_final(directory)
     await exchange.step(final.encode())
-    assert exchange.principal == "alice"
+    assert exchange.principal == Principal("alice")
     with pytest.raises(AccessError, match="over"):
         await exchange.step(b"")
 
@@ -206,7 +210,7 @@ async def test_any_bytes_are_answered_or_refused_and_nobody_gets_in(directory, d
             await exchange.step(message)
     except AccessError:
         pass
-    assert exchange.principal == ""
+    assert exchange.principal is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
