@@ -71,8 +71,8 @@ def config(data: Path, ports: Ports) -> str:
 
 def run_from_times(attack: str, times: Sequence[float]) -> HostileRun:
     """Make a run of round trips in seconds."""
-    found = [1000 * percentile(times, share) for share in (0.5, 0.99)]
-    return HostileRun(attack, len(times), *found, 1000 * max(times))
+    p50, p99 = (1000 * percentile(times, share) for share in (0.5, 0.99))
+    return HostileRun(attack, len(times), p50, p99, 1000 * max(times))
 
 
 def measure(attack: str, broker: BrokerProcess, ports: Ports, seconds: float) -> HostileRun:
