@@ -51,7 +51,7 @@ class BrokerCore(Parts):
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         self._authentication = Authentication(self.extensions, self.config)
         self.begin_authentication = self._authentication.begin
-        self._by_client: dict[tuple[str, str], Connection] = {}
+        self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
         self._closing = False
         self._stopped = False
@@ -87,8 +87,8 @@ class BrokerCore(Parts):
         self.access.authorize(connection, Action.CONNECT, "")
         if request.will is not None:
             self.access.authorize(connection, Action.PUBLISH, request.will.destination)
-        key = (request.protocol, request.client_id)
-        if request.client_id:
+        key = connection.key
+        if key:
             older = self._by_client.get(key)
             if older is not None:
                 older.end(
@@ -97,7 +97,7 @@ class BrokerCore(Parts):
                         f"another connection with client id {request.client_id!r} took over",
                     )
                 )
-        session = self.sessions.find(*key) if request.client_id else None
+        session = self.sessions.find(key) if key else None
         is_stored = session is not None
         if session is not None and request.clean_start:
             self.sessions.remove(session)
@@ -107,21 +107,21 @@ class BrokerCore(Parts):
         # One that is taken up but is to end with this connection counts too, and a will is kept
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
-        if request.client_id and wants:
+        if key and wants:
             session = self.sessions.begin(request, connection.identity)
             subscriptions = connection.restore(session)
             is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
-        if request.client_id:
+        if key:
             self._by_client[key] = connection
         if connection.expires_at:
             self._expiring.add(connection)
         if is_stored:
             await self._admit(connection)
-        return ConnectResult(
-            connection, present, subscriptions, session.records() if session else ()
-        )
+        if session is None:
+            return ConnectResult(connection, present, subscriptions)
+        return ConnectResult(connection, present, subscriptions, session.records(), session.key)
 
     async def _admit(self, connection: Connection) -> None:
         """Wait until the session is durable.
@@ -273,9 +273,8 @@ class BrokerCore(Parts):
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._expiring.discard(connection)
-        key = (connection.protocol, connection.client_id)
-        if self._by_client.get(key) is connection:
-            del self._by_client[key]
+        if self._by_client.get(connection.key) is connection:
+            del self._by_client[connection.key]
 
     def rights_changed(self) -> None:
         """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""

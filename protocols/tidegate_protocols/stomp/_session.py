@@ -13,6 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
@@ -21,6 +22,7 @@ from tidegate.spi import (
     ConnectRequest,
     ConnectResult,
     GatewayError,
+    Held,
     PeerProtocolError,
     RequestError,
     StoredMessage,
@@ -90,6 +92,7 @@ class Session:
         "_context",
         "_decoder",
         "_handshake",
+        "_is_behind",
         "_is_graceful",
         "_loop",
         "_receiving",
@@ -111,7 +114,14 @@ class Session:
             limits = context.options.limits_with(large.size_min, unsized=True)
         self._decoder = Decoder(limits)
         self._wire = Wire(
-            link, loop, context.broker, idle=self._all_written, broken=self._large_broke
+            link,
+            loop,
+            context.broker,
+            unread_max=context.options.unread_output_max,
+            unread_timeout_s=context.options.unread_output_timeout,
+            stop_reading=self._stop_reading,
+            idle=self._all_written,
+            broken=self._large_broke,
         )
         self._handshake: Handshake | None = None
         self._client: Client | None = None
@@ -122,6 +132,7 @@ class Session:
         self._is_graceful = False  # the client said DISCONNECT
         self._receiving: Receiving | None = None  # since CONNECTED
         self._throttled = False
+        self._is_behind = False  # it does not read what it asked for
 
     # ------------------------------------------------------------------------- from the transport
 
@@ -173,8 +184,16 @@ class Session:
     def resume_writing(self) -> None:
         """The client caught up."""
         self._wire.writable(True)
+        if self._is_behind:
+            self._is_behind = False
+            self.adjust_reading()
         if self._client is not None and not self._wire.is_streaming:
             self._client.connection.writable(True)
+
+    def _stop_reading(self) -> None:
+        """It reads so slowly that it is not to ask for more."""
+        self._is_behind = True
+        self.adjust_reading()
 
     # ---------------------------------------------------------------------------- from the broker
 
@@ -319,6 +338,7 @@ class Session:
             send_ms,
             receive_ms,
         )
+        self._wire.unread.tell = partial(result.connection.holds, Held.OUTPUT)
         result.connection.resume()
         if not self._wire.is_writable:
             result.connection.writable(False)
@@ -423,6 +443,7 @@ class Session:
         receiving = self._receiving
         paused = (
             self._throttled
+            or self._is_behind
             # Whoever leaves now is noticed only while its socket is read; so it is, until it sends.
             or (self.state is State.CONNECTING and self._decoder.buffered_bytes > 0)
             or (receiving is not None and receiving.wants_pause)

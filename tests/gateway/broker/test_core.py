@@ -15,6 +15,7 @@ from broker_harness import (
     Core,
     ScriptedStore,
     connect_request,
+    key_of,
     message,
 )
 
@@ -164,7 +165,7 @@ async def test_of_two_clients_that_authenticate_at_once_under_one_client_id_one_
         await broker.settle()
         assert two.bodies() == [b"m"]
         assert len(broker.core.connections) == 1
-        session = broker.core.sessions.get("mqtt", "c")
+        session = broker.core.sessions.get(key_of("c"))
         assert session is not None
         assert session.connection is two.connection
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
+from tidegate.broker.owner import origin_of
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import SessionState
@@ -38,6 +39,7 @@ class Client(ABC):
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         authorized: (action, destination) that every authorizer allowed.
+        origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Client(ABC):
         self.prefetch_count = request.prefetch_count
         self.identity = identity_of(principal, request)
         self.principal = principal.name
+        self.origin = origin_of(self.identity)
+        self.key = self.origin.key
         self.expires_at = principal.expires_at
         self.vouched = Vouched(principal)
         self.session: SessionState | None = None

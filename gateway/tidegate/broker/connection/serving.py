@@ -9,7 +9,7 @@ import msgspec
 
 from tidegate.broker.connection.browser import Browser
 from tidegate.broker.connection.client import Client
-from tidegate.broker.destinations import subscription_of
+from tidegate.broker.destinations import group_of, subscription_of
 from tidegate.broker.lists.pending_list import Consumer, PendingList, Succession
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.parts import Parts
@@ -186,8 +186,7 @@ class Serving:
             return consumer, self._subscribe_shared(request, consumer)
         durable = bool(request.durable_name and self._client.client_id)
         if durable:
-            key = (self._client.protocol, self._client.client_id, request.durable_name)
-            found = parts.destinations.durable.get(key)
+            found = parts.destinations.durable.get((self._client.key, request.durable_name))
             if found is not None:
                 if found.consumers:
                     raise RequestError(
@@ -213,7 +212,8 @@ class Serving:
     def _subscribe_shared(self, request: SubscribeRequest, consumer: Consumer) -> bool:
         """The group has one list for all its members, whatever QoS each of them wants."""
         parts = self._parts
-        found = parts.destinations.shared.get((request.share_group, request.destination))
+        group = (self._client.principal, request.share_group, request.destination)
+        found = parts.destinations.shared.get(group)
         taken_up = found is not None
         if found is None:
             whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
@@ -256,7 +256,7 @@ class Serving:
                 continue
             subscription = pending_list.subscription
             if subscription is not None and subscription.share_group:
-                parts.destinations.update_shared(subscription.share_group, subscription.filter)
+                parts.destinations.update_shared(group_of(subscription))
                 continue
             durable = subscription is not None and subscription.durable
             if not pending_list.consumers and (forget or not durable):
@@ -267,7 +267,7 @@ class Serving:
         client = self._client
         client.session = session
         session.connection = client
-        lists = self._parts.destinations.lists_of(client.protocol, client.client_id)
+        lists = self._parts.destinations.lists_of(client.key)
         restored: list[Subscription] = []
         for name, pending_list in lists.items():
             subscription = pending_list.subscription

@@ -214,7 +214,7 @@ class PendingList:
     _: KW_ONLY
     qos: int = 2
     no_local: bool = False
-    client_id: str = ""
+    client_key: str = ""
     overlap_key: tuple[str, str] | None = None
     matches: Matcher | None = None
     is_removed: bool = False

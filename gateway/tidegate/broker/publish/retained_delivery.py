@@ -36,6 +36,7 @@ import msgspec
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.owner import key_of
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.flow import Flow
@@ -293,7 +294,7 @@ class RetainedDelivery:
         if 0 < message.expires_at <= now:
             return False
         pending_list = self._list
-        if pending_list.no_local and message.client_id == pending_list.client_id:
+        if pending_list.no_local and key_of(message) == pending_list.client_key:
             return False  # [MQTT-3.8.3-3] of 5.0
         return pending_list.matches is None or pending_list.matches(message)
 

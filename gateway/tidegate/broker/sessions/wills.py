@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from tidegate.broker.owner import origin_of
 from tidegate.broker.publish.access import Access
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.sessions.state import SessionState
@@ -179,7 +180,7 @@ class Wills:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        publisher.publish(message, will.client_id, undo)
+        publisher.publish(message, origin_of(will.identity), undo)
         writer.own_sequences += 1
         session = will.session
         if session is not None and not session.is_removed:

@@ -105,6 +105,7 @@ class Incoming:
         "_options",
         "_received",
         "_send",
+        "_session",
         "_unanswered_count",
     )
 
@@ -116,6 +117,7 @@ class Incoming:
         options: MqttOptions,
         client_id: str,
         *,
+        session: str,
         is_persistent: bool,
         records: Sequence[InflightRecord] = (),
     ) -> None:
@@ -123,6 +125,7 @@ class Incoming:
         self._send = send
         self._answers = answers
         self._client_id = client_id
+        self._session = session
         self._is_persistent = is_persistent
         self._options = options
         self._aliases: AliasesIn | None = None  # most clients use none
@@ -173,7 +176,7 @@ class Incoming:
     def _record(self, packet_id: int) -> InflightRecord | None:
         if not self._is_persistent:
             return None
-        return InflightRecord(self._client_id, _IN, packet_id, InflightState.RECEIVED)
+        return InflightRecord(self._session, _IN, packet_id, InflightState.RECEIVED)
 
     # ------------------------------------------------------------------------------- MQTT 5.0
 
@@ -267,7 +270,7 @@ class Incoming:
         )
         self._log_level = logging.DEBUG
         if packet.qos:
-            answer = self._failure(packet.qos, packet.packet_id, reason, str(error))
+            answer = self._failure(packet.qos, packet.packet_id, reason, error.for_client)
             # Behind the answers to what came before [MQTT-4.6.0-2] [MQTT-4.6.0-3].
             self._connection.synchronize(answer)
 
@@ -370,7 +373,7 @@ class Incoming:
         packet_id = token[2] << 8 | token[3]
         qos = 1 if token[0] == _PUBACK_BYTE else 2
         # In place: the same answer may wait once more, for a repetition of the PUBLISH.
-        token[:] = self._failure(qos, packet_id, publish_reason(error), str(error))
+        token[:] = self._failure(qos, packet_id, publish_reason(error), error.for_client)
         if qos == 2:
             # The id is free again [MQTT-4.3.3-9]: the next PUBLISH under it is another message.
             self._received.pop(packet_id, None)

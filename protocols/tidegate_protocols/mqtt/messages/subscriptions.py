@@ -183,7 +183,7 @@ class Subscriptions:
             except GatewayError as error:
                 codes.append(subscribe_reason(error))
                 if not problem:  # who asks for thousands does not write thousands of lines
-                    problem = str(error)
+                    problem = error.for_client
                     logger.info(
                         "subscription refused client=%s filter=%s reason=%s",
                         self._client_id,

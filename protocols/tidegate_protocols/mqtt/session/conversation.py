@@ -88,6 +88,7 @@ class Conversation:
             send,
             answers,
             client_id,
+            session=result.session,
             is_persistent=is_persistent,
             size=terms.window,
         )
@@ -109,6 +110,7 @@ class Conversation:
             answers,
             options,
             client_id,
+            session=result.session,
             is_persistent=is_persistent,
             records=result.inflight,
         )
