@@ -86,7 +86,7 @@ class BrokerCore(Parts):
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
         if request.will is not None:
-            self.access.authorize(connection, Action.PUBLISH, request.will.destination)
+            self.access.check_will(connection, request.will)
         key = connection.key
         if key:
             older = self._by_client.get(key)
@@ -104,12 +104,13 @@ class BrokerCore(Parts):
             session = None
         present = session is not None
         subscriptions: Sequence[Subscription] = ()
+        refused: Sequence[Subscription] = ()
         # One that is taken up but is to end with this connection counts too, and a will is kept
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
         if key and wants:
             session = self.sessions.begin(request, connection.identity)
-            subscriptions = connection.restore(session)
+            subscriptions, refused = connection.restore(session)
             is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
@@ -121,7 +122,9 @@ class BrokerCore(Parts):
             await self._admit(connection)
         if session is None:
             return ConnectResult(connection, present, subscriptions)
-        return ConnectResult(connection, present, subscriptions, session.records(), session.key)
+        return ConnectResult(
+            connection, present, subscriptions, session.records(), session.key, refused
+        )
 
     async def _admit(self, connection: Connection) -> None:
         """Wait until the session is durable.
@@ -278,17 +281,16 @@ class BrokerCore(Parts):
 
     def rights_changed(self) -> None:
         """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
+        self.wills.forget_rights()
         for connection in list(self.connections):
-            connection.authorized.clear()
             principal = connection.vouched.now()
             if principal is None:
                 connection.end(
                     AccessError("there is no such user any more", principal=connection.principal)
                 )
-            else:
-                connection.identity = dataclasses.replace(
-                    connection.identity, groups=principal.groups
-                )
+                continue
+            connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
+            connection.rights_changed()
 
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""

@@ -164,7 +164,7 @@ class Destinations:
         made = self.queues[destination] = PendingList(self._flow, list_id, destination, cursor)
         name = names.name_of(destination)
         for filter_name, consumer in self._queue_watchers:
-            if names.matches(filter_name, name):
+            if names.matches(filter_name, name) and _may_take(consumer, destination):
                 made.attach(consumer)
         return made
 
@@ -176,11 +176,21 @@ class Destinations:
             self._remove_list(made)
 
     def watch_queues(self, filter_name: str, consumer: Consumer) -> None:
-        """Attach *consumer* to every queue that the filter covers, now and later."""
+        """Attach *consumer* to every queue that the filter covers and it may have, now and later."""
         self._queue_watchers.append((filter_name, consumer))
+        self.rewatch_queues(filter_name, consumer)
+
+    def rewatch_queues(self, filter_name: str, consumer: Consumer) -> None:
+        """What *consumer* may have is not what it was."""
+        attached = set(consumer.lists)
         for destination, pending_list in self.queues.items():
             if names.matches(filter_name, names.name_of(destination)):
-                pending_list.attach(consumer)
+                wanted = _may_take(consumer, destination)
+                if wanted and pending_list not in attached:
+                    pending_list.attach(consumer)
+                    self._flow.mark_ready(pending_list)
+                elif not wanted and pending_list in attached:
+                    pending_list.detach(consumer)
 
     def unwatch_queues(self, consumer: Consumer) -> None:
         self._queue_watchers = [item for item in self._queue_watchers if item[1] is not consumer]
@@ -347,6 +357,10 @@ class Destinations:
         # Never cancelled: what it spooled must go.
         name = f"close cursor {pending_list.destination}"
         self._tasks.spawn(pending_list.cursor.close(), name, is_closer=True)
+
+
+def _may_take(consumer: Consumer, destination: str) -> bool:
+    return consumer.allows is None or consumer.allows(destination)
 
 
 def subscription_of(

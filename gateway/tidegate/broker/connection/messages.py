@@ -14,6 +14,7 @@ from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
+    Action,
     AddMessage,
     BranchId,
     GatewayError,
@@ -32,6 +33,7 @@ class Messages:
 
     __slots__ = (
         "_account",
+        "_authorizes",
         "_client",
         "_flow",
         "_parts",
@@ -50,6 +52,7 @@ class Messages:
         self._client = client
         self._serving = serving
         self._transactions: dict[str, Transaction] = {}
+        self._authorizes = bool(parts.access.authorizers)
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -68,6 +71,7 @@ class Messages:
             or self._flow.checks_publish
             or duplicate_id
             or self._client.is_closed
+            or (self._authorizes and message.destination not in self._client.rights.publishable)
         ):
             return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         writer = self._writer
@@ -346,9 +350,14 @@ class Messages:
         self._writer.check_writable()
         parts = self._parts
         published = held.published
-        for step in published:  # a temporary one may be gone
-            if names.is_temporary(step.message.destination):
-                parts.temporary.check_exists(step.message.destination)
+        for step in published:
+            destination = step.message.destination
+            if names.is_temporary(destination):  # it may be gone
+                parts.temporary.check_exists(destination)
+            # The right may be gone since it was sent.
+            parts.access.authorize(self._client, Action.PUBLISH, destination)
+            if step.message.retain:
+                parts.access.authorize(self._client, Action.RETAIN, destination)
         if self._publisher.has_detours:
             messages = [step.message for step in published]
             self._publisher.check_together(self._client.key, messages)

@@ -13,6 +13,7 @@ from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.pending_list import InFlight, PendingList
 from tidegate.broker.owner import Origin
+from tidegate.broker.publish.access import OwnWrite, check_own
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.broker.publish.temporary import TemporaryDestinations
@@ -185,6 +186,7 @@ class Publisher:
                 (DEAD_LETTER_REASON, f"rejected after {stored.delivery_count + 1} deliveries"),
             ),
         )
+        check_own(OwnWrite.DEAD_LETTER, moved.destination)
         sequence = self._writer.take_sequence()
         self._writer.own_sequences += 1
         turn = self._writer.turn

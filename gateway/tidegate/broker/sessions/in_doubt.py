@@ -98,7 +98,14 @@ def hand_back(writer: TurnWriter, session: SessionState, consumer: Consumer) -> 
     if not messages:
         return
     (pending_list,) = consumer.lists
-    pending_list.hand_over(consumer, messages, writer.now())
+    allows = consumer.allows
+    if allows is not None:
+        refused = [item for item in messages if not allows(item.message.destination)]
+        if refused:
+            _discard(writer, pending_list, refused)
+            messages = [item for item in messages if item not in refused]
+    if messages:
+        pending_list.hand_over(consumer, messages, writer.now())
 
 
 def discard(

@@ -281,6 +281,8 @@ class ConnectResult:
             under ``key = name``; also those to queues and shared ones.
         inflight: packet-id states of the session.
         session: the key that its InflightRecords carry; "" when none is kept.
+        refused: subscriptions of the session that are not restored, because the client may not have
+            them any more; they can be unsubscribed, and come back with the right to them.
     """
 
     connection: BrokerConnection
@@ -288,6 +290,7 @@ class ConnectResult:
     subscriptions: Sequence[Subscription] = ()
     inflight: Sequence[InflightRecord] = ()
     session: str = ""
+    refused: Sequence[Subscription] = ()
 
 
 class Broker(Protocol):

@@ -114,7 +114,7 @@ class Conversation:
             is_persistent=is_persistent,
             records=result.inflight,
         )
-        subscriptions.restore(result.subscriptions)
+        subscriptions.restore(result.subscriptions, result.refused)
         window.restore(result.inflight, subscriptions.by_key)
 
     # ------------------------------------------------------------------------- from the client
