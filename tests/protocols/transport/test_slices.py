@@ -48,6 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return now[0]
 
     monkeypatch.setattr(_slices, "perf_counter", look)
+    monkeypatch.setattr(_slices, "SLICE_S", 0.003)
     return step
 
 
