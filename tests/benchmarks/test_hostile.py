@@ -16,11 +16,11 @@ bench = importlib.import_module("bench")
 
 
 def test_a_run_says_what_it_missed() -> None:
-    good = hostile.run_from_times("a", [0.001] * 99 + [0.2])
-    assert (good.count, good.p50, good.p99, good.worst) == (100, 1.0, 1.0, 200.0)
+    good = hostile.run_from_times("a", [0.001] * 299 + [0.2])
+    assert (good.count, good.p50, good.p99, good.worst) == (300, 1.0, 1.0, 200.0)
     assert good.reached
-    assert good.line().endswith("(100 round trips)")
-    slow = hostile.run_from_times("a", [0.001] * 99 + [0.3])
+    assert good.line().endswith("(300 round trips)")
+    slow = hostile.run_from_times("a", [0.001] * 299 + [0.3])
     assert not slow.reached
     assert slow.line().endswith("missed")
     assert not hostile.HostileRun("a", error="timed out").reached
