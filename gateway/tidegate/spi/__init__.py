@@ -14,6 +14,7 @@ from tidegate.spi.clients.connection import (
     Token,
 )
 from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig
+from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import (
     ClientRules,
     ConnectRequest,
@@ -204,6 +205,7 @@ __all__ = [
     "FrontEndFactory",
     "GatewayError",
     "GatewayInfo",
+    "Held",
     "Identity",
     "InflightDirection",
     "InflightRecord",

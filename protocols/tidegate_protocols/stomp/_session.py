@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
@@ -24,6 +25,7 @@ from tidegate.spi import (
     ConnectRequest,
     ConnectResult,
     GatewayError,
+    Held,
     LargeBody,
     PeerProtocolError,
     RequestError,
@@ -94,6 +96,7 @@ class Session:
         "_context",
         "_decoder",
         "_handshake",
+        "_is_behind",
         "_is_graceful",
         "_is_lost",
         "_large_in",
@@ -117,7 +120,14 @@ class Session:
         self._decoder = Decoder(limits)
         self._large_in: LargeSends | None = None  # since the first large SEND
         self._wire = Wire(
-            link, loop, context.broker, idle=self._all_written, broken=self._large_broke
+            link,
+            loop,
+            context.broker,
+            unread_max=context.options.unread_output_max,
+            unread_timeout_s=context.options.unread_output_timeout,
+            stop_reading=self._stop_reading,
+            idle=self._all_written,
+            broken=self._large_broke,
         )
         self._handshake: Handshake | None = None
         self._client: Client | None = None
@@ -128,6 +138,7 @@ class Session:
         self._is_graceful = False  # the client said DISCONNECT
         self._is_lost = False  # the socket is gone, and large messages are still to be published
         self._throttled = False
+        self._is_behind = False  # it does not read what it asked for
 
     # ------------------------------------------------------------------------- from the transport
 
@@ -175,8 +186,16 @@ class Session:
     def resume_writing(self) -> None:
         """The client caught up."""
         self._wire.writable(True)
+        if self._is_behind:
+            self._is_behind = False
+            self._adjust_reading()
         if self._client is not None and not self._wire.is_streaming:
             self._client.connection.writable(True)
+
+    def _stop_reading(self) -> None:
+        """It reads so slowly that it is not to ask for more."""
+        self._is_behind = True
+        self._adjust_reading()
 
     # ---------------------------------------------------------------------------- from the broker
 
@@ -360,6 +379,7 @@ class Session:
             send_ms,
             receive_ms,
         )
+        self._wire.unread.tell = partial(result.connection.holds, Held.OUTPUT)
         result.connection.resume()
         if not self._wire.is_writable:
             result.connection.writable(False)
@@ -491,6 +511,7 @@ class Session:
         large = self._large_in
         paused = (
             self._throttled
+            or self._is_behind
             # Whoever leaves now is noticed only while its socket is read; so it is, until it sends.
             or (self.state is State.CONNECTING and self._decoder.buffered_bytes > 0)
             or (large is not None and large.wants_pause)

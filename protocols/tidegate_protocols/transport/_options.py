@@ -29,6 +29,26 @@ class TransportOptions(TlsOptions):
     what is wrong with them. Raises: ConfigError.
     """
 
+    unread_output_max: int = option(
+        1024 * 1024,
+        kind=Kind.SIZE,
+        minimum=64 * 1024,
+        help="What may wait for one client that does not read; then it is not read either, until it "
+        "has caught up. Deliveries stop before that. Guards against clients that ask without ever "
+        "reading the answers.",
+        act="the connection is not read until its client has caught up",
+        metric="held.output.bytes",
+    )
+    unread_output_timeout: float = option(
+        60.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="never",
+        help="A connection that is not read because of `unread_output_max` is closed when its client "
+        "has not taken a byte for so long.",
+        act="the connection is closed",
+        metric="held.output.bytes",
+    )
     handshake_timeout: float = option(
         10.0,
         kind=Kind.DURATION,
@@ -40,8 +60,9 @@ class TransportOptions(TlsOptions):
     websocket_origins: tuple[str, ...] = option(
         (),
         help="Transports `ws` and `wss`: origins such as `https://app.example` whose web pages may "
-        'connect, beside pages from this very host and port; `["*"]` lets every page in. Guards '
-        "against a foreign page that uses its visitor's browser to reach this gateway.",
+        "connect, beside pages from this very host and port where that is an IP address or "
+        '`localhost`; `["*"]` lets every page in. Guards against a foreign page that uses its '
+        "visitor's browser to reach this gateway, also by a name that is made to mean its address.",
     )
     websocket_message_max: int = option(
         256 * 1024 * 1024,
@@ -102,4 +123,6 @@ def _transports_of(option_name: str) -> Sequence[str]:
         return _WITH_TLS
     if option_name.startswith("websocket_"):
         return _WITH_WEBSOCKET
+    if option_name.startswith("unread_output_"):
+        return TRANSPORTS
     return ("tls", "ws", "wss")

@@ -109,6 +109,10 @@ class TcpLink:
     def is_closing(self) -> bool:
         return self._closing
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() + sum(map(len, self._pieces))
+
     def send(self, data: bytes) -> None:
         pieces = self._pieces
         if not pieces:

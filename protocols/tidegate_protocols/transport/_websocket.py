@@ -83,6 +83,10 @@ class WebSocketLink:
     def is_closing(self) -> bool:
         return self._is_closing
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self._below.unsent_bytes
+
     def send(self, data: bytes) -> None:
         if self._is_closing:
             return

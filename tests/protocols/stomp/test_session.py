@@ -244,11 +244,11 @@ class TestConfirmations:
 
     def test_that_fail_are_errors_with_the_receipt(self, harness):
         harness.connect()
-        harness.session.failed("7", StoreIOError("the disk is gone"))
+        harness.session.failed("7", StoreIOError("/dev/sda is gone"))
         harness.loop.turn()
         frame = harness.error()
         assert frame.headers["receipt-id"] == "7"
-        assert frame.headers["message"] == "the disk is gone"
+        assert frame.headers["message"] == StoreIOError.client_text
         assert harness.connection.take() == [("disconnect", {"graceful": False})]
 
     def test_of_nobody_that_fail_are_errors_too(self, harness):

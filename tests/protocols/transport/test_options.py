@@ -18,6 +18,8 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
     "tls_client_certificate": ("required", ("tls_certificate", "tls_ca")),
     "tls_version_min": ("1.3", ("tls_certificate",)),
     "tls_ciphers": ("HIGH", ("tls_certificate",)),
+    "unread_output_max": ("2mb", ()),
+    "unread_output_timeout": ("9s", ()),
     "handshake_timeout": ("3s", ()),
     "websocket_origins": (["*"], ()),
     "websocket_message_max": ("1mb", ()),

@@ -19,6 +19,7 @@ from tidegate.spi import (
     ClientPeer,
     ConnectRequest,
     GatewayError,
+    Held,
     InflightDirection,
     InflightRecord,
     Principal,
@@ -57,6 +58,7 @@ class Connection(Client):
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
+        self._account = parts.accounts.open(principal.name, request.peer)
         self.is_admitted = True
         self._is_ending = False
         self._writer = parts.writer
@@ -66,7 +68,7 @@ class Connection(Client):
         self._resumed = False
         self._serving = Serving(parts, self)
         self.consumers = self._serving.consumers
-        self._messages = Messages(parts, self, self._serving)
+        self._messages = Messages(parts, self, self._serving, self._account)
         # Nearly every message comes these ways.
         self.publish = self._messages.publish
         self.acknowledge = self._messages.acknowledge
@@ -97,6 +99,10 @@ class Connection(Client):
         self._resumed = True
         self._serving.hand_back()
         self._set_writable()
+
+    def holds(self, kind: Held, size: int) -> None:
+        if not self.is_closed:
+            self._account.put(kind, size)
 
     def writable(self, value: bool) -> None:
         self._socket_writable = value
@@ -197,6 +203,7 @@ class Connection(Client):
             return
         parts = self.parts
         self._messages.abort_all()
+        self._account.clear()
         self.is_closed = True
         self.is_writable = False
         session, consumers = self.session, self.consumers

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.serving import Serving
+from tidegate.broker.limits.accounts import Account
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.publisher import at_least_once
@@ -30,6 +31,7 @@ class Messages:
     """Publishes, in-flight messages and open transactions of one connection."""
 
     __slots__ = (
+        "_account",
         "_client",
         "_flow",
         "_parts",
@@ -39,7 +41,8 @@ class Messages:
         "_writer",
     )
 
-    def __init__(self, parts: Parts, client: Client, serving: Serving) -> None:
+    def __init__(self, parts: Parts, client: Client, serving: Serving, account: Account) -> None:
+        self._account = account
         self._parts = parts
         self._writer = parts.writer
         self._publisher = parts.publisher
@@ -288,13 +291,15 @@ class Messages:
                 f"{len(self._transactions)} transactions are open;"
                 " that is the limit (broker.transactions_open_max)"
             )
-        self._transactions[transaction] = Transaction(limits.transaction_operations_max)
+        self._transactions[transaction] = Transaction(
+            limits.transaction_operations_max, self._account
+        )
 
     def commit(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
         parts, writer, publisher = self._parts, self._writer, self._publisher
         self._check_commit(transaction, held)
-        del self._transactions[transaction]
+        self._transactions.pop(transaction).end()
         rejected = (entry for step in held.settled if step.is_rejected for entry in step.entries)
         again, dead = publisher.sort_rejected(rejected)
         turn = writer.turn
@@ -357,7 +362,7 @@ class Messages:
 
     def abort(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
-        del self._transactions[transaction]
+        self._transactions.pop(transaction).end()
         self._restore_in_flight(held.settled)
         if token is not None:
             self._writer.confirm(self._client, token)
@@ -367,7 +372,7 @@ class Messages:
         parts = self._parts
         parts.branches.check_new(branch_id, held)
         self._check_commit(transaction, held)
-        del self._transactions[transaction]
+        self._transactions.pop(transaction).end()
         owner = (self._client.principal, self._client.client_id, self._client.protocol)
         parts.branches.prepare(
             branch_id,
@@ -402,10 +407,10 @@ class Messages:
         try:
             held = self._transaction(transaction)
             held.check_room(len(entries))
+            held.settle(steps)
         except GatewayError:
             self._restore_in_flight(steps)
             raise
-        held.settle(steps)
         if token is not None:
             self._writer.confirm(self._client, token)
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import ConnectRequest, SubscribeRequest
 from tidegate.spi.clients.security import AuthenticationExchange
 from tidegate.spi.errors import GatewayError
@@ -232,6 +233,17 @@ class BrokerConnection(Protocol):
 
     def synchronize(self, token: Token) -> None:
         """Confirm *token* when everything this connection asked for before is durable."""
+        ...
+
+    def holds(self, kind: Held, size: int) -> None:
+        """The front-end holds *size* bytes of *kind* for this client now, no longer what it said before.
+
+        To be told in steps of some size, and only where it lasts: what one read brings and the same
+        turn deals with is not held.
+
+        Raises: FlowControlError: the client, its principal or the gateway is at its limit; what the
+            front-end said before stands. The client is refused what made it more, or disconnected.
+        """
         ...
 
     def writable(self, value: bool) -> None:

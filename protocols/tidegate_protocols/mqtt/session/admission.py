@@ -14,7 +14,7 @@ import msgspec
 
 from tidegate.spi import ClientPeer, ConnectRequest, ConnectResult, GatewayError, PeerProtocolError
 from tidegate_protocols.mqtt._answers import Answers
-from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason
+from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec, NeedData
 from tidegate_protocols.mqtt.codec.codes import (
     LEVEL_3_1_1,
@@ -293,7 +293,7 @@ class Admission:
             result = await self._context.broker.connect(request, self._session)
         except GatewayError as error:
             reason = connect_reason(error, has_username=bool(request.username))
-            raise RefusedError(reason, str(error)) from error
+            raise RefusedError(reason, told(error, self.client_id)) from error
         if self._session.state is SessionState.AUTHENTICATING:
             terms = self._terms
             assert terms is not None

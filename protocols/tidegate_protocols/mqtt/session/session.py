@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
     ConnectResult,
     GatewayError,
+    Held,
     PeerProtocolError,
     StoredMessage,
     Token,
 )
-from tidegate_protocols.mqtt._reasons import end_reason
+from tidegate_protocols.mqtt._reasons import end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.codes import (
     PACKET_REASONS,
@@ -108,7 +110,9 @@ class Session:
         self._conversation: Conversation | None = None  # from CONNACK to the end
         self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
         self._lost: str | None = None  # why the link is gone, while what came whole is published
-        self._reading = Reading(link, runtime)
+        self._reading = Reading(
+            link, runtime, options.unread_output_max, options.unread_output_timeout
+        )
         self._writing = Writing(
             link,
             self._reading,
@@ -220,7 +224,7 @@ class Session:
 
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown."""
-        self.end(Input.ENDED, str(error), logging.INFO, code=end_reason(error))
+        self.end(Input.ENDED, error.for_client, logging.INFO, code=end_reason(error))
 
     # ------------------------------------------------------------------------------ connecting
 
@@ -247,7 +251,8 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
-        if self._reading.is_writing_paused:
+        self._reading.unread.tell = partial(connection.holds, Held.OUTPUT)
+        if self._reading.unread.is_paused:
             connection.writable(False)
         connection.resume()
         self._reading.resume(Pause.AUTHENTICATING)
@@ -290,7 +295,7 @@ class Session:
         """What was asked for cannot be done, and there is no answer to that: the connection ends."""
         # A packet that is wrong [MQTT-4.8.0-1] [MQTT-4.13.1-1]; or, before MQTT 5.0, a PUBLISH that
         # is not allowed or has no room, which is not acknowledged [MQTT-3.3.5-2].
-        event, reason = Input.FAILED, str(error)
+        event, reason = Input.FAILED, told(error, self._admission.client_id)
         if isinstance(error, PeerProtocolError):
             event, reason = Input.BAD_INPUT, error.problem
         self.end(event, reason, logging.INFO, code=end_reason(error), disconnect=disconnect)
@@ -392,7 +397,7 @@ class Session:
             return
         if is_busy:
             conversation.connection.writable(False)
-        elif self.state is _CONNECTED and not self._reading.is_writing_paused:
+        elif self.state is _CONNECTED and not self._reading.unread.is_paused:
             conversation.connection.writable(True)
 
     def _large_broke(self, error: GatewayError) -> None:
