@@ -82,6 +82,7 @@ class Destinations:
         self._by_client: dict[tuple[str, str], dict[str, PendingList]] = {}
         # Shared subscriptions: the sessions that have them also while away.
         self._members: dict[tuple[str, str], set[object]] = {}
+        self._levels_max = config.levels_max
         self._shared_limit = config.cursor_memory_limit
         self._store = flow.store
         self._writer = flow.writer
@@ -105,6 +106,13 @@ class Destinations:
     def policy(self, destination: str) -> DestinationPolicy:
         """The policy of a canonical destination or filter: the first one that matches."""
         return policy_for(self._policies, destination)
+
+    def check_levels(self, destination: str) -> None:
+        """Raises: RequestError: a name or filter has too many levels."""
+        if destination.count(".") >= self._levels_max:
+            raise RequestError(
+                f"{destination[:40]!r}… has more than {self._levels_max} levels (broker.levels_max)"
+            )
 
     # --- routes --------------------------------------------------------------------------------
 

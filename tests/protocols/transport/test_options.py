@@ -20,6 +20,7 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
     "tls_ciphers": ("HIGH", ("tls_certificate",)),
     "unread_output_max": ("2mb", ()),
     "unread_output_timeout": ("9s", ()),
+    "frame_timeout": ("9s", ()),
     "handshake_timeout": ("3s", ()),
     "websocket_origins": (["*"], ()),
     "websocket_message_max": ("1mb", ()),
