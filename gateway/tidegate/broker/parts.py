@@ -91,7 +91,7 @@ class Parts:
             self.temporary,
             detours,
         )
-        self.access = Access(self.extensions, self.acknowledged_log)
+        self.access = Access(self.extensions, self.acknowledged_log, self.destinations.queues)
         has_ids = store.capabilities.duplicate_ids is not None
         self.duplicates = DuplicateIds(self.writer, config, is_kept=has_ids)
         self.branches = Branches(

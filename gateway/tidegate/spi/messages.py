@@ -48,6 +48,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
             it may be anything (MQTT 5.0 section 3.3.2.3.2).
         large: where the body is when it is not here (then ``body`` is empty); None for most
             messages. Such a message is never retained.
+        owner: of a retained message, the principal that published it; else "".
     """
 
     destination: str
@@ -68,6 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     retained: bool = False
     payload_format: int | None = None
     large: LargeBody | None = None
+    owner: str = ""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):

@@ -330,7 +330,11 @@ class FakeBroker:
         if self.error is not None:
             raise self.error
         return ConnectResult(
-            self.connection, self.session_present, self.subscriptions, self.inflight
+            self.connection,
+            self.session_present,
+            self.subscriptions,
+            self.inflight,
+            request.client_id,  # as good a key as any
         )
 
 
@@ -479,6 +483,7 @@ class Side:
             self.sent.append,
             Answers(level, packet_bytes_max),
             "dev",
+            session="dev",
             is_persistent=is_persistent,
             size=size,
         )

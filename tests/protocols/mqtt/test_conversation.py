@@ -41,7 +41,7 @@ def begin(make_client, broker, connection, sent):
         packet = Connect(client_id="dev", level=level, clean_session=clean_session)
         origin = Origin("192.0.2.1:5000", "mqtt://gateway:1883", "", anonymous_allowed=True)
         terms, _ = read_connect(packet, context.options, origin, NOW_US)
-        result = ConnectResult(connection, present, (), records)
+        result = ConnectResult(connection, present, (), records, "dev")
         return Conversation(context, terms, Answers(level), result, sent.append)
 
     return make

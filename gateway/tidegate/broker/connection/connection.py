@@ -14,6 +14,8 @@ from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.spi import (
+    AccessError,
+    Action,
     Branch,
     BranchId,
     ClientPeer,
@@ -183,7 +185,7 @@ class Connection(Client):
                 operations.append(PutInflight(record))
             for key in remove:
                 if session.inflight.pop(key, None) is not None:
-                    operations.append(RemoveInflight(session.client_id, *key))
+                    operations.append(RemoveInflight(session.key, *key))
             self._writer.schedule()
         if token is not None:
             self._writer.confirm(self, token)
@@ -232,6 +234,19 @@ class Connection(Client):
         parts.flow.forget_client(self)
         self._on_end(self)
 
-    def restore(self, session: SessionState) -> list[Subscription]:
-        """Take up the durable subscriptions of a session; they are served after ``resume()``."""
+    def restore(self, session: SessionState) -> tuple[list[Subscription], list[Subscription]]:
+        """Take up the durable subscriptions of a session; they are served after ``resume()``.
+
+        Returns: also those that it may not have any more.
+        """
         return self._serving.restore(session)
+
+    def rights_changed(self) -> None:
+        """What it may do is decided anew; it ends when it has something that it may not have."""
+        self.rights.forget()
+        try:
+            self.parts.access.authorize(self, Action.CONNECT, "")
+            self._serving.decide_again()
+        except AccessError as error:
+            _log.warning("peer=%s client=%r ended: %s", self.address, self.client_id, error)
+            self.end(error)

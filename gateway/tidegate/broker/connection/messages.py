@@ -14,6 +14,7 @@ from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
+    Action,
     AddMessage,
     BranchId,
     GatewayError,
@@ -32,6 +33,7 @@ class Messages:
 
     __slots__ = (
         "_account",
+        "_authorizes",
         "_client",
         "_flow",
         "_parts",
@@ -50,6 +52,7 @@ class Messages:
         self._client = client
         self._serving = serving
         self._transactions: dict[str, Transaction] = {}
+        self._authorizes = bool(parts.access.authorizers)
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -68,12 +71,13 @@ class Messages:
             or self._flow.checks_publish
             or duplicate_id
             or self._client.is_closed
+            or (self._authorizes and message.destination not in self._client.rights.publishable)
         ):
             return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         writer = self._writer
         if writer.error is not None or writer.full_until:
             writer.check_writable()
-        route = self._publisher.route(message, self._client.client_id)
+        route = self._publisher.route(message, self._client.key)
         sequence = writer.next_sequence
         writer.next_sequence = sequence + 1
         turn = writer.turn
@@ -142,7 +146,7 @@ class Messages:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        route = publisher.publish(message, self._client.client_id, undo)
+        route = publisher.publish(message, self._client.origin, undo)
         if duplicate_id:
             duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
         self._client.put_inflight(inflight, undo)
@@ -164,7 +168,7 @@ class Messages:
         self._client.put_inflight(inflight, undo)
         if undo and inflight is not None and session is not None:
             # Not part of the unit: that may be taken out of its turn.
-            removed = RemoveInflight(session.client_id, inflight.direction, inflight.packet_id)
+            removed = RemoveInflight(session.key, inflight.direction, inflight.packet_id)
             undo.append(lambda: writer.add_operation(removed))
         turn = writer.turn
         unit = turn.unit(len(turn.operations), self._client, token)
@@ -311,7 +315,7 @@ class Messages:
         routes: list[Route] = []
         for step in held.steps:
             if isinstance(step, Published):
-                routes.append(publisher.publish(step.message, self._client.client_id, undo))
+                routes.append(publisher.publish(step.message, self._client.origin, undo))
                 if step.duplicate_id:
                     sequence, destination = writer.next_sequence - 1, step.message.destination
                     parts.duplicates.add(destination, step.duplicate_id, sequence, undo)
@@ -346,12 +350,17 @@ class Messages:
         self._writer.check_writable()
         parts = self._parts
         published = held.published
-        for step in published:  # a temporary one may be gone
-            if names.is_temporary(step.message.destination):
-                parts.temporary.check_exists(step.message.destination)
+        for step in published:
+            destination = step.message.destination
+            if names.is_temporary(destination):  # it may be gone
+                parts.temporary.check_exists(destination)
+            # The right may be gone since it was sent.
+            parts.access.authorize(self._client, Action.PUBLISH, destination)
+            if step.message.retain:
+                parts.access.authorize(self._client, Action.RETAIN, destination)
         if self._publisher.has_detours:
             messages = [step.message for step in published]
-            self._publisher.check_together(self._client.client_id, messages)
+            self._publisher.check_together(self._client.key, messages)
         ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
         if ids:
             try:

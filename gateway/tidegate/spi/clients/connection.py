@@ -201,8 +201,8 @@ class BrokerConnection(Protocol):
         Its messages get their places in their destinations now. When it fails (also later) the
         branch is prepared still, and the call may be repeated.
 
-        Raises: RequestError (no such branch, busy, completed by an operator), AccessError (another
-            principal prepared it), StoreError.
+        Raises: RequestError (no such branch of this principal, busy, completed by an operator),
+            StoreError.
         """
         ...
 
@@ -280,12 +280,17 @@ class ConnectResult:
         subscriptions: restored subscriptions (MQTT sessions), already consuming once resumed,
             under ``key = name``; also those to queues and shared ones.
         inflight: packet-id states of the session.
+        session: the key that its InflightRecords carry; "" when none is kept.
+        refused: subscriptions of the session that are not restored, because the client may not have
+            them any more; they can be unsubscribed, and come back with the right to them.
     """
 
     connection: BrokerConnection
     session_present: bool = False
     subscriptions: Sequence[Subscription] = ()
     inflight: Sequence[InflightRecord] = ()
+    session: str = ""
+    refused: Sequence[Subscription] = ()
 
 
 class Broker(Protocol):

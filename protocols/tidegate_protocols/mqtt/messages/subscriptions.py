@@ -114,6 +114,7 @@ class Subscriptions:
         "_connection",
         "_is_stored",
         "_prefetch_count",
+        "_refused",
         "_subscriptions_max",
         "by_key",
         "identifiers",
@@ -135,11 +136,16 @@ class Subscriptions:
         self._is_stored = is_stored
         self._subscriptions_max = subscriptions_max
         self._prefetch_count = prefetch_count
+        self._refused: set[str] = set()
         self.by_key: dict[str, OutgoingSubscription] = {}
         self.identifiers = SubscriptionIdentifiers(self.by_key)
 
-    def restore(self, stored: Sequence[Subscription]) -> None:
-        """Take up the subscriptions that came back with the session."""
+    def restore(self, stored: Sequence[Subscription], refused: Sequence[Subscription]) -> None:
+        """Take up the subscriptions that came back with the session.
+
+        Args: refused: those that did not, but are there.
+        """
+        self._refused.update(found.name for found in refused)
         for found in stored:
             is_own = not found.share_group and names.is_topic(found.filter)
             identifier = found.options.get(_IDENTIFIER, "")
@@ -253,10 +259,12 @@ class Subscriptions:
         codes: list[int] = []
         for topic_filter in packet.topic_filters:  # compared as written [MQTT-3.10.4-1]
             subscription = self.by_key.pop(topic_filter, None)
-            if subscription is None:
+            if subscription is not None:
+                outgoing.remove(subscription)
+            elif topic_filter not in self._refused:
                 codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
                 continue
-            outgoing.remove(subscription)
+            self._refused.discard(topic_filter)
             self._connection.unsubscribe(topic_filter, forget=True)  # [MQTT-3.10.4-2]
             codes.append(ReasonCode.SUCCESS)
         self.identifiers.changed()

@@ -88,6 +88,7 @@ class Conversation:
             send,
             answers,
             client_id,
+            session=result.session,
             is_persistent=is_persistent,
             size=terms.window,
         )
@@ -109,10 +110,11 @@ class Conversation:
             answers,
             options,
             client_id,
+            session=result.session,
             is_persistent=is_persistent,
             records=result.inflight,
         )
-        subscriptions.restore(result.subscriptions)
+        subscriptions.restore(result.subscriptions, result.refused)
         window.restore(result.inflight, subscriptions.by_key)
 
     # ------------------------------------------------------------------------- from the client

@@ -280,7 +280,7 @@ class Decoder:
     ) -> int:
         """Where the NUL behind the body is; -1: not there yet."""
         body_bytes_max = self._limits.body_bytes
-        if command in _GREETINGS:
+        if command in _GREETINGS and self._heads.version is None:
             # Refused at its first byte: nobody knows yet who it is that would have it kept.
             is_stated = length_text is not None and length_text.strip("0")
             if is_stated or (start < len(buffer) and buffer[start]):
