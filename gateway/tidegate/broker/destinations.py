@@ -88,7 +88,6 @@ class Destinations:
         self.queues: dict[str, PendingList] = {}
         self._by_client: dict[str, dict[str, PendingList]] = {}
         # Shared subscriptions: the sessions that have them also while away.
-        self._members: dict[tuple[str, str], set[object]] = {}
         self._levels_max = config.levels_max
         self._members: dict[Group, set[object]] = {}
         self._shared_limit = config.cursor_memory_limit
