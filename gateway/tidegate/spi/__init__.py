@@ -13,7 +13,7 @@ from tidegate.spi.clients.connection import (
     ConnectResult,
     Token,
 )
-from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig
+from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig, Reloadable
 from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import (
     ClientRules,
@@ -246,6 +246,7 @@ __all__ = [
     "RecoveredDestination",
     "RecoveredState",
     "RecoveryReport",
+    "Reloadable",
     "RemoveBranch",
     "RemoveDestination",
     "RemoveInflight",
