@@ -286,7 +286,8 @@ class Decoder:
             if is_stated or (start < len(buffer) and buffer[start]):
                 self._error = PeerProtocolError(f"{command} must not have a body")
                 raise self._error
-            body_bytes_max = 0
+            if length_text is None and start == len(buffer):
+                return -1  # its next byte is the NUL, or refused
         elif command not in _WITH_BODY:
             body_bytes_max = min(body_bytes_max, self._limits.header_bytes)
         if length_text is None:
