@@ -31,6 +31,7 @@ class UnfinishedInput:
         call_later: of the event loop.
         is_paused: the client is not read now, so that nothing can come.
         refuse: called when it is too slow.
+        measure: how many bytes wait now: what came whole may have been waiting for its turn only.
 
     Attributes: size: bytes told.
     """
@@ -39,6 +40,7 @@ class UnfinishedInput:
         "_call_later",
         "_is_paused",
         "_least",
+        "_measure",
         "_refuse",
         "_tell",
         "_timeout_s",
@@ -53,6 +55,7 @@ class UnfinishedInput:
         call_later: Callable[[float, Callable[[], None]], Timer],
         is_paused: Callable[[], bool],
         refuse: Callable[[GatewayError], None],
+        measure: Callable[[], int],
     ) -> None:
         self.size = 0
         self._tell = tell
@@ -60,6 +63,7 @@ class UnfinishedInput:
         self._call_later = call_later
         self._is_paused = is_paused
         self._refuse = refuse
+        self._measure = measure
         self._least = 0
         self._timer: Timer | None = None
 
@@ -94,7 +98,12 @@ class UnfinishedInput:
 
     def _check(self) -> None:
         self._timer = None
-        if self._is_paused() or self.size >= self._least:
+        size = self._measure()
+        if size < STEP_BYTES:
+            self._put(0)
+            return
+        if self._is_paused() or size < self.size or size >= self._least:
+            self.size = size
             self._begin()
             return
         self._refuse(
