@@ -103,7 +103,7 @@ class UnfinishedInput:
             self._put(0)
             return
         if self._is_paused() or size < self.size or size >= self._least:
-            self.size = size
+            self._put(min(size, self.size))
             self._begin()
             return
         self._refuse(

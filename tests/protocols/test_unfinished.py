@@ -16,7 +16,9 @@ class Case:
             self.call_later,
             lambda: self.is_paused,
             self.refused.append,
+            lambda: self.unfinished.size if self.size is None else self.size,
         )
+        self.size: int | None = None
 
     def call_later(self, delay_s, callback):
         self.timers.append(callback)
@@ -58,6 +60,13 @@ def test_one_that_moves_has_time_and_one_that_does_not_is_refused(case):
     case.time_passes()
     assert "frame_timeout" in str(case.refused[0])
     assert not case.timers
+
+
+def test_what_was_handled_meanwhile_is_not_refused(case):
+    case.unfinished.waits(STEP_BYTES)
+    case.size = STEP_BYTES - 1
+    case.time_passes()
+    assert (case.refused, case.timers, case.told) == ([], [], [STEP_BYTES, 0])
 
 
 def test_while_it_is_not_read_nothing_can_come(case):
