@@ -201,6 +201,8 @@ def test_like_looks_at_each_character_of_the_text_once() -> None:
     looked_at = 0
 
     class Text(str):
+        __slots__ = ()
+
         def __iter__(self) -> Iterator[str]:
             nonlocal looked_at
             for character in str.__iter__(self):
@@ -213,7 +215,7 @@ def test_like_looks_at_each_character_of_the_text_once() -> None:
 
 @pytest.mark.parametrize("condition", ["'%" + "_" * 65 + "%'", "'x' OR n LIKE " * 8 + "'y'"])
 def test_a_like_that_would_take_long_is_refused(condition: str) -> None:
-    with pytest.raises(RequestError, match="selector: .*(64|8)"):
+    with pytest.raises(RequestError, match=r"more than (64|8) "):
         compile_selector(f"n LIKE {condition}")
 
 
