@@ -1,17 +1,23 @@
 """Logging of the command: one line a record on stderr, named loggers, key=value fields.
 
 A line is ``TIME LEVEL LOGGER TEXT key=value …``: the record's text, then whatever was passed in
-``extra``. Control characters are escaped, so that no client can write lines of its own into the
-log by its choice of a name.
+``extra``. What a client chooses (its id, a name of a destination, an error that quotes what it sent)
+comes in as an argument of the record, and cannot write lines, fields or colours of its own: a value
+of ``key=%s`` with a space, a quote, an equals sign or a backslash stands in quotes, an argument in the
+middle of a sentence with any of the last three does, and everything that is not printable is escaped.
+Lines of a traceback are indented: none of them can be taken for a record.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import logging
+import re
 import sys
 import time
-from typing import Final, TextIO
+from collections.abc import Sequence
+from typing import Final, TextIO, cast
 
 
 class LogLevel(enum.Enum):
@@ -29,13 +35,11 @@ _CHATTY: Final = ("asyncio", "py4j", "pyspark")
 _STANDARD: Final = frozenset(
     {*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "asctime", "taskName"}
 )
-_ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    0x0A: "\\n",
-    0x0D: "\\r",
-    0x09: "\\t",
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+#: Characters of one value that are shown: a topic name may have 65,535 bytes.
+VALUE_SHOWN_MAX: Final = 8192
+#: A printf conversion; its groups: what stands between ``%`` and the letter, and the letter.
+_CONVERSION: Final = re.compile(r"%([^a-zA-Z%]*)[hlL]?([a-zA-Z%])")
 
 
 class KeyValueFormatter(logging.Formatter):
@@ -47,14 +51,17 @@ class KeyValueFormatter(logging.Formatter):
             f"{moment}.{int(record.msecs):03d}Z",
             f"{record.levelname:<7}",
             record.name,
-            record.getMessage().translate(_ESCAPES),
+            _text(record),
         ]
         parts.extend(
             f"{key}={_quoted(value)}" for key, value in vars(record).items() if key not in _STANDARD
         )
         line = " ".join(parts)
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "".join(
+                f"\n  {_escaped(text)}"
+                for text in self.formatException(record.exc_info).split("\n")
+            )
         return line
 
 
@@ -71,8 +78,66 @@ def configure_logging(level: LogLevel, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(max(number, logging.INFO))
 
 
-def _quoted(value: object) -> str:
-    text = str(value).translate(_ESCAPES)
-    if text and " " not in text and '"' not in text and "=" not in text:
+def _text(record: logging.LogRecord) -> str:
+    """The record's message with every argument made safe, see the module's docstring."""
+    message, arguments = str(record.msg), record.args
+    if not arguments:
+        return _escaped(message)
+    if isinstance(arguments, tuple):
+        pieces = _pieces(message)
+        if len(pieces) == len(arguments):
+            safe = tuple(
+                _safe(value, *piece) for value, piece in zip(arguments, pieces, strict=True)
+            )
+            return _escaped(_as_strings(message) % safe)
+    try:
+        return _quoted(record.getMessage())  # a mapping, or a width among the arguments
+    except (TypeError, ValueError, KeyError):
+        return _quoted(f"{message} {arguments}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _pieces(message: str) -> Sequence[tuple[str, bool]]:
+    """Of each conversion: itself, and whether it is the value of a field."""
+    return tuple(
+        (found.group(), message.endswith("=", 0, found.start()))
+        for found in _CONVERSION.finditer(message)
+        if found.group(2) != "%"
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _as_strings(message: str) -> str:
+    return _CONVERSION.sub(lambda found: "%%" if found.group(2) == "%" else "%s", message)
+
+
+def _safe(value: object, conversion: str, is_field: bool) -> str:
+    kind = conversion[-1]
+    if kind not in "sra":
+        return conversion % (cast("float", value),)
+    # Not repr() of a string: it has quotes of its own, and would be quoted twice.
+    text = str(value) if kind == "s" or isinstance(value, str) else repr(value)
+    return _quoted(text) if is_field or kind != "s" else _quoted(text, among=_FORGING)
+
+
+_SEPARATING: Final = re.compile(r'[\s="\\]')
+_FORGING: Final = re.compile(r'["=\\]')
+
+
+def _quoted(value: object, *, among: re.Pattern[str] = _SEPARATING) -> str:
+    text = str(value)
+    if len(text) > VALUE_SHOWN_MAX:
+        text = f"{text[:VALUE_SHOWN_MAX]}…({len(text) - VALUE_SHOWN_MAX} more)"
+    if among.search(text) is None and (text or among is _FORGING):
+        return _escaped(text)
+    return '"' + _escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "".join(c if c.isprintable() else _ESCAPES.get(c) or _code(ord(c)) for c in text)
+
+
+def _code(point: int) -> str:
+    return f"\\x{point:02x}" if point < 256 else f"\\u{point:04x}"

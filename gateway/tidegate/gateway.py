@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate import __version__
 from tidegate.broker import BrokerCore
 from tidegate.config import require_acknowledged_log
+from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
     ConfigError,
     FrontEnd,
@@ -32,6 +33,7 @@ from tidegate.spi import (
     SinkContext,
     StoreContext,
 )
+from tidegate.spi.private_files import make_private_directory, warn_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -147,7 +149,8 @@ class Gateway:
         if config.sinks:
             require_acknowledged_log(broker.store, config.store.name)
         try:
-            self.recovered = await broker.start()
+            with exit_is_error(f"store-{config.store.name}"):
+                self.recovered = await broker.start()
         except ConfigError as error:
             # What only opening the store can tell, such as a statement that its database refuses.
             raise error.at(path=config.path, prefix="store") from error.__cause__
@@ -161,19 +164,22 @@ class Gateway:
         readers = [broker.acknowledged_log.reader(item.name) for item in config.sinks]
         for item, reader in zip(config.sinks, readers, strict=True):
             sink_directory = directory / SINKS_DIRECTORY / item.name
-            sink_directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(sink_directory)
             sink = item.factory.create(
                 SinkContext(item.name, config.broker.name, sink_directory), item.options
             )
             self._sinks.append(RunningSink(item.name, sink))
-            await sink.start(reader)
+            with exit_is_error(f"sink-{item.plugin}"):
+                await sink.start(reader)
         for item in config.extensions:
             if isinstance(item.instance, Service):
-                await item.instance.start(broker.rights_changed)
+                with exit_is_error(f"extension-{item.name}"):
+                    await item.instance.start(broker.rights_changed)
                 self._services.append(item.instance)
         for item in config.listeners:
             front_end = item.factory.create(item.config, broker)
-            self.addresses.append(await front_end.start())
+            with exit_is_error(f"protocol-{item.config.protocol}"):
+                self.addresses.append(await front_end.start())
             self._front_ends.append(front_end)
 
     async def wait(self) -> None:
@@ -218,15 +224,16 @@ class Gateway:
 
 
 def make_writable_directory(directory: Path) -> None:
-    """Create *directory* where needed. Raises: PermissionError or another OSError naming it."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Create *directory* where needed, for this user alone. Raises: PermissionError or another OSError naming it."""
+    make_private_directory(directory)
+    warn_of_others(directory, "data directory")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(13, "the data directory is not writable", str(directory))
 
 
 def _empty_directory(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)
 
 
 def _log_progress(what: str, done: int, total: int) -> None:

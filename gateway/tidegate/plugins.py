@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pluggy
 
 from tidegate import members
+from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
     ENTRY_POINT_GROUP,
     SPI_VERSION,
     Authorizer,
+    Directory,
     GatewayInfo,
     PluginContractError,
     PluginError,
@@ -253,7 +255,8 @@ class PluginHost:
         hook = FACTORY_HOOKS[kind]
         others = [other for other in self._manager.get_plugins() if other is not module]
         try:
-            factory: object = self._manager.subset_hook_caller(hook, others)()
+            with exit_is_error(entry_name):
+                factory: object = self._manager.subset_hook_caller(hook, others)()
         except Exception as error:
             raise PluginContractError(
                 entry_name, f"{origin}: {hook}() failed: {_cause(error)}"
@@ -303,7 +306,8 @@ class PluginHost:
         for name, plugin in self._manager.list_name_plugin():
             others = [other for other in self._manager.get_plugins() if other is not plugin]
             try:
-                self._manager.subset_hook_caller(hook, others)(gateway=info)
+                with exit_is_error(name):
+                    self._manager.subset_hook_caller(hook, others)(gateway=info)
             except Exception:
                 _log.exception("plugin=%s hook=%s failed", name, hook)
 
@@ -349,7 +353,10 @@ def _split(entry_name: str) -> tuple[str, str]:
 
 def _import(entry_name: str, installed: _Installed) -> object:
     try:
-        return installed.entry_point.load()
+        with exit_is_error(entry_name):
+            return installed.entry_point.load()
+    except PluginError as error:
+        raise PluginLoadError(entry_name, f"{installed.origin}: {error.problem}") from error
     except Exception as error:
         raise PluginLoadError(
             entry_name, f"{installed.origin}: cannot be imported: {_cause(error)}"
@@ -414,7 +421,7 @@ class _CheckedFactory:
     ) -> None:
         self._factory: Any = factory
         self._products = products
-        self._besides = (Service,) if Authorizer in products else ()
+        self._besides = (Service, Directory) if Authorizer in products else ()
         self._entry_name = entry_name
         self._origin = origin
         self._seen: set[type[object]] = set()  # one cursor is like the other
@@ -424,7 +431,8 @@ class _CheckedFactory:
 
     def create(self, *arguments: object) -> object:
         """As the factory. Raises: PluginContractError as well."""
-        made: object = self._factory.create(*arguments)
+        with exit_is_error(self._entry_name):
+            made: object = self._factory.create(*arguments)
         kind = type(made)
         if kind not in self._seen:
             problem = members.problem_of(made, self._products, self._besides)

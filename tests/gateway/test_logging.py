@@ -19,7 +19,9 @@ def stream() -> Iterator[io.StringIO]:
     for handler in handlers:
         root.removeHandler(handler)  # pytest's own; `force` would close them
     chatty = {name: logging.getLogger(name).level for name in ("asyncio", "py4j", "pyspark")}
+    logging.getLogger("asyncio").disabled = True  # it tells of other tests' tasks, at any time
     yield io.StringIO()
+    logging.getLogger("asyncio").disabled = False
     root.handlers[:] = handlers
     root.setLevel(level)
     for name, old in chatty.items():
@@ -43,8 +45,80 @@ def test_a_client_cannot_write_lines_of_its_own(stream: io.StringIO) -> None:
     evil = 'a\nb\r\x1b[31m\u2028\x85"c"'
     logging.getLogger("tidegate.x").info("client=%s", evil, extra={"client": evil})
     assert stream.getvalue().count("\n") == 1
-    assert r"client=a\nb\r\x1b[31m\u2028\x85" in stream.getvalue()
+    assert stream.getvalue().count(r'client="a\nb\r\x1b[31m\u2028\x85\"c\""') == 2
     assert "\x1b" not in stream.getvalue()
+
+
+FORGING = [
+    "x level=ERROR principal=admin",
+    'x" level="y',
+    "x\\" + '" principal=admin "',
+    "x\n2026-01-01T00:00:00.000Z INFO    tidegate.access principal=admin allowed",
+    "x\u2028y",
+    "x\x1b]0;owned\x07",
+    "x\u202eadmin",
+    "x\tprincipal=admin",
+    "x\\",
+]
+
+
+def fields(line: str) -> dict[str, str]:
+    """The fields of a line, as a reader of the log takes it apart."""
+    found: dict[str, str] = {}
+    for key, quoted, plain in re.findall(r'(?:(\w+)=)?(?:"((?:[^"\\]|\\.)*)"|([^\s"]\S*))', line):
+        if key:
+            found[key] = quoted or plain
+    return found
+
+
+@pytest.mark.parametrize("value", FORGING)
+@pytest.mark.parametrize("conversion", ["%s", "%r", "%.200s"])
+def test_a_value_cannot_forge_fields_or_lines(
+    stream: io.StringIO, value: str, conversion: str
+) -> None:
+    configure_logging(LogLevel.INFO, stream)
+    log = logging.getLogger("tidegate.x")
+    log.info(f"refused client={conversion} peer=%s n=%d", value, "1.2.3.4:5", 7)  # noqa: G004
+    log.info("refused", extra={"client": value, "peer": "1.2.3.4:5", "n": 7})
+    lines = stream.getvalue().split("\n")
+    assert lines.pop() == ""
+    assert [sorted(fields(line)) for line in lines] == [["client", "n", "peer"]] * 2
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("value", FORGING)
+def test_nor_can_an_argument_in_a_sentence(stream: io.StringIO, value: str) -> None:
+    configure_logging(LogLevel.INFO, stream)
+    logging.getLogger("tidegate.x").warning("of %s n=%d: it went", value, 7)
+    (line, end) = stream.getvalue().split("\n")
+    assert end == ""
+    assert list(fields(line)) == ["n"]
+    assert line.isprintable()
+
+
+def test_a_sentence_stays_as_it_is(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream)
+    logging.getLogger("tidegate.x").info("100%% of %s, %5.1f and %05d", "the disk is gone", 1.25, 3)
+    assert stream.getvalue().endswith(" 100% of the disk is gone,   1.2 and 00003\n")
+
+
+def test_a_long_value_is_cut(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream)
+    logging.getLogger("tidegate.x").info("topic=%s", "x" * 65_535)
+    assert len(stream.getvalue()) < 9000
+    assert "(57343 more)" in stream.getvalue()
+
+
+def test_a_trace_cannot_be_taken_for_a_record(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream)
+    try:
+        raise ValueError("a\n2026-01-01T00:00:00.000Z INFO    tidegate.access admin\x1b[2J")
+    except ValueError:
+        logging.getLogger("tidegate.x").exception("failed client=%s", "c")
+    first, *rest = stream.getvalue().rstrip("\n").split("\n")
+    assert "failed client=c" in first
+    assert rest
+    assert all(line.startswith("  ") and line.isprintable() for line in rest)
 
 
 def test_records_below_the_level_are_not_written(stream: io.StringIO) -> None:

@@ -7,6 +7,7 @@ One instance per gateway, all of it on one event loop. Front-ends reach it throu
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -48,7 +49,7 @@ class BrokerCore(Parts):
         self.clients_maximum = 0
         sockets = self.sockets = Sockets(self.config.connections_max)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        self._authentication = Authentication(self.extensions)
+        self._authentication = Authentication(self.extensions, self.config)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[tuple[str, str], Connection] = {}
         self._expiring: set[Connection] = set()
@@ -75,11 +76,12 @@ class BrokerCore(Parts):
         if self.writer.error is not None:
             raise StoreIOError(f"the message store is read-only: {self.writer.error}")
         self._check_connections()
-        principal = await self._authentication.principal_of(request)
+        vouched = await self._authentication.principal_of(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         self._check_connections()  # others may have come while this one was authenticated
-        connection = Connection(self, request, peer, principal, self._forget)
+        connection = Connection(self, request, peer, vouched.principal, self._forget)
+        connection.vouched = vouched
         # Before anything happens to others: a client that is refused takes nothing over. A will is
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
@@ -277,8 +279,17 @@ class BrokerCore(Parts):
 
     def rights_changed(self) -> None:
         """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
-        for connection in self.connections:
+        for connection in list(self.connections):
             connection.authorized.clear()
+            principal = connection.vouched.now()
+            if principal is None:
+                connection.end(
+                    AccessError("there is no such user any more", principal=connection.principal)
+                )
+            else:
+                connection.identity = dataclasses.replace(
+                    connection.identity, groups=principal.groups
+                )
 
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""

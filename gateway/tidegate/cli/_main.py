@@ -18,6 +18,7 @@ from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._run import RunFailed, run_gateway
 from tidegate.cli._streams import have_standard_streams
 from tidegate.config import ResolvedConfig
+from tidegate.spi.private_files import closed_umask
 
 _log = logging.getLogger("tidegate.cli")
 
@@ -30,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     have_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = _carry_out(given)
+        with closed_umask():
+            code = _carry_out(given)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`| head`); it has what it wanted.

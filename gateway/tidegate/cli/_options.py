@@ -18,7 +18,14 @@ from typing import Any, Final, cast
 
 from tidegate.spi import Kind, OptionInfo, format_duration, format_size, option_info
 
-_SECRET: Final = re.compile(r"password|passphrase|secret|token|credential", re.IGNORECASE)
+_SECRET: Final = re.compile(r"password|passphrase|passcode|secret|token|credential", re.IGNORECASE)
+#: Keys of a table of strings whose values are secrets: of Spark's settings for object stores.
+_SECRET_KEY: Final = re.compile(
+    _SECRET.pattern + r"|(access|account|private|api|encryption)[._-]?key|(^|[._])sas([._]|$)",
+    re.IGNORECASE,
+)
+#: A secret inside a value: ``-Dfs.s3a.secret.key=…`` among Java's options.
+_SECRET_INSIDE: Final = re.compile(rf"([^\s=]*(?:{_SECRET_KEY.pattern})[^\s=]*=)\S+", re.IGNORECASE)
 _NOT_SECRET: Final = re.compile(r"_(file|path|directory)$")
 _USER_INFO: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*@")
 HIDDEN: Final = "***"
@@ -151,7 +158,10 @@ def _plain(value: object, info: OptionInfo) -> object:
         return format_size(int(value)) if info.kind is Kind.SIZE else format_duration(value)
     if isinstance(value, Mapping):
         table = cast("Mapping[object, object]", value)
-        return {str(key): _plain(item, info) for key, item in table.items()}
+        return {
+            str(key): HIDDEN if item and _SECRET_KEY.search(str(key)) else _plain(item, info)
+            for key, item in table.items()
+        }
     if isinstance(value, (tuple, list, frozenset)):
         return [_plain(item, info) for item in cast("tuple[object, ...]", value)]
-    return _USER_INFO.sub(rf"\1:{HIDDEN}@", str(value))
+    return _SECRET_INSIDE.sub(rf"\1{HIDDEN}", _USER_INFO.sub(rf"\1:{HIDDEN}@", str(value)))

@@ -21,6 +21,7 @@ from tidegate.config import (
     load_config,
     resolve,
 )
+from tidegate.plugin_exit import exit_is_error
 from tidegate.plugins import PluginHost
 
 if TYPE_CHECKING:
@@ -104,7 +105,10 @@ def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any]
         gateway = make()
         await serve(gateway, lambda: started(gateway))
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with (
+        exit_is_error("unknown (its name is in the path)"),
+        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+    ):
         runner.run(main())
 
 

@@ -53,6 +53,55 @@ class BrokerConfig:
         "memory and file descriptors; 512 of those of the process are left to the store, so that "
         "fewer connections are let in where its limit is low.",
     )
+    login_checks_max: int = option(
+        8,
+        minimum=1,
+        help="Passwords that extensions check at a time, all clients together. The others wait, "
+        "and addresses (of IPv6 the first 64 bits) have their turns one after the other. Guards "
+        "against a flood of logins from one address, behind which nobody else would get in.",
+    )
+    login_waiting_limit: int = option(
+        16 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 16,
+        help="What logins that wait may take; above it, of the address that has most of it, the "
+        "one that has waited longest is refused. Guards the memory.",
+    )
+    login_failures_free: int = option(
+        3,
+        minimum=0,
+        help="Wrong passwords for one user from one address before `login_delay` applies. Ten "
+        "times as many from one address, or for one user, count against all who are guessed there "
+        "and against all addresses that guess.",
+    )
+    login_delay: float = option(
+        0.25,
+        kind=Kind.DURATION,
+        minimum=0.001,
+        zero="off",
+        help="How long an address waits for its next try at a user after that, doubled with each "
+        "further failure; others do not. Guards against guessing, and locks nobody out.",
+    )
+    login_delay_max: float = option(
+        5.0,
+        kind=Kind.DURATION,
+        minimum=0.001,
+        help="The longest such delay; not more than clients wait for an answer to their CONNECT. "
+        "For a client that was let in from there before, with the same client id, 1s.",
+    )
+    login_failures_age: float = option(
+        600.0,
+        kind=Kind.DURATION,
+        minimum=1,
+        help="Failures are forgotten when there was none for so long.",
+    )
+    login_failures_limit: int = option(
+        4 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 16,
+        help="What the memory of failures, and of clients that were let in before, may take; "
+        "beyond it the oldest are forgotten. Guards against floods from many addresses.",
+    )
     transactions_open_max: int = option(
         100,
         minimum=1,

@@ -25,6 +25,7 @@ from tidegate.config._model import (
     SinkTable,
     StoreTable,
 )
+from tidegate.plugin_exit import exit_is_error
 from tidegate.plugins import PROVIDERS, PluginHost, PluginKind
 from tidegate.spi import (
     Authenticator,
@@ -250,7 +251,8 @@ class _Blame:
 def _blamed(plugin: _Blame, what: str, where: str) -> Generator[None]:
     """Put the place into a ConfigError, and the plugin's name on whatever else it raises."""
     try:
-        yield
+        with exit_is_error(f"{plugin.kind.value}-{plugin.name}"):
+            yield
     except ConfigError as error:
         raise error.at(prefix=where) from error.__cause__
     except ValueError as error:  # an options_type that checks itself in __post_init__

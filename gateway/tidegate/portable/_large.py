@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.spi import Message, MessageStore, StoreIOError
+from tidegate.spi.private_files import make_private_directory
 
 DIRECTORY: Final = "large"
 _PIECE_BYTES: Final = 1 << 20
@@ -35,7 +36,7 @@ def place_of(store: MessageStore) -> Any:
 
 async def save(place: Any, body: Any, path: Path) -> None:
     """Write the body behind the handle *body* to *path*. Raises: StoreError, OSError."""
-    path.parent.mkdir(exist_ok=True)
+    make_private_directory(path.parent)
     reader = place.open(body)
     try:
         with path.open("wb") as file:

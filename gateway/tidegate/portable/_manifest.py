@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import ConfigError, StoreIOError
+from tidegate.spi.private_files import private_opener
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT_NAME: Final = "tidegate-portable"
@@ -55,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True):
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write it, durably. Raises: OSError."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    with (directory / MANIFEST_NAME).open("wb") as file:
+    with open(directory / MANIFEST_NAME, "wb", opener=private_opener) as file:
         file.write(text + b"\n")
         file.flush()
         os.fsync(file.fileno())

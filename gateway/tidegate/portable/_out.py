@@ -34,6 +34,7 @@ from tidegate.spi import (
     RecoveredState,
     store_error,
 )
+from tidegate.spi.private_files import make_private_directory
 
 #: Rows of the acknowledged log read at once.
 _LOG_PAGE: Final = 1000
@@ -73,7 +74,7 @@ def _made(target: Path) -> Generator[None]:
     check_target(target)
     was_there = target.exists()
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        make_private_directory(target)
         yield
     except BaseException as error:
         with contextlib.suppress(OSError):

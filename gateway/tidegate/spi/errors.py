@@ -21,7 +21,8 @@ GatewayError
 ├── AccessError(principal, destination)
 └── ConnectionEndedError        why the gateway ends a connection (take-over, shutdown, …)
 
-Data lives in attributes; the text is built in ``__str__``: what happened, where, what to do.
+Data lives in attributes; the text is built in ``__str__``: what happened, where, what to do. That text
+is for the log and the operator; a client is told ``for_client``, which names nothing of the server.
 Whether to try again later is asked of the attribute ``retryable`` and not of the type.
 """
 
@@ -31,6 +32,7 @@ import errno
 from typing import ClassVar, Final
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOT_SET_UP: Final = "the gateway is not set up for this; its log says more"
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -42,6 +44,11 @@ class GatewayError(Exception):
     """
 
     retryable: ClassVar[bool] = False
+
+    @property
+    def for_client(self) -> str:
+        """What a client may be told; what only the log may say (paths, addresses) is left out."""
+        return str(self)
 
 
 class ConfigError(GatewayError):
@@ -68,6 +75,10 @@ class ConfigError(GatewayError):
         key = f"{prefix}.{self.key}" if prefix and self.key else (prefix or self.key)
         return ConfigError(self.problem, key=key, path=path or self.path)
 
+    @property
+    def for_client(self) -> str:
+        return _NOT_SET_UP
+
 
 class PluginError(GatewayError):
     """A plugin cannot be used. Attributes: plugin (its name), problem."""
@@ -79,6 +90,10 @@ class PluginError(GatewayError):
 
     def __str__(self) -> str:
         return f"plugin {self.plugin}: {self.problem}"
+
+    @property
+    def for_client(self) -> str:
+        return _NOT_SET_UP
 
 
 class PluginLoadError(PluginError):
@@ -121,9 +136,18 @@ class FrameTooLargeError(PeerProtocolError):
 class StoreError(GatewayError):
     """The message store could not do what was asked."""
 
+    #: What a client is told in place of a text that may name files, hosts and statements.
+    client_text: ClassVar[str] = "the message store failed; the gateway's log says why"
+
+    @property
+    def for_client(self) -> str:
+        return self.client_text
+
 
 class StoreClosedError(StoreError):
     """The store is not open (any more)."""
+
+    client_text: ClassVar[str] = "the message store is closed"
 
 
 class StoreLockedError(StoreError):
@@ -138,12 +162,14 @@ class StoreFullError(StoreError):
     """There is no room. Nothing of the batch was written and the store stays usable."""
 
     retryable: ClassVar[bool] = True
+    client_text: ClassVar[str] = "the message store is full, send again later"
 
 
 class StoreUnavailableError(StoreError):
     """The store cannot work for now (no file descriptor left, …); otherwise as StoreFullError."""
 
     retryable: ClassVar[bool] = True
+    client_text: ClassVar[str] = "the message store cannot work for now, try again later"
 
 
 class CorruptRecordError(StoreError):
@@ -160,6 +186,10 @@ class CorruptRecordError(StoreError):
 
 class StoreIOError(StoreError):
     """Reading or writing failed in a way that leaves the store read-only."""
+
+    client_text: ClassVar[str] = (
+        "the message store is read-only after an error; nothing is accepted"
+    )
 
 
 def store_error(problem: str, error: OSError) -> StoreError:

@@ -181,7 +181,7 @@ def _convert_dict(value: object) -> dict[str, str]:
     table = cast("dict[str, object]", _expect(value, dict, "a table"))
     for key, item in table.items():
         if not isinstance(item, str):
-            raise ValueError(f"{key}: {item!r} is not a string")
+            raise ValueError(f"{key}: its value ({type(item).__name__}) is not a string in quotes")
     return cast("dict[str, str]", dict(table))
 
 

@@ -31,6 +31,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from tidegate.spi import ConfigError
+from tidegate.spi.private_files import make_private_directory
 from tidegate_sink_spark._runtime import spark_home
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ def ensure_jars(
     wanted = tuple(cache / artifact.file_name for artifact in ARTIFACTS)
     if all(map(is_whole, wanted)):
         return wanted
-    cache.mkdir(parents=True, exist_ok=True)
+    make_private_directory(cache)
     ways: dict[str, Callable[[], None]] = {
         "packages": lambda: resolve(cache, repository, environment),
         "download": lambda: download(cache, repository, environment),

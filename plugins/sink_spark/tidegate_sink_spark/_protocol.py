@@ -24,6 +24,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         floor: the store has released everything up to here, so no file can hold it.
         niceness: added to the process's own.
         spark_conf: complete Spark configuration.
+        umask: for what the job makes; None: the gateway's.
     """
 
     gateway_name: str
@@ -35,6 +36,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     floor: int
     niceness: int
     spark_conf: dict[str, str]
+    umask: int | None = None
 
 
 class Command(enum.Enum):

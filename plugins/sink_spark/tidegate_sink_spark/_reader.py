@@ -41,4 +41,4 @@ def create_session(app_name: str, options: SparkSinkOptions | None = None) -> An
         work_directory=work,
         overrides={"spark.app.name": app_name, **options.spark_conf},
     )
-    return start_session(conf)
+    return start_session(conf, work)

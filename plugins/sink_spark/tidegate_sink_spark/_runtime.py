@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate.spi import ConfigError
+from tidegate.spi.private_files import make_private_directory
 
 JAVA_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')  # "17.0.15"; "1.8.0_402" before Java 9
@@ -125,7 +126,7 @@ def write_shim(directory: Path, java: Path) -> Path:
     Returns: *directory*, fit for JAVA_HOME. Raises: OSError.
     """
     path = directory / "bin" / "java"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     script = (
         "#!/bin/sh\n"
         "# Made by tidegate-sink-spark: this runtime has no jdk.incubator.vector, and Spark does\n"
@@ -138,7 +139,7 @@ def write_shim(directory: Path, java: Path) -> Path:
     )
     temporary = path.with_name(f".java.{os.getpid()}")
     temporary.write_text(script)
-    temporary.chmod(0o755)
+    temporary.chmod(0o700)
     os.replace(temporary, path)
     return directory
 

@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tidegate.spi import AcknowledgedReader, SinkContext, SinkHealth, StoreError
+from tidegate.spi.private_files import inherited_umask, make_private_directory
 from tidegate_sink_spark import _jars, _runtime
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JOB_COMMAND, JobProcess
@@ -227,6 +228,8 @@ class SparkSink:
                 work_directory=self._work_directory,
                 overrides=options.spark_conf,
             ),
+            # The sink's directory is closed; a table elsewhere is for whom the operator says.
+            umask=inherited_umask() if options.table else None,
         )
 
     @property
@@ -395,4 +398,4 @@ def _failed(task: asyncio.Task[None]) -> bool:
 def _empty_directory(directory: Path) -> None:
     """Remove what a killed Spark left behind."""
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)

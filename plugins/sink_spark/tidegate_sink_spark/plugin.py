@@ -30,6 +30,13 @@ class SparkSinkFactory:
         _jars.check_choice(options.jars)
         if options.segment_size > options.staging_max:
             raise ConfigError("is larger than staging_max", key="segment_size")
+        for key in options.spark_conf:
+            if not key.startswith("spark."):
+                raise ConfigError(
+                    f"has no effect: Spark takes settings that begin with 'spark.'; for Hadoop's"
+                    f" write 'spark.hadoop.{key}'",
+                    key=f"spark_conf.{key}",
+                )
         return SparkSink(context, options)
 
 

@@ -6,6 +6,7 @@ SUBACK one, and everything else is a closed connection.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,8 +16,11 @@ from tidegate.spi import (
     GatewayError,
     PeerProtocolError,
     RequestError,
+    StoreError,
 )
 from tidegate_protocols.mqtt.codec.codes import ReasonCode
+
+logger = logging.getLogger("tidegate.mqtt")
 
 #: Why the broker ends connections: `ConnectionEndedError.reason`. Any other is an operator's act.
 _ENDINGS: Final[Mapping[str, ReasonCode]] = {
@@ -33,6 +37,13 @@ class RefusedError(GatewayError):
         super().__init__(problem)
         self.reason = reason
         self.problem = problem
+
+
+def told(error: GatewayError, client_id: str) -> str:
+    """What the client is told; what it is not told of a store's error goes into the log."""
+    if isinstance(error, StoreError):
+        logger.info("store error client=%s error=%s", client_id, error)
+    return error.for_client
 
 
 def connect_reason(error: GatewayError, *, has_username: bool) -> ReasonCode:

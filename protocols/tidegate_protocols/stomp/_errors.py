@@ -15,7 +15,7 @@ _MESSAGE_MAX: Final = 200
 #: Header lines of the offending frame that are shown, and characters of each.
 _LINES_SHOWN: Final = 20
 _LINE_SHOWN_MAX: Final = 200
-_SECRETS: Final = frozenset({"passcode"})
+_SECRETS: Final = frozenset({"passcode", "password"})
 
 
 def error_frame(
@@ -25,7 +25,7 @@ def error_frame(
 
     Args: frame: the frame that was refused, when it is known; receipt: of the operation refused.
     """
-    reason = str(error)
+    reason = error.for_client
     body = reason if frame is None else f"{reason}\n-----\n{_shown(frame)}\n-----"
     headers: Mapping[str, str] = (
         {"version": SUPPORTED} if isinstance(error, NoCommonVersionError) else {}
@@ -39,7 +39,7 @@ def _shown(frame: Frame) -> str:
     lines = [frame.command]
     pairs = frame.pairs or tuple(frame.headers.items())
     for name, value in pairs[:_LINES_SHOWN]:
-        shown = "(not shown)" if name in _SECRETS else value[:_LINE_SHOWN_MAX]
+        shown = "(not shown)" if name.strip().lower() in _SECRETS else value[:_LINE_SHOWN_MAX]
         lines.append(f"{name[:_LINE_SHOWN_MAX]}:{shown}")
     if len(pairs) > _LINES_SHOWN:
         lines.append(f"({len(pairs) - _LINES_SHOWN} more)")

@@ -229,6 +229,8 @@ class Session:
         """Handle the frames that are complete, as far as the state lets us."""
         if self.state is State.CONNECTED:
             self._process_work()
+        elif self.state is State.CONNECTING:
+            self._adjust_reading()
         # Here CONNECT is awaited, or everything is an error (after DISCONNECT). In CONNECTING
         # further frames wait in the decoder, and in CLOSED for ever.
         while self.state is State.WAITING or self.state is State.LEAVING:
@@ -489,7 +491,8 @@ class Session:
         large = self._large_in
         paused = (
             self._throttled
-            or self.state is State.CONNECTING
+            # Whoever leaves now is noticed only while its socket is read; so it is, until it sends.
+            or (self.state is State.CONNECTING and self._decoder.buffered_bytes > 0)
             or (large is not None and large.wants_pause)
         )
         self._wire.readable(not paused)

@@ -40,8 +40,9 @@ class TransportOptions(TlsOptions):
     websocket_origins: tuple[str, ...] = option(
         (),
         help="Transports `ws` and `wss`: origins such as `https://app.example` whose web pages may "
-        'connect, beside pages from this very host and port; `["*"]` lets every page in. Guards '
-        "against a foreign page that uses its visitor's browser to reach this gateway.",
+        "connect, beside pages from this very host and port where that is an IP address or "
+        '`localhost`; `["*"]` lets every page in. Guards against a foreign page that uses its '
+        "visitor's browser to reach this gateway, also by a name that is made to mean its address.",
     )
     websocket_message_max: int = option(
         256 * 1024 * 1024,

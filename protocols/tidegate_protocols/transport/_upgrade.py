@@ -6,7 +6,9 @@ subprotocol is decided here.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,6 +28,7 @@ _logger.setLevel(logging.WARNING)
 
 _HEAD_END: Final = b"\r\n\r\n"
 _METHOD: Final = b"GET "
+_PORT: Final = re.compile(r"(?:^|[^:]|\]):\d*$")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
@@ -152,7 +155,9 @@ class _Server(ServerProtocol):
         if origin is None:
             return None
         allowed = self._origins_allowed
-        if "*" in allowed or origin.lower() in map(str.lower, allowed) or _is_same(origin, host):
+        if "*" in allowed or origin.lower() in map(str.lower, allowed):
+            return cast(Origin, origin)
+        if _is_same(origin, host) and _cannot_be_rebound(host):
             return cast(Origin, origin)
         raise InvalidOrigin(f"{origin} is not among websocket_origins")
 
@@ -179,7 +184,23 @@ def _single(headers: Headers, name: str) -> str | None:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether a page from *origin* talks to the host and port it came from."""
+    """Whether a page from *origin* says that it talks to the host and port it came from."""
     scheme, _, authority = origin.lower().partition("://")
     port = _DEFAULT_PORTS.get(scheme)
     return port is not None and authority.removesuffix(port) == host.lower().removesuffix(port)
+
+
+def _cannot_be_rebound(host: str) -> bool:
+    """Whether *host* means this machine whatever a name server says: an IP literal or localhost.
+
+    The owner of any other name can let it mean another address from one second to the next, also one
+    in its visitor's network (DNS rebinding): the page's own host is then this gateway, to the browser.
+    """
+    name = host.lower().rpartition(":")[0] if _PORT.search(host) else host.lower()
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 section 6.3
+        return True
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

@@ -457,12 +457,12 @@ def connect_request(protocol: str = "stomp", client_id: str = "", **more: Any) -
     rules = ClientRules()
     if protocol == "mqtt":
         rules = ClientRules(replaces=True, acknowledges_unstored=False, delivers_once=True)
-    fields: dict[str, Any] = {"anonymous_allowed": True, "rules": rules, **more}
+    fields: dict[str, Any] = {"anonymous_allowed": True, "rules": rules} | more
+    fields.setdefault("peer", "127.0.0.1:4711")
     return ConnectRequest(
         protocol=protocol,
         version="1.2",
         client_id=client_id,
-        peer="127.0.0.1:4711",
         listener=f"{protocol}://127.0.0.1:1",
         **fields,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
-from broker_harness import Broker, connect_request
+from broker_harness import Broker, Client, connect_request
 
-from tidegate.spi import AccessError, Credentials, Principal
+from tidegate.spi import AccessError, Credentials, FlowControlError, Principal
 
 
 class Riddle:
@@ -32,6 +33,7 @@ class Sphinx:
     def __init__(self, *methods: str, fails: bool = False) -> None:
         self._methods = methods
         self._fails = fails
+        self.begun: list[Riddle] = []
 
     @property
     def methods(self) -> Sequence[str]:
@@ -41,16 +43,18 @@ class Sphinx:
         assert method in self._methods
         if self._fails:
             raise OSError("no users file")
-        return Riddle(credentials)
+        self.begun.append(Riddle(credentials))
+        return self.begun[-1]
 
 
 async def test_a_finished_exchange_stands_for_the_credentials() -> None:
-    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+    sphinx = Sphinx("RIDDLE")
+    async with Broker(extensions=[sphinx]) as broker:
         request = connect_request("mqtt", "c", anonymous_allowed=False, tls_subject="CN=c")
         exchange = broker.core.begin_authentication("RIDDLE", request)
-        assert isinstance(exchange, Riddle)
-        assert exchange.credentials.client_id == "c"
-        assert exchange.credentials.tls_subject == "CN=c"
+        assert exchange is not None
+        assert sphinx.begun[0].credentials.client_id == "c"
+        assert sphinx.begun[0].credentials.tls_subject == "CN=c"
         assert await exchange.step(b"") == b"what goes up?"
         assert await exchange.step(b"smoke") == b"pass"
         client = await broker.client("mqtt", "c", anonymous_allowed=False, exchange=exchange)
@@ -83,3 +87,141 @@ async def test_an_extension_that_cannot_begin_refuses(logged_errors: list[str]) 
     async with Broker(extensions=[Sphinx("RIDDLE", fails=True)]) as broker:
         with pytest.raises(AccessError, match="authentication failed"):
             broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
+
+
+class Door:
+    """An authenticator that takes a second to look, and knows who its users are.
+
+    Attributes: looks: how often it looked; fails: it is out of order.
+    """
+
+    def __init__(self, **passwords: bytes) -> None:
+        self.passwords = passwords
+        self.groups: dict[str, frozenset[str]] = {}
+        self.looks = 0
+        self.fails = False
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        if credentials.password is None:
+            return None
+        self.looks += 1
+        if self.fails:
+            raise OSError("out of order")
+        await asyncio.sleep(1)
+        if self.passwords.get(credentials.username) != credentials.password:
+            raise AccessError("wrong user name or password", principal=credentials.username)
+        return self.find_principal(credentials.username)
+
+    def find_principal(self, name: str) -> Principal | None:
+        if name not in self.passwords:
+            return None
+        return Principal(name, self.groups.get(name, frozenset()))
+
+
+def knock(
+    broker: Broker, password: bytes = b"wrong", peer: str = "10.0.0.1:1", name: str = "alice"
+) -> asyncio.Task[Client]:
+    return asyncio.ensure_future(
+        broker.client(anonymous_allowed=False, username=name, password=password, peer=peer)
+    )
+
+
+def elapsed() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_a_flood_of_wrong_passwords_locks_nobody_out() -> None:
+    async with Broker(extensions=[Door(alice=b"right")]) as broker:
+        flood = [knock(broker) for _ in range(1000)]
+        begin = elapsed()
+        assert (await knock(broker, b"right", "10.0.0.2:1")).connection.principal == "alice"
+        assert elapsed() - begin <= 2
+        await asyncio.sleep(30)
+        begin = elapsed()
+        assert (await knock(broker, b"right")).connection.principal == "alice"
+        assert elapsed() - begin <= 7  # the longest pause, and a look before and after it
+        for task in flood:
+            task.cancel()
+        done = await asyncio.gather(*flood, return_exceptions=True)
+        refused = [error for error in done if isinstance(error, AccessError)]
+        assert refused
+        assert {error.problem for error in refused} == {"wrong user name or password"}
+
+
+async def test_a_client_that_left_is_never_looked_at() -> None:
+    door = Door(alice=b"right")
+    async with Broker(extensions=[door], login_checks_max=1) as broker:
+        first, second = knock(broker), knock(broker)
+        await asyncio.sleep(0.5)
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        await asyncio.sleep(60)
+        assert door.looks == 1
+
+
+async def test_who_shows_no_password_waits_for_nobody() -> None:
+    async with Broker(extensions=[Door(alice=b"right")], login_checks_max=1) as broker:
+        flood = [knock(broker) for _ in range(10)]
+        begin = elapsed()
+        assert (await broker.client()).connection.principal == "anonymous"
+        assert elapsed() == begin
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_an_authenticator_that_is_out_of_order_makes_nobody_suspect(
+    logged_errors: list[str],
+) -> None:
+    logged_errors.append("failed peer=")
+    door = Door(alice=b"right")
+    async with Broker(extensions=[door]) as broker:
+        door.fails = True
+        for _ in range(20):
+            with pytest.raises(AccessError, match="authentication failed"):
+                await knock(broker)
+        door.fails = False
+        begin = elapsed()
+        await knock(broker, b"right")
+        assert elapsed() - begin == pytest.approx(1)
+
+
+async def test_answers_in_an_exchange_are_counted_and_delayed_too() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        begin = elapsed()
+        for _ in range(6):
+            exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
+            assert exchange is not None
+            with pytest.raises(AccessError, match="wrong answer"):
+                await exchange.step(b"mirrors")
+        assert elapsed() - begin == pytest.approx(0.25 + 0.5)
+        other = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "d"))
+        assert other is not None
+        begin = elapsed()
+        assert await other.step(b"smoke") == b"pass"
+        assert elapsed() == begin
+
+
+async def test_too_many_that_wait_are_refused_so_that_they_try_again() -> None:
+    door = Door(alice=b"right")
+    async with Broker(extensions=[door], login_checks_max=1, login_waiting_limit=1 << 16) as broker:
+        done = await asyncio.gather(*(knock(broker) for _ in range(60)), return_exceptions=True)
+        refused = [error for error in done if isinstance(error, FlowControlError)]
+        assert 20 < len(refused) < 40
+        assert door.looks == 60 - len(refused)
+
+
+async def test_users_that_are_gone_are_disconnected_and_groups_are_those_of_now() -> None:
+    door = Door(alice=b"a", bob=b"b")
+    async with Broker(extensions=[door]) as broker:
+        alice = await knock(broker, b"a", name="alice")
+        bob = await knock(broker, b"b", name="bob")
+        anonymous = await broker.client()
+        del door.passwords["alice"]
+        door.groups["bob"] = frozenset({"ops"})
+        broker.core.rights_changed()
+        assert isinstance(alice.ended, AccessError)
+        assert "no such user any more" in str(alice.ended)
+        assert bob.ended is None
+        assert bob.connection.identity.groups == {"ops"}
+        assert anonymous.ended is None

@@ -1,5 +1,6 @@
 """Options as text: values as the file takes them, types as tables."""
 
+import dataclasses
 import enum
 import tomllib
 from dataclasses import dataclass
@@ -89,3 +90,36 @@ def test_passwords_are_never_shown_but_it_is_shown_that_there_is_one() -> None:
 
 def test_what_toml_cannot_write_is_called_unset() -> None:
     assert toml_text(None) == "unset"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.s3a.session.token",
+        "spark.hadoop.fs.azure.account.key.box.dfs.example",
+        "spark.hadoop.fs.azure.sas.fixed.token.box",
+        "spark.authenticate.secret",
+        "spark.ssl.keyPassword",
+    ],
+)
+def test_secrets_in_a_table_of_settings_are_hidden(key: str) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        conf: dict[str, str]
+
+    shown = option_values(Settings({key: "hunter2", "spark.master": "local[2]", "e.secret": ""}))
+    assert shown["conf"] == {key: HIDDEN, "spark.master": "local[2]", "e.secret": ""}
+
+
+def test_a_secret_inside_a_value_is_hidden() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        conf: dict[str, str]
+
+    java = "-XX:+UseSerialGC -Dfs.s3a.secret.key=hunter2 -Da=b"
+    (shown,) = option_values(Settings({"spark.driver.extraJavaOptions": java})).values()
+    assert shown == {
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Dfs.s3a.secret.key=*** -Da=b"
+    }

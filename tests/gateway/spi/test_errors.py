@@ -22,6 +22,7 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
     StoreLockedError,
+    StoreUnavailableError,
     errors,
 )
 
@@ -63,6 +64,31 @@ def test_the_tree_is_as_it_is_drawn() -> None:
 )
 def test_the_text_says_where_and_what(error: GatewayError, text: str) -> None:
     assert str(error) == text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("is wrong", path="/etc/tidegate.toml"),
+        PluginLoadError("store-x", "/opt/x.py"),
+        StoreError("/var/lib/x"),
+        StoreClosedError("/var/lib/x"),
+        StoreFullError("/var/lib/x"),
+        StoreUnavailableError("/var/lib/x"),
+        StoreIOError("/var/lib/x"),
+        StoreLockedError("/var/lib/x", owner="host:/x"),
+        CorruptRecordError("bad CRC", location="/var/lib/x/data-1"),
+    ],
+)
+def test_a_client_hears_a_plain_sentence_without_a_path(error: GatewayError) -> None:
+    assert "/" in str(error)
+    assert "/" not in error.for_client
+    assert error.for_client[0].islower()
+
+
+def test_what_a_client_did_is_told_as_it_is() -> None:
+    for error in (AccessError("no"), PeerProtocolError("bad"), ConnectionEndedError("r", "x")):
+        assert error.for_client == str(error)
 
 
 def test_a_config_error_is_seen_from_further_out() -> None:

@@ -100,7 +100,7 @@ def test_a_value_is_read_as_its_field_says(key: str, written: object, expected: 
         ("hosts", [1], "not a string"),
         ("kinds", ["z"], "'x', 'y'"),
         ("extra", [], "not a table"),
-        ("extra", {"a": 1}, "a: 1 is not a string"),
+        ("extra", {"a": 1}, r"a: its value \(int\) is not a string"),
         ("maybe", -1, "below the minimum"),
     ],
 )

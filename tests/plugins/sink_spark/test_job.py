@@ -31,6 +31,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 APP_ID = application_id("gw", "store-1")
 
 
+SECRET = "s3cret-of-the-object-store"
+
+
+def command_lines(group: int) -> list[bytes]:
+    """What every user of the machine can read of the job's processes."""
+    found: list[bytes] = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
+                found.append((entry / "cmdline").read_bytes())
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
 class Jobs:
     """Real jobs over one staging directory and one table."""
 
@@ -56,7 +71,7 @@ class Jobs:
             commit_interval=3600.0,
             floor=0,
             niceness=0,
-            spark_conf=self.spark.conf(work),
+            spark_conf=self.spark.conf(work) | {"spark.hadoop.fs.s3a.secret.key": SECRET},
         )
         return await JobProcess.start(
             config, environment=self.spark.environment, work_directory=work
@@ -128,6 +143,7 @@ class Facts:
     end: Any = None
     exit_codes: list[int] = field(default_factory=list)
     cold: dict[str, Any] = field(default_factory=dict)
+    command_lines: list[bytes] = field(default_factory=list)
 
 
 async def commit(job: JobProcess, mark: int) -> list[Report]:
@@ -209,6 +225,7 @@ def begun(request: pytest.FixtureRequest, spark: Any, kit: Any) -> Facts:
         job = await jobs.start("one")
         try:
             await steady(jobs, job, facts)
+            facts.command_lines = command_lines(job.pid)
             await redeliver(jobs, job, facts)
             await withhold_and_fill(jobs, job, facts)
             job.send(Command.STOP)
@@ -232,6 +249,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory, spark: Any, kit: Any) -> Fac
         both = [await jobs.start("one")]
         try:
             await steady(jobs, both[0], facts)
+            facts.command_lines = command_lines(both[0].pid)
             both.append(await jobs.start("two"))
             await redeliver(jobs, both[0], facts)
             await withhold_and_fill(jobs, both[0], facts)
@@ -278,6 +296,11 @@ def test_nothing_is_written_past_a_gap_until_it_is_filled(begun: Facts) -> None:
     assert begun.mark_at_gap == mark
     assert begun.after_gap.mark == mark + 400
     assert begun.after_gap.is_exact
+
+
+def test_no_setting_stands_on_a_command_line(begun: Facts) -> None:
+    assert any(b"--properties-file" in line for line in begun.command_lines)
+    assert not any(SECRET.encode() in line for line in begun.command_lines)
 
 
 @pytest.mark.long

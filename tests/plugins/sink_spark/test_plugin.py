@@ -104,5 +104,7 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         factory().create(context, SparkSinkOptions(segment_size=2 << 20, staging_max=1 << 20))
     with pytest.raises(ConfigError, match="is not there"):
         factory().create(context, SparkSinkOptions(jars="/nowhere/a.jar"))
+    with pytest.raises(ConfigError, match=r"spark\.hadoop\.fs\.s3a\.x"):
+        factory().create(context, SparkSinkOptions(spark_conf={"fs.s3a.x": "1"}))
     with pytest.raises(TypeError):
         factory().create(context, object())

@@ -1,11 +1,14 @@
 """The Spark configuration of the job; the session itself is started in test_job.py."""
 
+import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tidegate_sink_spark.job import session
-from tidegate_sink_spark.job.session import spark_conf, start_session
+from tidegate_sink_spark.job.session import properties_text, spark_conf, start_session
 
 
 def conf(**overrides: str) -> dict[str, str]:
@@ -44,21 +47,84 @@ def test_the_users_settings_go_over_ours_and_further_jars_are_added() -> None:
     assert found["spark.jars"] == "/j/a.jar,/j/b.jar,/x/s3.jar"
 
 
-def test_every_setting_reaches_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Builder:
-        def __init__(self) -> None:
-            self.settings: dict[str, str] = {}
+def test_drivers_ports_want_a_secret_where_spark_makes_one() -> None:
+    assert conf()["spark.authenticate"] == "true"
+    assert conf(spark_master="local[1]")["spark.authenticate"] == "true"
+    assert "spark.authenticate" not in conf(spark_master="spark://host:7077")
+    assert conf(spark_authenticate="false")["spark.authenticate"] == "false"
 
-        def config(self, key: str, value: str) -> "Builder":
-            self.settings[key] = value
-            return self
 
-        def getOrCreate(self) -> dict[str, str]:
-            return self.settings
+class Builder:
+    """Sees what PySpark would: the environment, and the file that it names."""
 
+    settings = ""
+    mode = 0
+    arguments = ""
+    fails = False
+
+    def config(self, key: str, value: str) -> "Builder":
+        raise AssertionError(f"{key} would stand on a command line")
+
+    def getOrCreate(self) -> str:
+        Builder.arguments = os.environ["PYSPARK_SUBMIT_ARGS"]
+        path = Path(shlex.split(Builder.arguments)[1])
+        Builder.settings, Builder.mode = path.read_text(), path.stat().st_mode & 0o777
+        if Builder.fails:
+            raise RuntimeError("no Java")
+        return "a session"
+
+
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> type[Builder]:
     class Module:
         class SparkSession:
             builder = Builder()
 
     monkeypatch.setattr(session.importlib, "import_module", {"pyspark.sql": Module}.__getitem__)
-    assert start_session({"a": "1", "b": "2"}) == {"a": "1", "b": "2"}
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    monkeypatch.setattr(Builder, "fails", False)
+    return Builder
+
+
+def test_settings_reach_the_session_through_a_file_of_its_owner_s(
+    builder: type[Builder], tmp_path: Path
+) -> None:
+    directory = tmp_path / "a work"
+    directory.mkdir()
+    directory.joinpath("spark.properties").write_text("left behind by a job that was killed")
+    umask = os.umask(0)
+    try:
+        assert start_session({"spark.hadoop.fs.s3a.secret.key": "s3cret"}, directory) == "a session"
+    finally:
+        os.umask(umask)
+    assert builder.mode == 0o600
+    assert "s3cret" in builder.settings
+    assert "left behind" not in builder.settings
+    assert "s3cret" not in builder.arguments
+    assert list(directory.iterdir()) == []
+    assert "PYSPARK_SUBMIT_ARGS" not in os.environ
+
+
+def test_the_file_goes_when_spark_does_not_start(builder: type[Builder], tmp_path: Path) -> None:
+    builder.fails = True
+    with pytest.raises(RuntimeError):
+        start_session({"spark.a": "b"}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", "a=b:c#d!e", "back\\slash\nline", " padded ", "\u00e4\u20ac\U0001f600", ""]
+)
+def test_a_value_comes_back_from_the_file_as_it_was(value: str) -> None:
+    key, _, text = properties_text({"spark.k ey": value}).rstrip("\n").partition("=")
+    assert (unescaped(key), unescaped(text)) == ("spark.k ey", value)
+    assert text.isascii()
+
+
+def unescaped(text: str) -> str:
+    """As java.util.Properties.load reads it: UTF-16 code units behind ``\\u``."""
+    units = [
+        int(code, 16) if code else ord(plain)
+        for code, plain in re.findall(r"\\u([0-9a-f]{4})|(.)", text)
+    ]
+    return b"".join(unit.to_bytes(2, "big") for unit in units).decode("utf-16-be")

@@ -69,16 +69,31 @@ def test_an_answer_in_the_same_read_is_not_missed(make_client):
     assert [type(packet) for packet in client.gets()] == [Auth, Connack]
 
 
-def test_a_step_that_takes_its_time_reads_nothing(make_client):
+def test_a_step_that_takes_its_time_reads_no_more_than_it_takes_to_see_who_leaves(make_client):
     client = make_client()
     client.sends(connect(b"user"))
     client.gets()
     client.broker.exchanges[0].is_slow = True
     client.sends(Auth(CONTINUE, puzzle(b"anonymous")))
+    assert client.link.is_reading
+    client.sends(Pingreq())
     assert not client.link.is_reading
     assert client.gets() == []
     client.runtime.tasks[-1].step()
-    assert client.gets()[0].reason_code == 0
+    connack, ping = client.gets()
+    assert (connack.reason_code, ping) == (0, Pingresp())
+    assert client.link.is_reading
+
+
+def test_who_leaves_meanwhile_is_not_checked_any_more(make_client):
+    client = make_client()
+    client.sends(connect(b"user"))
+    client.gets()
+    client.broker.exchanges[0].is_slow = True
+    client.sends(Auth(CONTINUE, puzzle(b"anonymous")))
+    task = client.runtime.tasks[-1]
+    client.session.link_closed(None)
+    assert task.is_cancelled
 
 
 @pytest.mark.parametrize("method", ["MAGIC", ""])

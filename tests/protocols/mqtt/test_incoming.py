@@ -114,7 +114,7 @@ def test_a_client_hears_that_nobody_subscribes(client_5, qos):
         (RequestError("bad name"), 0x90),
         (FlowControlError("too much"), 0x97),
         (StoreFullError("no room"), 0x97),
-        (StoreIOError("read-only"), 0x83),
+        (StoreIOError("/var/lib/tidegate: read-only"), 0x83),
     ],
 )
 def test_a_refused_publish_is_answered_and_the_connection_goes_on(client_5, qos, error, reason):
@@ -122,7 +122,7 @@ def test_a_refused_publish_is_answered_and_the_connection_goes_on(client_5, qos,
     client_5.sends(Publish("a", b"", qos, 7 if qos else 0), Pingreq())
     assert client_5.gets() == [Pingresp()]
     client_5.durable()  # the answers keep their order
-    properties = Properties(reason_string=str(error))
+    properties = Properties(reason_string=error.for_client)
     assert client_5.gets() == ([ANSWERS[qos](7, reason, properties)] if qos else [])
     assert not client_5.link.is_closing
     if qos == 2:
@@ -179,8 +179,8 @@ def test_a_failure_that_comes_later_is_answered_too(client_5, qos):
     client_5.sends(Publish("a", b"x", qos, 7))
     (token,) = client_5.connection.tokens
     client_5.connection.tokens.clear()
-    client_5.session.failed(token, StoreFullError("no room"))
-    failure = Properties(reason_string="no room")
+    client_5.session.failed(token, StoreFullError("no room in /var/lib"))
+    failure = Properties(reason_string=StoreFullError.client_text)
     assert client_5.gets() == [ANSWERS[qos](7, ReasonCode.QUOTA_EXCEEDED, failure)]
     assert not client_5.link.is_closing
     client_5.sends(Publish("a", b"y", qos, 7))
@@ -199,7 +199,7 @@ def test_a_repetition_never_hears_of_a_success_that_failed(client_5):
 def test_another_failure_ends_the_connection_with_its_reason(client_5):
     client_5.session.failed(None, StoreFullError("no room"))
     assert client_5.gets() == [
-        Disconnect(ReasonCode.QUOTA_EXCEEDED, Properties(reason_string="no room"))
+        Disconnect(ReasonCode.QUOTA_EXCEEDED, Properties(reason_string=StoreFullError.client_text))
     ]
     assert client_5.link.is_closing
 

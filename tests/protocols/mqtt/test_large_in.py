@@ -338,7 +338,7 @@ async def test_a_refused_large_message_is_answered_and_its_body_passed_over(
     it.connection.errors[when] = error
     await it.feed(wired(5, Publish("a", BIG, qos, 7 if qos else 0), Pingreq()), 11)
     assert it.client.gets() == [Pingresp()]
-    wanted = Properties(reason_string=str(error))
+    wanted = Properties(reason_string=error.for_client)
     assert it.answers() == ([ANSWERS[qos](7, reason, wanted)] if qos else [])
     assert len(it.bodies.writers) == (when == "publish")
     it.connection.errors.clear()

@@ -944,7 +944,7 @@ def test_a_client_of_5_0_hears_why_it_is_refused(make_client, broker, error, use
     broker.error = error
     client = make_client(broker)
     client.sends(Connect(client_id="dev", username=username, level=5))
-    assert reason_of(client) == (Connack, reason, str(error))
+    assert reason_of(client) == (Connack, reason, error.for_client)
     assert client.link.is_closing
 
 

@@ -94,10 +94,10 @@ class TestSend:
 
     def test_a_full_store_is_told(self, harness):
         harness.connect()
-        harness.connection.fail["publish"] = StoreFullError("no room on the disk")
+        harness.connection.fail["publish"] = StoreFullError("no room in /var/lib")
         harness.feed("SEND\ndestination:/queue/a\nreceipt:7\n\n\0")
         frame = harness.error()
-        assert frame.headers["message"] == "no room on the disk"
+        assert frame.headers["message"] == StoreFullError.client_text
         assert frame.headers["receipt-id"] == "7"
 
 

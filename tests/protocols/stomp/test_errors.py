@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from tidegate.spi import PeerProtocolError
+import pytest
+
+from tidegate.spi import PeerProtocolError, StoreIOError
 from tidegate_protocols.stomp import SERVER_COMMANDS, Decoder, Frame, Version
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._handshake import NoCommonVersionError
@@ -34,6 +36,38 @@ def test_a_passcode_is_never_shown():
     made = shown(PeerProtocolError("no"), Frame("CONNECT", {"login": "me", "passcode": "hunter2"}))
     assert b"hunter2" not in made.body
     assert b"passcode:(not shown)" in made.body
+
+
+@pytest.mark.parametrize("name", ["passcode", "Passcode", " passcode", "password", "PASSWORD "])
+def test_however_a_client_writes_it(name):
+    made = shown(PeerProtocolError("no"), Frame("CONNECT", {"login": "me", name: "hunter2"}))
+    assert b"hunter2" not in made.body
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"CONNECT\nlogin:me\npasscode hunter2\n\n\0",  # no colon
+        b"CONNECT\nlogin:me\npasscode:hun\nhunter2\n\n\0",  # a line end in it
+        b"STOMP\naccept-version:1.2\npasscode:hunter2\xff\n\n\0",  # not UTF-8
+        b"CONNECT\n:hunter2\n\n\0",
+        b"CONNECT\npasscode:hun\0hunter2\n\n\0",
+    ],
+)
+def test_a_malformed_passcode_is_in_no_error(head):
+    decoder = Decoder()
+    decoder.receive_data(head)
+    with pytest.raises(PeerProtocolError) as raised:
+        decoder.next_event()
+    assert "hunter2" not in str(raised.value)
+    assert "hunter2" not in repr(raised.value)
+
+
+def test_the_store_s_error_names_no_path_to_a_client():
+    made = shown(StoreIOError("journal: [Errno 5] /var/lib/tidegate/journal/data-1"))
+    assert b"/var" not in made.body
+    assert "/var" not in made.headers["message"]
+    assert made.body.startswith(b"the message store is read-only")
 
 
 def test_long_reasons_and_frames_are_cut():

@@ -41,6 +41,25 @@ class TestConnect:
         harness.feed("CONNECT\naccept-version:1.2\n\n\0")
         assert harness.connection.take() == [("resume",), ("writable", False)]
 
+    def test_who_leaves_before_the_answer_is_not_checked_any_more(self, harness):
+        harness.broker.gate.is_open = False
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        assert harness.link.is_reading
+        task = harness.loop.tasks[0]
+        harness.session.link_closed(None)
+        assert task.is_cancelled
+
+    def test_no_more_is_read_before_the_answer_than_shows_who_is_there(self, harness):
+        harness.broker.gate.is_open = False
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0")
+        assert harness.link.is_reading
+        harness.feed("SEND\ndestination:/queue/a\n\n\0")
+        assert not harness.link.is_reading
+        harness.broker.gate.is_open = True
+        harness.loop.tasks[0].step()
+        assert [call[0] for call in harness.connection.take("resume")] == ["publish"]
+        assert harness.link.is_reading
+
     def test_frames_sent_along_wait_for_the_answer(self, harness):
         harness.broker.gate.is_open = False
         harness.feed("STOMP\naccept-version:1.2\n\n\0SEND\ndestination:/queue/a\nx:\\c\n\n\0SEND\n")
@@ -225,11 +244,11 @@ class TestConfirmations:
 
     def test_that_fail_are_errors_with_the_receipt(self, harness):
         harness.connect()
-        harness.session.failed("7", StoreIOError("the disk is gone"))
+        harness.session.failed("7", StoreIOError("/dev/sda is gone"))
         harness.loop.turn()
         frame = harness.error()
         assert frame.headers["receipt-id"] == "7"
-        assert frame.headers["message"] == "the disk is gone"
+        assert frame.headers["message"] == StoreIOError.client_text
         assert harness.connection.take() == [("disconnect", {"graceful": False})]
 
     def test_of_nobody_that_fail_are_errors_too(self, harness):

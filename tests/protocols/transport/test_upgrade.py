@@ -121,9 +121,20 @@ def test_a_refusal_is_http_that_says_why_and_closes(data, status, says):
     ("origin", "host", "allowed", "is_accepted"),
     [
         (None, "gw:1", (), True),  # no browser
-        ("http://gw.example:61614", "gw.example:61614", (), True),  # its own page
-        ("https://gw.example", "gw.example:443", (), True),
-        ("http://GW.example:80", "gw.example", (), True),
+        ("http://127.0.0.1:61614", "127.0.0.1:61614", (), True),  # its own page
+        ("https://127.0.0.1", "127.0.0.1:443", (), True),
+        ("http://LOCALHOST:80", "localhost", (), True),
+        ("http://app.localhost:61614", "app.localhost:61614", (), True),
+        ("http://[::1]:61614", "[::1]:61614", (), True),
+        ("http://[::1]", "[::1]", (), True),
+        # DNS rebinding: to the browser the page came from here, and its name means this address now.
+        ("http://gw.example:61614", "gw.example:61614", (), False),
+        ("https://gw.example", "gw.example:443", (), False),
+        ("http://localhost.evil.example:61614", "localhost.evil.example:61614", (), False),
+        ("http://evil-localhost:61614", "evil-localhost:61614", (), False),
+        ("http://127.0.0.1.evil.example", "127.0.0.1.evil.example", (), False),
+        ("http://gw.example:61614", "gw.example:61614", ("http://gw.example:61614",), True),
+        ("http://127.0.0.1:1", "127.0.0.1:2", (), False),
         ("https://gw.example", "gw.example:61614", (), False),  # another port is another site
         ("http://gw.example:443", "gw.example", (), False),
         ("null", "gw.example", (), False),
@@ -145,7 +156,7 @@ def test_pages_may_connect_from_the_same_host_or_a_listed_origin(
 def test_repeated_headers_that_must_be_single_are_refused():
     for name in ("Host", "Origin", "Sec-WebSocket-Key", "Sec-WebSocket-Version"):
         line = f"{name}: {GOOD.get(name, 'https://a.example')}\r\n".encode()
-        data = request(Origin="http://gw.example:61614").replace(
+        data = request(Origin="http://127.0.0.1:1", Host="127.0.0.1:1").replace(
             b"\r\n\r\n", b"\r\n" + line + b"\r\n"
         )
         assert answer(data).response.startswith(b"HTTP/1.1 400 ")

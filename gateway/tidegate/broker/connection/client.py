@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.parts import Parts
+from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
     Action,
@@ -33,6 +34,7 @@ class Client(ABC):
     Attributes:
         prefetch_count: of subscriptions that are restored with the session.
         identity: who authorizers are told that it is; principal: the name in it.
+        vouched: who can say later who it is.
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         authorized: (action, destination) that every authorizer allowed.
@@ -50,6 +52,7 @@ class Client(ABC):
         self.identity = identity_of(principal, request)
         self.principal = principal.name
         self.expires_at = principal.expires_at
+        self.vouched = Vouched(principal)
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False

@@ -1,20 +1,33 @@
-"""Who a client is: the configured authenticators, in order, and challenge-response exchanges."""
+"""Who a client is: the configured authenticators, in order, and challenge-response exchanges.
+
+Passwords are checked, and answers in an exchange, when :class:`~.checks.Checks` gives the turn.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from tidegate.broker.sessions.checks import Checks
+from tidegate.broker.sessions.failed_logins import Attempt, FailedLogins, address_of
 from tidegate.spi import (
     AccessError,
     AuthenticationExchange,
     Authenticator,
     ConnectRequest,
     Credentials,
+    Directory,
     EnhancedAuthenticator,
     Principal,
 )
+
+if TYPE_CHECKING:
+    from tidegate.config import BrokerConfig
+
+T = TypeVar("T")
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -22,16 +35,49 @@ _log = logging.getLogger("tidegate.broker")
 ANONYMOUS: Final = "anonymous"
 
 
-class Authentication:
-    """Asks the extensions. *extensions*: all that are configured, in order; others are ignored."""
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """Who a client is, and which extension can say later who that is then (None: none can)."""
 
-    def __init__(self, extensions: Sequence[object]) -> None:
+    principal: Principal
+    by: Directory | None = None
+
+    def now(self) -> Principal | None:
+        """Who it is now; None: nobody any more."""
+        if self.by is None:
+            return self.principal
+        try:
+            return self.by.find_principal(self.principal.name)
+        except Exception:  # whoever cannot say throws nobody out
+            _log.exception("directory=%s failed", self.by)
+            return self.principal
+
+
+class Authentication:
+    """Asks the extensions.
+
+    Args: extensions: all that are configured, in order; others are ignored. config: how fast.
+    """
+
+    def __init__(self, extensions: Sequence[object], config: BrokerConfig) -> None:
         self._authenticators = [e for e in extensions if isinstance(e, Authenticator)]
         self._enhanced: dict[str, EnhancedAuthenticator] = {}
         for extension in extensions:
             if isinstance(extension, EnhancedAuthenticator):
                 for method in extension.methods:  # the first one that offers a method has it
                     self._enhanced.setdefault(method, extension)
+        self.failed_logins = FailedLogins(
+            free=config.login_failures_free,
+            delay_s=config.login_delay,
+            delay_max_s=config.login_delay_max,
+            age_s=config.login_failures_age,
+            limit_bytes=config.login_failures_limit,
+        )
+        self.checks = Checks(
+            self.failed_logins,
+            running_max=config.login_checks_max,
+            waiting_bytes_max=config.login_waiting_limit,
+        )
 
     def begin(self, method: str, request: ConnectRequest) -> AuthenticationExchange | None:
         """See :meth:`tidegate.spi.Broker.begin_authentication`."""
@@ -39,22 +85,62 @@ class Authentication:
         if authenticator is None:
             return None
         try:
-            return authenticator.begin(method, _credentials(request))
+            exchange = authenticator.begin(method, _credentials(request))
         except AccessError:
             raise
         except Exception:
             _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
             raise AccessError("authentication failed", principal=request.username) from None
+        return _TakenInTurn(self, exchange, authenticator, request)
 
-    async def principal_of(self, request: ConnectRequest) -> Principal:
+    async def principal_of(self, request: ConnectRequest) -> Vouched:
         """Who the client is.
 
-        Raises: AccessError when nobody vouches for it and the listener wants somebody to.
+        Raises: AccessError when nobody vouches for it and the listener wants somebody to;
+            FlowControlError when too many wait to be checked.
+        Cancellation: safe; what waits for its turn then never has one.
         """
-        if request.exchange is not None:
-            if request.exchange.principal is not None:
-                return _checked(request.exchange.principal)
-            raise AccessError("the authentication was not completed", principal=request.username)
+        exchange = request.exchange
+        if exchange is not None:
+            if exchange.principal is None:
+                raise AccessError(
+                    "the authentication was not completed", principal=request.username
+                )
+            by = exchange.authenticator if isinstance(exchange, _TakenInTurn) else None
+            return _vouched(exchange.principal, by)
+        if request.password is None or not self._authenticators:
+            return await self._ask(request)  # there is nothing to guess
+        attempt = Attempt(address_of(request.peer), request.username, request.client_id)
+
+        async def check() -> tuple[Vouched, bool]:
+            vouched = await self._ask(request)
+            return vouched, vouched.principal.name != ANONYMOUS
+
+        return await self.in_turn(attempt, len(request.password), check)
+
+    async def in_turn(
+        self, attempt: Attempt, size_bytes: int, check: Callable[[], Awaitable[tuple[T, bool]]]
+    ) -> T:
+        """Await *check* when its turn has come, and remember how it went.
+
+        Args: check: its result, and whether that lets the client in.
+        """
+
+        async def remembered() -> T:
+            try:
+                result, is_in = await check()
+            except AccessError as error:
+                if not isinstance(error, _OutOfOrderError):
+                    self.failed_logins.failed(attempt, asyncio.get_running_loop().time())
+                raise
+            if is_in:
+                self.failed_logins.succeeded(attempt)
+            return result
+
+        size_bytes += len(attempt.username) + len(attempt.client_id)
+        return await self.checks.run(attempt, size_bytes, remembered)
+
+    async def _ask(self, request: ConnectRequest) -> Vouched:
         credentials = _credentials(request)
         for authenticator in self._authenticators:
             try:
@@ -63,14 +149,56 @@ class Authentication:
                 raise
             except Exception:
                 _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
-                raise AccessError("authentication failed", principal=request.username) from None
+                raise _OutOfOrderError(
+                    "authentication failed", principal=request.username
+                ) from None
             if principal is not None:
-                return _checked(principal)
+                return _vouched(principal, authenticator)
         if request.anonymous_allowed:
-            return Principal(
-                ANONYMOUS
-            )  # a name that nobody checked must not open what it is allowed
+            # A name that nobody checked must not open what it is allowed.
+            return Vouched(Principal(ANONYMOUS))
         raise AccessError("a user name and a password are required", principal=request.username)
+
+
+class _OutOfOrderError(AccessError):
+    """Nobody was refused: an extension failed."""
+
+
+class _TakenInTurn:
+    """An exchange whose steps wait for their turns. Implements AuthenticationExchange."""
+
+    def __init__(
+        self,
+        authentication: Authentication,
+        exchange: AuthenticationExchange,
+        authenticator: object,
+        request: ConnectRequest,
+    ) -> None:
+        self._authentication = authentication
+        self._exchange = exchange
+        self.authenticator = authenticator
+        # Most say only within the exchange who they are.
+        self._attempt = Attempt(
+            address_of(request.peer), request.username or request.client_id, request.client_id
+        )
+
+    @property
+    def principal(self) -> Principal | None:
+        """See AuthenticationExchange."""
+        return self._exchange.principal
+
+    async def step(self, data: bytes) -> bytes:
+        """See AuthenticationExchange."""
+
+        async def check() -> tuple[bytes, bool]:
+            answer = await self._exchange.step(data)
+            return answer, self._exchange.principal is not None
+
+        return await self._authentication.in_turn(self._attempt, len(data), check)
+
+
+def _vouched(principal: Principal, by: object) -> Vouched:
+    return Vouched(_checked(principal), by if isinstance(by, Directory) else None)
 
 
 def _checked(principal: Principal) -> Principal:

@@ -146,6 +146,18 @@ class EnhancedAuthenticator(Protocol):
 
 
 @runtime_checkable
+class Directory(Protocol):
+    """What an authenticator may be besides: it can tell later who those are whom it let in.
+
+    Asked for each of their connections after :class:`Service`'s ``changed()``.
+    """
+
+    def find_principal(self, name: str) -> Principal | None:
+        """Who *name* is now, groups and all; None: nobody, and its connections end. Must be quick."""
+        ...
+
+
+@runtime_checkable
 class Authorizer(Protocol):
     """Allows or refuses an action. Must be quick: called on the event loop, its answer cached.
 

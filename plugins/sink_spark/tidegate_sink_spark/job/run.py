@@ -41,6 +41,8 @@ def main() -> int:
     threading.Thread(
         target=_follow_stdin, args=(sys.stdin.buffer, commands), daemon=True, name="stdin"
     ).start()
+    if config.umask is not None:
+        os.umask(config.umask)
     os.nice(config.niceness)  # clients wait for the gateway, nobody waits for the table
 
     def report(value: Report) -> None:
@@ -56,7 +58,7 @@ def _run(
     config: JobConfig, commands: queue.SimpleQueue[Command], report: Callable[[Report], None]
 ) -> int:
     try:
-        spark = start_session(config.spark_conf)
+        spark = start_session(config.spark_conf, Path.cwd())  # the sink's own directory
     except Exception as exc:  # PySpark raises RuntimeError, OSError, Py4J's and its own
         report(Failed(f"Spark does not start: {_one_line(exc)}"))
         return 1

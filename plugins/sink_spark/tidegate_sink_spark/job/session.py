@@ -1,11 +1,24 @@
-"""The Spark configuration and session of the job."""
+"""The Spark configuration and session of the job.
+
+The configuration holds keys of object stores. PySpark would put each setting on the command line of
+``spark-submit``, from there of its launcher and of Java: three that every user of the machine can read.
+So it goes into a file that only its owner can read, and that is gone when Spark has started.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+#: The settings, while Spark starts.
+PROPERTIES_NAME: Final = "spark.properties"
+_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+#: Masters for which Spark makes the secret of ``spark.authenticate`` itself.
+_MAKES_SECRETS: Final = ("local", "yarn", "k8s")
 
 #: All of these can be overridden with the option ``spark_conf``.
 _DEFAULTS: Final = {
@@ -54,13 +67,45 @@ def spark_conf(
     }
     further = [item for item in overrides.get("spark.jars", "").split(",") if item]
     conf["spark.jars"] = ",".join([*map(str, jars), *further])
+    if conf["spark.master"].startswith(_MAKES_SECRETS):
+        # Else any process of this machine could speak to the driver's ports, which have the rows.
+        conf.setdefault("spark.authenticate", "true")
     return conf
 
 
-def start_session(conf: Mapping[str, str]) -> Any:
-    """Start the Java machine and return its ``SparkSession``; needs the environment of ``_runtime``."""
+def start_session(conf: Mapping[str, str], directory: Path) -> Any:
+    """Start the Java machine and return its ``SparkSession``; needs the environment of ``_runtime``.
+
+    Args: directory: holds the settings while Spark starts, in a file with mode 0600.
+    Raises: OSError; what PySpark raises.
+    """
     sql: Any = importlib.import_module("pyspark.sql")
-    builder = sql.SparkSession.builder
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    path = directory.absolute() / PROPERTIES_NAME
+    path.unlink(missing_ok=True)
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with open(file, "w", encoding="ascii") as properties:
+        properties.write(properties_text(conf))
+    before = os.environ.get(_SUBMIT_ARGUMENTS)
+    os.environ[_SUBMIT_ARGUMENTS] = shlex.join(
+        ("--properties-file", str(path), "--load-spark-defaults", "pyspark-shell")
+    )
+    try:
+        return sql.SparkSession.builder.getOrCreate()
+    finally:
+        path.unlink(missing_ok=True)
+        if before is None:
+            del os.environ[_SUBMIT_ARGUMENTS]
+        else:
+            os.environ[_SUBMIT_ARGUMENTS] = before
+
+
+def properties_text(conf: Mapping[str, str]) -> str:
+    """*conf* in the form of ``java.util.Properties.load``, all of it ASCII."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (units[i] << 8 | units[i + 1] for i in range(0, len(units), 2))
+    plain = ((chr(code), code) for code in codes)
+    return "".join(c if c.isascii() and c.isalnum() else f"\\u{code:04x}" for c, code in plain)

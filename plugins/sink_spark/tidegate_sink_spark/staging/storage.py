@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate.spi.private_files import make_private_directory
 from tidegate_sink_spark.staging import arrow
 from tidegate_sink_spark.staging.files import (
     StagedFile,
@@ -58,7 +59,7 @@ class StagingDirectory:
         its name says, and what lies behind a missing range. All of that is still in the store's
         log, which therefore stages it again. Raises: OSError.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.directory)
         for entry in list(self.directory.iterdir()):
             if is_temporary(entry.name):
                 entry.unlink()

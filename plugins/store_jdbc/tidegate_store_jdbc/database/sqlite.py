@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import aiosqlite
 
 from tidegate.spi import store_error
+from tidegate.spi.private_files import DIRECTORY_MODE, FILE_MODE
 from tidegate_store_jdbc.database.adapter import (
     AdapterContext,
     DatabaseCorruptError,
@@ -112,7 +113,7 @@ class SqliteAdapter:
             if file is not None and is_first:
                 _make_directory(file.parent)
                 # Messages are nobody else's business; SQLite gives its other files the same mode.
-                os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+                os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE))
             connection = sqlite3.connect(
                 ":memory:" if file is None else file,
                 timeout=timeout,
@@ -296,7 +297,7 @@ def _make_directory(path: Path) -> None:
     have synced. SQLite itself syncs the directory of the file only."""
     if not path.parent.is_dir():
         _make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(above)

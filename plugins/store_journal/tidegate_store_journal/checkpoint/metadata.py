@@ -20,6 +20,7 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
+from tidegate.spi.private_files import FILE_MODE, make_private_directory
 from tidegate_store_journal.index.acklog import AckBlock, AckPage
 from tidegate_store_journal.index.changes import (
     ACKNOWLEDGED,
@@ -174,7 +175,7 @@ class LmdbMetadata(Metadata):
     def _env(self) -> lmdb.Environment:
         if self._environment is None:
             if not self._read_only:
-                self._directory.mkdir(parents=True, exist_ok=True)
+                make_private_directory(self._directory)
             environment = lmdb.open(
                 str(self._directory),
                 map_size=self._map_bytes,
@@ -182,6 +183,7 @@ class LmdbMetadata(Metadata):
                 # The journal's own lock keeps others out; this one lets read-only tools look on.
                 lock=True,
                 readonly=self._read_only,
+                mode=FILE_MODE,
                 metasync=True,
                 sync=True,
             )

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from tidegate.spi import StoreLockedError
+from tidegate.spi.private_files import DIRECTORY_MODE, FILE_MODE, private_opener
 
 LOCK_NAME: Final = "lock"
 #: errno values that mean "no room".
@@ -260,7 +261,7 @@ def open_regular(path: Path, flags: int) -> int:
 
     Raises: OSError.
     """
-    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
@@ -412,7 +413,7 @@ def make_directory(path: Path) -> None:
     """
     if not path.parent.is_dir():
         make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     sync_path(path.parent)
 
 
@@ -429,7 +430,7 @@ def _move_out(source: Path, target: Path) -> None:
             raise
         temporary = target.with_name(target.name + ".tmp")
         temporary.unlink(missing_ok=True)
-        with source.open("rb") as old, temporary.open("xb") as new:
+        with source.open("rb") as old, open(temporary, "xb", opener=private_opener) as new:
             shutil.copyfileobj(old, new)
         sync_path(temporary, os.O_RDONLY)
         os.replace(temporary, target)

@@ -137,6 +137,11 @@ class Codec:
         """
         return self._needed if self._partial else 0
 
+    @property
+    def has_more(self) -> bool:
+        """Bytes were received that are not decoded yet."""
+        return bool(self._partial) or self._position < len(self._buffer)
+
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the peer. Never raises; see :meth:`events`."""
         partial = self._partial

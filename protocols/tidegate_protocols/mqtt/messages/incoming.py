@@ -267,7 +267,7 @@ class Incoming:
         )
         self._log_level = logging.DEBUG
         if packet.qos:
-            answer = self._failure(packet.qos, packet.packet_id, reason, str(error))
+            answer = self._failure(packet.qos, packet.packet_id, reason, error.for_client)
             # Behind the answers to what came before [MQTT-4.6.0-2] [MQTT-4.6.0-3].
             self._connection.synchronize(answer)
 
@@ -370,7 +370,7 @@ class Incoming:
         packet_id = token[2] << 8 | token[3]
         qos = 1 if token[0] == _PUBACK_BYTE else 2
         # In place: the same answer may wait once more, for a repetition of the PUBLISH.
-        token[:] = self._failure(qos, packet_id, publish_reason(error), str(error))
+        token[:] = self._failure(qos, packet_id, publish_reason(error), error.for_client)
         if qos == 2:
             # The id is free again [MQTT-4.3.3-9]: the next PUBLISH under it is another message.
             self._received.pop(packet_id, None)

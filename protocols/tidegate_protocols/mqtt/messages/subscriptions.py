@@ -171,7 +171,7 @@ class Subscriptions:
                 codes.append(self._subscribe_one(request, identifier))
             except GatewayError as error:
                 codes.append(subscribe_reason(error))
-                problem = problem or str(error)
+                problem = problem or error.for_client
                 logger.info(
                     "subscription refused client=%s filter=%s reason=%s",
                     self._client_id,

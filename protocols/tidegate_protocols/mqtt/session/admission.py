@@ -14,7 +14,7 @@ import msgspec
 
 from tidegate.spi import ClientPeer, ConnectRequest, ConnectResult, GatewayError, PeerProtocolError
 from tidegate_protocols.mqtt._answers import Answers
-from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason
+from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec, NeedData
 from tidegate_protocols.mqtt.codec.codes import (
     LEVEL_3_1_1,
@@ -132,8 +132,13 @@ class Admission:
         except RefusedError as error:
             self._refuse(error)
             return
-        self._reading.pause(Pause.AUTHENTICATING)
+        self._wait_for_answer()
         self._spawn(self._authenticate())
+
+    def _wait_for_answer(self) -> None:
+        """Whoever leaves now is noticed only while its socket is read; so it is, until it sends."""
+        if self._codec.has_more:
+            self._reading.pause(Pause.AUTHENTICATING)
 
     def _tell_stranger(self, error: PeerProtocolError) -> None:
         """Answer a CONNECT that cannot be read, where its version has an answer for that."""
@@ -245,7 +250,7 @@ class Admission:
             session.end(Input.BAD_INPUT, error.problem, logging.INFO, code=end_reason(error))
             return
         session.advance(event)
-        self._reading.pause(Pause.AUTHENTICATING)
+        self._wait_for_answer()
         self._spawn(self._step(packet.properties.authentication_data or b""))
 
     def authenticate_again(self, packet: Auth) -> None:
@@ -288,7 +293,7 @@ class Admission:
             result = await self._context.broker.connect(request, self._session)
         except GatewayError as error:
             reason = connect_reason(error, has_username=bool(request.username))
-            raise RefusedError(reason, str(error)) from error
+            raise RefusedError(reason, told(error, self.client_id)) from error
         if self._session.state is SessionState.AUTHENTICATING:
             terms = self._terms
             assert terms is not None

@@ -9,7 +9,13 @@ from __future__ import annotations
 import logging
 from typing import final
 
-from tidegate.spi import AccessError, AuthenticationExchange, Broker, ConnectRequest
+from tidegate.spi import (
+    AccessError,
+    AuthenticationExchange,
+    Broker,
+    ConnectRequest,
+    FlowControlError,
+)
 from tidegate_protocols.mqtt._reasons import RefusedError
 from tidegate_protocols.mqtt.codec.codes import PacketViolationError, ReasonCode
 from tidegate_protocols.mqtt.codec.packets import Auth
@@ -80,6 +86,8 @@ class EnhancedAuthentication:
             return await exchange.step(data)
         except AccessError as error:
             raise RefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
+        except FlowControlError as error:
+            raise RefusedError(ReasonCode.SERVER_BUSY, str(error)) from error
         except Exception as error:
             logger.exception("authentication failed method=%s", self.method)
             raise RefusedError(ReasonCode.NOT_AUTHORIZED, "authentication failed") from error

@@ -226,9 +226,9 @@ def will_message(will: Will, client_id: str, options: MqttOptions, now_us: int) 
     try:
         destination = DESTINATIONS[will.topic]
     except AccessError as error:
-        raise RefusedError(ReasonCode.NOT_AUTHORIZED, f"will: {error}") from error
+        raise RefusedError(ReasonCode.NOT_AUTHORIZED, f"will: {error.for_client}") from error
     except RequestError as error:
-        raise RefusedError(ReasonCode.TOPIC_NAME_INVALID, f"will: {error}") from error
+        raise RefusedError(ReasonCode.TOPIC_NAME_INVALID, f"will: {error.for_client}") from error
     if options.payload_format_check and not payload_matches_format(will.properties, will.body):
         raise RefusedError(ReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8")
     retain = will.retain and names.is_topic(destination)  # a queue keeps its messages anyway

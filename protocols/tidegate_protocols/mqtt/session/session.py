@@ -23,7 +23,7 @@ from tidegate.spi import (
     StoredMessage,
     Token,
 )
-from tidegate_protocols.mqtt._reasons import end_reason
+from tidegate_protocols.mqtt._reasons import end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.codes import (
     PACKET_REASONS,
@@ -146,7 +146,8 @@ class Session:
             self._admission.read_connect()
         elif self.state is SessionState.CHALLENGED:
             self._admission.read_answer()
-        # While authenticating the bytes stay undecoded [MQTT-3.1.4-5]; reading is paused.
+        elif self.state is SessionState.AUTHENTICATING:
+            self._reading.pause(Pause.AUTHENTICATING)  # they stay undecoded [MQTT-3.1.4-5]
 
     def link_closed(self, error: Exception | None) -> None:
         """The link is gone. Called once."""
@@ -219,7 +220,7 @@ class Session:
 
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown."""
-        self.end(Input.ENDED, str(error), logging.INFO, code=end_reason(error))
+        self.end(Input.ENDED, error.for_client, logging.INFO, code=end_reason(error))
 
     # ------------------------------------------------------------------------------ connecting
 
@@ -289,7 +290,7 @@ class Session:
         """What was asked for cannot be done, and there is no answer to that: the connection ends."""
         # A packet that is wrong [MQTT-4.8.0-1] [MQTT-4.13.1-1]; or, before MQTT 5.0, a PUBLISH that
         # is not allowed or has no room, which is not acknowledged [MQTT-3.3.5-2].
-        event, reason = Input.FAILED, str(error)
+        event, reason = Input.FAILED, told(error, self._admission.client_id)
         if isinstance(error, PeerProtocolError):
             event, reason = Input.BAD_INPUT, error.problem
         self.end(event, reason, logging.INFO, code=end_reason(error), disconnect=disconnect)

@@ -17,6 +17,8 @@ _COMMAND_BYTES_MAX: Final = 12
 #: Bytes of the peer's input that a message shows.
 SHOWN_MAX: Final = 40
 _HTTP_METHODS: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PRI * ")
+#: Frames with a passcode in them: whatever is wrong with their lines goes into no error, no log.
+_WITH_SECRETS: Final = frozenset({"CONNECT", "STOMP"})
 _NUL_IN_HEADERS: Final = "NUL inside the headers; is the blank line before the body missing?"
 
 #: Headers that the gateway interprets. STOMP 1.0's examples pad values (``login: <username>``),
@@ -152,19 +154,31 @@ class Heads:
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            raise PeerProtocolError(f"a header of {command} is not UTF-8: {_shown(line)}") from None
+            raise PeerProtocolError(
+                f"a header of {command} is not UTF-8{self._quoted(command, line)}"
+            ) from None
         name, colon, value = text.partition(":")
         if not colon:
-            raise PeerProtocolError(f"a header line of {command} has no colon: {_shown(line)}")
+            raise PeerProtocolError(
+                f"a header line of {command} has no colon{self._quoted(command, line)}"
+            )
         if not name:
-            raise PeerProtocolError(f"a header line of {command} has no name: {_shown(line)}")
+            raise PeerProtocolError(
+                f"a header line of {command} has no name{self._quoted(command, line)}"
+            )
         if self._version is None or command == "CONNECTED":
             return name, value  # STOMP 1.2 "Value Encoding": CONNECT is not escaped
         if self._version is Version.V1_2 and "\r" in text:
             raise PeerProtocolError(
-                f"a header of {command} has a bare carriage return: {_shown(line)}"
+                f"a header of {command} has a bare carriage return{self._quoted(command, line)}"
             )
         return unescape(name, self._version), unescape(value, self._version)
+
+    def _quoted(self, command: str, line: bytes) -> str:
+        """The line that is wrong, for a message; nothing of what may be (a piece of) a passcode."""
+        if self._version is None or command in _WITH_SECRETS:
+            return ""
+        return f": {_shown(line)}"
 
     def _trims(self, command: str, pairs: list[tuple[str, str]]) -> bool:
         """Tell whether padding is to be taken off: STOMP 1.0, or a CONNECT that means 1.0."""

@@ -1,0 +1,110 @@
+"""What the gateway writes is its user's alone: directories 0700, files 0600, whatever the umask.
+
+Two walls. Whoever makes a directory or a file says its mode here; and the command closes the
+umask, for what libraries make (the WAL of SQLite, Parquet files). Neither narrows what is there already:
+another program of the operator's may be meant to read it, so that is a warning that says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_log = logging.getLogger("tidegate.files")
+
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+UMASK: Final = 0o077
+_OTHERS: Final = 0o077
+
+
+def make_private_directory(path: Path) -> None:
+    """Make *path*, and those above it that are missing, for this user alone.
+
+    One that is there keeps its mode; :func:`warn_of_others` says what is wrong with that. Raises: OSError.
+    """
+    if not path.parent.is_dir():
+        make_private_directory(path.parent)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For ``open(…, opener=…)``: a file that is made is this user's alone."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def warn_of_others(path: Path, what: str) -> bool:
+    """Log a warning when others can reach and use *path*, a directory or a file. Raises: OSError.
+
+    Args: what: what it is, for the text (``data directory``).
+    Returns: True when a warning was logged.
+    """
+    problem = problem_of_others(path)
+    if problem:
+        _log.warning("%s %s: %s", what, path, problem)
+    return bool(problem)
+
+
+def problem_of_others(path: Path, *, among: int = _OTHERS) -> str:
+    """What others may do with *path*, and the command that ends it; "" when they may do nothing.
+
+    Args: among: the permission bits that count, of group and others.
+    """
+    path = path.resolve()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    wide = mode & among & _within_reach(path)
+    if not wide:
+        return ""
+    may = [
+        word for bits, word in ((0o044, "read"), (0o022, "change"), (0o011, "enter")) if wide & bits
+    ]
+    if not path.is_dir():
+        may = [word for word in may if word != "enter"]
+    if not may:
+        return ""
+    who = "everybody" if wide & 0o007 else "its group"
+    recursive = "-R " if path.is_dir() else ""
+    taken = "rwx" if among & 0o044 else "w"
+    return (
+        f"{who} on this machine can {' and '.join(may)} it (mode {mode:04o});"
+        f" run: chmod {recursive}go-{taken} {path}"
+    )
+
+
+def _within_reach(path: Path) -> int:
+    """The permission bits of group and others that count: those who may not enter a directory
+    above cannot get here. A group can be another one there, so for a group only 'nobody' counts."""
+    reach = _OTHERS
+    for above in path.parents:
+        mode = above.stat().st_mode
+        if not mode & 0o001:
+            reach &= ~0o007
+        if not mode & 0o011:
+            reach = 0
+    return reach
+
+
+_inherited: list[int] = []
+
+
+@contextlib.contextmanager
+def closed_umask() -> Generator[None]:
+    """What this process makes inside is its user's alone. For the command, not for a library."""
+    _inherited.append(os.umask(UMASK))
+    try:
+        yield
+    finally:
+        os.umask(_inherited.pop())
+
+
+def inherited_umask() -> int | None:
+    """The umask that this process was started with, for programs that write for others on purpose
+    (a table of the lakehouse); None: :func:`closed_umask` is not in force, nothing has to be undone."""
+    return _inherited[0] if _inherited else None

@@ -1,0 +1,81 @@
+"""Around the gateway: what other users of its machine could read or change."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wire import StompClient
+
+from tidegate.cli import main
+from tidegate.config import parse_config, resolve
+from tidegate.gateway import Gateway
+from tidegate.plugins import PluginHost
+
+STORES = {
+    "journal": '[store]\nplugin = "journal"\nlarge_message_min_size = "64kb"\n',
+    "directories": '[store]\nplugin = "journal"\nper_destination = ["queue://q"]\n',
+    "jdbc": '[store]\nplugin = "jdbc"\n',
+    "journaled": '[store]\nplugin = "journaled"\n',
+}
+LISTENER = '[[listeners]]\nprotocol = "stomp"\nbind = "127.0.0.1:0"\nallow_anonymous = true\n'
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """As carelessly as a service can be started: nothing is closed by the umask."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def wide(directory: Path) -> list[str]:
+    """Everything below *directory*, and itself, that others may read, change or enter."""
+    found: list[str] = []
+    for path in [directory, *directory.rglob("*")]:
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if mode & 0o077:
+            found.append(f"{path.relative_to(directory.parent)} {mode:04o}")
+    return found
+
+
+async def exchange(gateway: Gateway) -> None:
+    """Use what makes files: queues, a large body, a durable subscription, a spool."""
+    client = await StompClient.connect(int(gateway.addresses[0].rpartition(":")[2]))
+    for number, body in enumerate((b"small", b"x" * 200_000)):
+        client.send("SEND", body, destination="/queue/q", receipt=f"r{number}")
+        await client.receipt(f"r{number}")
+    client.close()
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.usefixtures("no_umask")
+async def test_others_can_read_nothing_that_the_gateway_writes(tmp_path: Path, store: str) -> None:
+    directory = tmp_path / "above" / "data"
+    host = PluginHost()
+    text = f'[broker]\ndata_directory = "{directory}"\n{STORES[store]}{LISTENER}'
+    gateway = Gateway(resolve(parse_config(text), host), host)
+    await gateway.start()
+    try:
+        await exchange(gateway)
+        running = wide(directory)
+    finally:
+        await gateway.stop()
+    assert len(list(directory.rglob("*"))) > 1
+    assert running == []
+    assert wide(tmp_path / "above") == []
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_nor_what_a_command_writes(tmp_path: Path) -> None:
+    config = tmp_path / "tidegate.toml"
+    config.write_text(f'[broker]\ndata_directory = "{tmp_path}/data"\n[store]\nplugin = "jdbc"\n')
+    assert main(["store", "create", "--config", str(config)]) == 0
+    assert main(["store", "export", "--config", str(config), str(tmp_path / "export")]) == 0
+    assert list((tmp_path / "export").iterdir())
+    assert wide(tmp_path / "data") == []
+    assert wide(tmp_path / "export") == []
+    assert os.umask(0) == 0

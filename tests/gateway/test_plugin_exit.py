@@ -1,0 +1,109 @@
+"""A plugin that calls ``sys.exit()``: an error with its name and the code, not a silent end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli._run import run_until_signal
+from tidegate.config import parse_config, resolve
+from tidegate.gateway import Gateway
+from tidegate.plugin_exit import PluginExitError, exit_is_error
+from tidegate.plugins import PluginHost, PluginKind
+from tidegate.spi import GatewayInfo, PluginError, PluginLoadError
+
+INFO = 'tidegate_plugin = PluginInfo(summary="quits", spi_version=SPI_VERSION)\n'
+HEAD = f"""
+import sys
+from dataclasses import dataclass
+from tidegate.spi import SPI_VERSION, PluginInfo, hookimpl
+{INFO}
+@dataclass(frozen=True)
+class Options:
+    pass
+"""
+AT_IMPORT = "import sys\nsys.exit(3)\n"
+AT_REGISTER = f"{HEAD}\n@hookimpl\ndef register_extension():\n    sys.exit()\n"
+AT_CREATE = f"""{HEAD}
+class Factory:
+    options_type = Options
+    def create(self, context, options=None):
+        sys.exit("no licence")
+@hookimpl
+def register_extension():
+    return Factory()
+@hookimpl
+def gateway_started(gateway):
+    sys.exit(9)
+"""
+
+
+def test_at_import(site) -> None:
+    site.add("quits", {"extension-quits": "quits"}, AT_IMPORT)
+    with pytest.raises(PluginLoadError) as caught:
+        site.host().extension("quits")
+    assert caught.value.plugin == "extension-quits"
+    assert "sys.exit(3)" in caught.value.problem
+    assert "quits.py:2" in caught.value.problem
+    rows = {row.name: row.problem for row in site.host().list_plugins(())}
+    assert "sys.exit(3)" in rows["quits"]
+
+
+def test_when_it_registers(site) -> None:
+    site.add("quits", {"extension-quits": "quits"}, AT_REGISTER)
+    with pytest.raises(PluginError, match=r"extension-quits: .*sys\.exit\(\)"):
+        site.host().extension("quits")
+
+
+def test_when_it_makes_its_object_and_when_it_is_told_of_the_start(
+    site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.add("quits", {"extension-quits": "quits"}, AT_CREATE)
+    host = site.host()
+    factory = host.extension("quits")
+    with pytest.raises(PluginExitError) as caught:
+        factory.create(None)
+    assert (caught.value.plugin, caught.value.code) == ("extension-quits", "no licence")
+    assert host.installed_names(PluginKind.EXTENSION) == ["quits"]
+    host.announce_started(GatewayInfo("g", "1", ()))
+    assert "sys.exit(9)" in caplog.text
+
+
+async def test_when_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = PluginHost()
+    text = f'[broker]\ndata_directory = "{tmp_path}/data"\n[store]\nplugin = "jdbc"\n'
+    gateway = Gateway(resolve(parse_config(text), host), host)
+
+    async def quits(self: object) -> None:
+        sys.exit(4)
+
+    monkeypatch.setattr("tidegate_store_jdbc._store.JdbcStore.open", quits)
+    with pytest.raises(PluginExitError, match=r"store-jdbc: it called sys\.exit\(4\)") as caught:
+        await gateway.start()
+    assert caught.value.code == 4
+
+
+def test_while_the_gateway_runs() -> None:
+    class Running:
+        async def start(self) -> None: ...
+
+        async def wait(self) -> None:
+            async def quits() -> None:
+                sys.exit(5)
+
+            await asyncio.create_task(quits())
+
+        async def stop(self) -> None: ...
+
+    with pytest.raises(PluginExitError, match=r"sys\.exit\(5\)"):
+        run_until_signal(Running, lambda _gateway: None)
+    gc.collect()  # asyncio tells of the task that nobody asked, here and not in another test
+
+
+def test_other_errors_pass_as_they_are() -> None:
+    with pytest.raises(KeyError), exit_is_error("x"):
+        raise KeyError("k")
