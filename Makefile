@@ -11,7 +11,7 @@ WORKERS ?= 4
 # of 350 files, ten seconds in each worker.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup compiled run test long lint format demo bench crash soak fuzz clean
+.PHONY: help setup compiled run test long lint format audit demo bench crash soak fuzz clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +44,9 @@ lint: setup  ## ruff, pyright and codespell
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+audit: setup  ## ask whether anything installed has a known vulnerability (needs a network)
+	@exec $(BIN)/python scripts/audit.py $(ARGS)
 
 demo: setup  ## real input to a real table; KILL=1 also kills the gateway on the way
 	@exec $(BIN)/python examples/demo/demo.py $(if $(KILL),--kill) $(ARGS)

@@ -28,6 +28,7 @@ from tidegate.spi import (
     FrontEnd,
     GatewayInfo,
     RecoveredState,
+    Reloadable,
     Service,
     Sink,
     SinkContext,
@@ -185,6 +186,17 @@ class Gateway:
     async def wait(self) -> None:
         """Wait until :meth:`stop` has finished."""
         await self._stopped.wait()
+
+    async def reload(self) -> None:
+        """Let every listener read its certificates anew; one that cannot keeps what it has."""
+        for item, front_end in zip(self.config.listeners, tuple(self._front_ends), strict=False):
+            if not isinstance(front_end, Reloadable):
+                continue
+            try:
+                with exit_is_error(f"protocol-{item.config.protocol}"):
+                    await front_end.reload()
+            except Exception as error:
+                _log.error("%s is not reloaded, what it has read before stays: %s", item.key, error)
 
     async def stop(self) -> None:
         """Stop cleanly: no new work, accepted work confirmed, clients told. Idempotent."""

@@ -20,11 +20,11 @@ class GatewayProcess:
     """``tidegate run`` with STOMP and MQTT on free loopback ports and its data in *directory*.
 
     *extra* is TOML that is appended to the configuration; *broker* goes into ``[broker]``, *mqtt*
-    into the listener.
+    and *stomp* into the listeners.
     """
 
     def __init__(
-        self, directory: Path, *, extra: str = "", broker: str = "", mqtt: str = ""
+        self, directory: Path, *, extra: str = "", broker: str = "", mqtt: str = "", stomp: str = ""
     ) -> None:
         self.directory = directory
         self.stomp_port = free_port()
@@ -41,6 +41,7 @@ data_directory = "{directory / "data"}"
 [[listeners]]
 protocol = "stomp"
 bind = "127.0.0.1:{self.stomp_port}"
+{stomp}
 
 [[listeners]]
 protocol = "mqtt"

@@ -214,9 +214,9 @@ async def small_state(store: JournalStore, state: RecoveredState) -> Small:
         items.append((("duplicate", (known.destination, known.sequence)), known.duplicate_id))
     items += [(("destination", d.destination), d.pending_list) for d in state.destinations]
     items += [(("subscription", s.pending_list), s.name) for s in state.subscriptions]
-    items += [(("session", s.client_id), s.expiry_interval) for s in state.sessions]
+    items += [(("session", s.key), s.expiry_interval) for s in state.sessions]
     items += [
-        (("inflight", (r.client_id, r.direction, r.packet_id)), (r.state, r.sequence))
+        (("inflight", (r.session, r.direction, r.packet_id)), (r.state, r.sequence))
         for r in state.inflight
     ]
     items += [(("retained", m.destination), m.body) for m in state.retained]

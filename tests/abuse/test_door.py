@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from gateway_process import GatewayProcess
 from wire import StompClient
 
 from tidegate.cli import main
@@ -79,3 +83,30 @@ def test_nor_what_a_command_writes(tmp_path: Path) -> None:
     assert wide(tmp_path / "data") == []
     assert wide(tmp_path / "export") == []
     assert os.umask(0) == 0
+
+
+def test_a_hang_up_does_not_end_the_gateway(tmp_path: Path) -> None:
+    gateway = GatewayProcess(tmp_path).start()
+    try:
+        assert gateway.process is not None
+        for number in range(1, 4):
+            gateway.process.send_signal(signal.SIGHUP)
+            wait_until(lambda n=number: gateway.log.read_text().count("signal=SIGHUP") >= n)
+        assert gateway.process.poll() is None
+        asyncio.run(use(gateway.stomp_port))
+    finally:
+        gateway.stop()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to that in a minute"
+        time.sleep(0.01)
+
+
+async def use(port: int) -> None:
+    client = await StompClient.connect(port)
+    client.send("SEND", b"x", destination="/queue/q", receipt="r")
+    await client.receipt("r")
+    client.close()

@@ -98,6 +98,7 @@ def test_while_the_gateway_runs() -> None:
             await asyncio.create_task(quits())
 
         async def stop(self) -> None: ...
+        async def reload(self) -> None: ...
 
     with pytest.raises(PluginExitError, match=r"sys\.exit\(5\)"):
         run_until_signal(Running, lambda _gateway: None)

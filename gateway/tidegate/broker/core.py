@@ -51,7 +51,7 @@ class BrokerCore(Parts):
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         self._authentication = Authentication(self.extensions, self.config)
         self.begin_authentication = self._authentication.begin
-        self._by_client: dict[tuple[str, str], Connection] = {}
+        self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
         self._closing = False
         self._stopped = False
@@ -86,9 +86,9 @@ class BrokerCore(Parts):
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
         if request.will is not None:
-            self.access.authorize(connection, Action.PUBLISH, request.will.destination)
-        key = (request.protocol, request.client_id)
-        if request.client_id:
+            self.access.check_will(connection, request.will)
+        key = connection.key
+        if key:
             older = self._by_client.get(key)
             if older is not None:
                 older.end(
@@ -97,30 +97,33 @@ class BrokerCore(Parts):
                         f"another connection with client id {request.client_id!r} took over",
                     )
                 )
-        session = self.sessions.find(*key) if request.client_id else None
+        session = self.sessions.find(key) if key else None
         is_stored = session is not None
         if session is not None and request.clean_start:
             self.sessions.remove(session)
             session = None
         present = session is not None
         subscriptions: Sequence[Subscription] = ()
+        refused: Sequence[Subscription] = ()
         # One that is taken up but is to end with this connection counts too, and a will is kept
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
-        if request.client_id and wants:
+        if key and wants:
             session = self.sessions.begin(request, connection.identity)
-            subscriptions = connection.restore(session)
+            subscriptions, refused = connection.restore(session)
             is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
-        if request.client_id:
+        if key:
             self._by_client[key] = connection
         if connection.expires_at:
             self._expiring.add(connection)
         if is_stored:
             await self._admit(connection)
+        if session is None:
+            return ConnectResult(connection, present, subscriptions)
         return ConnectResult(
-            connection, present, subscriptions, session.records() if session else ()
+            connection, present, subscriptions, session.records(), session.key, refused
         )
 
     async def _admit(self, connection: Connection) -> None:
@@ -273,23 +276,21 @@ class BrokerCore(Parts):
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._expiring.discard(connection)
-        key = (connection.protocol, connection.client_id)
-        if self._by_client.get(key) is connection:
-            del self._by_client[key]
+        if self._by_client.get(connection.key) is connection:
+            del self._by_client[connection.key]
 
     def rights_changed(self) -> None:
         """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
+        self.wills.forget_rights()
         for connection in list(self.connections):
-            connection.authorized.clear()
             principal = connection.vouched.now()
             if principal is None:
                 connection.end(
                     AccessError("there is no such user any more", principal=connection.principal)
                 )
-            else:
-                connection.identity = dataclasses.replace(
-                    connection.identity, groups=principal.groups
-                )
+                continue
+            connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
+            connection.rights_changed()
 
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""

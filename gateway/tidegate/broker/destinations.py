@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
+from tidegate.broker.owner import key_of
 from tidegate.broker.route.router import Route, Router
 from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.config import (
@@ -42,11 +43,17 @@ _log = logging.getLogger("tidegate.broker")
 DESTINATIONS_MAX: Final = 100_000
 
 
+#: What a shared subscription is found by: owner, share group, filter.
+Group: TypeAlias = tuple[str, str, str]
+
+
 class Subscriber(Protocol):
     """A connection, as far as its subscriptions are made of it."""
 
     protocol: str
+    principal: str
     client_id: str
+    key: str
     rules: ClientRules
 
 
@@ -60,8 +67,8 @@ class Destinations:
 
     Attributes:
         queues: by destination.
-        durable: by protocol, client id and name.
-        shared: by share group and filter.
+        durable: by the client's key and name.
+        shared: by owner, share group and filter, see :func:`group_of`.
         routes: by destination, what is known.
     """
 
@@ -76,12 +83,12 @@ class Destinations:
         policies: Sequence[DestinationPolicy],
         temporary_directory: Path,
     ) -> None:
-        self.durable: dict[tuple[str, str, str], PendingList] = {}
-        self.shared: dict[tuple[str, str], PendingList] = {}
+        self.durable: dict[tuple[str, str], PendingList] = {}
+        self.shared: dict[Group, PendingList] = {}
         self.queues: dict[str, PendingList] = {}
-        self._by_client: dict[tuple[str, str], dict[str, PendingList]] = {}
+        self._by_client: dict[str, dict[str, PendingList]] = {}
         # Shared subscriptions: the sessions that have them also while away.
-        self._members: dict[tuple[str, str], set[object]] = {}
+        self._members: dict[Group, set[object]] = {}
         self._shared_limit = config.cursor_memory_limit
         self._store = flow.store
         self._writer = flow.writer
@@ -157,7 +164,7 @@ class Destinations:
         made = self.queues[destination] = PendingList(self._flow, list_id, destination, cursor)
         name = names.name_of(destination)
         for filter_name, consumer in self._queue_watchers:
-            if names.matches(filter_name, name):
+            if names.matches(filter_name, name) and _may_take(consumer, destination):
                 made.attach(consumer)
         return made
 
@@ -169,11 +176,21 @@ class Destinations:
             self._remove_list(made)
 
     def watch_queues(self, filter_name: str, consumer: Consumer) -> None:
-        """Attach *consumer* to every queue that the filter covers, now and later."""
+        """Attach *consumer* to every queue that the filter covers and it may have, now and later."""
         self._queue_watchers.append((filter_name, consumer))
+        self.rewatch_queues(filter_name, consumer)
+
+    def rewatch_queues(self, filter_name: str, consumer: Consumer) -> None:
+        """What *consumer* may have is not what it was."""
+        attached = set(consumer.lists)
         for destination, pending_list in self.queues.items():
             if names.matches(filter_name, names.name_of(destination)):
-                pending_list.attach(consumer)
+                wanted = _may_take(consumer, destination)
+                if wanted and pending_list not in attached:
+                    pending_list.attach(consumer)
+                    self._flow.mark_ready(pending_list)
+                elif not wanted and pending_list in attached:
+                    pending_list.detach(consumer)
 
     def unwatch_queues(self, consumer: Consumer) -> None:
         self._queue_watchers = [item for item in self._queue_watchers if item[1] is not consumer]
@@ -228,7 +245,7 @@ class Destinations:
             cursor,
             qos=wanted.qos,
             no_local=wanted.no_local,
-            client_id=wanted.client_id,
+            client_key=key_of(wanted),
             overlap_key=_overlap_key(wanted, once=once),
             matches=_selector_of(wanted),
         )
@@ -248,11 +265,10 @@ class Destinations:
             policy = self.policy(subscription.filter)
             self._limits.set_limit(made, policy.subscription_limit, policy.subscription_overflow)
         if subscription.share_group:
-            self.shared[subscription.share_group, subscription.filter] = made
+            self.shared[group_of(subscription)] = made
         elif subscription.durable:
-            self.durable[subscription.protocol, subscription.client_id, subscription.name] = made
-            client = (subscription.protocol, subscription.client_id)
-            self._by_client.setdefault(client, {})[subscription.name] = made
+            self.durable[made.client_key, subscription.name] = made
+            self._by_client.setdefault(made.client_key, {})[subscription.name] = made
         return made
 
     def update_subscription(
@@ -285,46 +301,46 @@ class Destinations:
         self._remove_list(pending_list)
         subscription = pending_list.subscription
         if subscription is not None:
-            key = (subscription.protocol, subscription.client_id, subscription.name)
+            key = (pending_list.client_key, subscription.name)
             if self.durable.get(key) is pending_list:
                 del self.durable[key]
-                lists = self._by_client[key[:2]]
+                lists = self._by_client[pending_list.client_key]
                 del lists[subscription.name]
                 if not lists:
-                    del self._by_client[key[:2]]
+                    del self._by_client[pending_list.client_key]
             if subscription.share_group:
-                shared_key = (subscription.share_group, subscription.filter)
-                if self.shared.get(shared_key) is pending_list:
-                    del self.shared[shared_key]
+                group = group_of(subscription)
+                if self.shared.get(group) is pending_list:
+                    del self.shared[group]
             self._writer.add_operation(RemoveSubscription(pending_list.id))
 
-    def lists_of(self, protocol: str, client_id: str) -> dict[str, PendingList]:
+    def lists_of(self, client_key: str) -> dict[str, PendingList]:
         """The durable subscriptions of one client, by name."""
-        return self._by_client.get((protocol, client_id), {})
+        return self._by_client.get(client_key, {})
 
     def add_member(self, subscription: Subscription, session: object) -> None:
         """A stored session has this shared subscription, also while its client is away."""
-        key = (subscription.share_group, subscription.filter)
-        self._members.setdefault(key, set()).add(session)
-        self.update_shared(*key)
+        group = group_of(subscription)
+        self._members.setdefault(group, set()).add(session)
+        self.update_shared(group)
 
     def remove_member(self, subscription: Subscription, session: object) -> None:
         """It has it no more."""
-        key = (subscription.share_group, subscription.filter)
-        members = self._members.get(key)
+        group = group_of(subscription)
+        members = self._members.get(group)
         if members is not None:
             members.discard(session)
             if not members:
-                del self._members[key]
-        self.update_shared(*key)
+                del self._members[group]
+        self.update_shared(group)
 
-    def update_shared(self, share_group: str, destination: str) -> None:
+    def update_shared(self, group: Group) -> None:
         """A shared subscription lives as long as somebody is served by it or a stored session has
         it, and outlives the gateway in the second case."""
-        pending_list = self.shared.get((share_group, destination))
+        pending_list = self.shared.get(group)
         if pending_list is None:
             return
-        durable = (share_group, destination) in self._members
+        durable = group in self._members
         if not durable and not pending_list.consumers:
             self.remove_subscription(pending_list)
             return
@@ -343,6 +359,10 @@ class Destinations:
         self._tasks.spawn(pending_list.cursor.close(), name, is_closer=True)
 
 
+def _may_take(consumer: Consumer, destination: str) -> bool:
+    return consumer.allows is None or consumer.allows(destination)
+
+
 def subscription_of(
     list_id: int, client: Subscriber, request: SubscribeRequest, *, durable: bool
 ) -> Subscription:
@@ -359,7 +379,13 @@ def subscription_of(
         share_group=request.share_group,
         options=request.options,
         selector=request.selector,
+        owner=client.principal,
     )
+
+
+def group_of(subscription: Subscription) -> Group:
+    """What tells a shared subscription from others: those of two principals are two."""
+    return (subscription.owner, subscription.share_group, subscription.filter)
 
 
 def _selector_of(subscription: Subscription) -> Matcher | None:
@@ -378,5 +404,4 @@ def _overlap_key(subscription: Subscription, *, once: bool) -> tuple[str, str] |
     """
     if not once or not subscription.client_id or subscription.share_group:
         return None
-    protocol = subscription.protocol
-    return (f"{protocol} no local" if subscription.no_local else protocol, subscription.client_id)
+    return ("no local" if subscription.no_local else "", key_of(subscription))

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.limits.accounts import Accounts
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.publish.access import Access
@@ -55,6 +56,7 @@ class Parts:
     def __post_init__(self) -> None:
         config, store = self.config, self.store
         self.tasks = Tasks()
+        self.accounts = Accounts(config)
         self.acknowledged_log = AcknowledgedLog(store, config)
         self.retained = RetainedMessages(limit_bytes=config.retained_limit)
         self.flow = Flow(
@@ -89,7 +91,7 @@ class Parts:
             self.temporary,
             detours,
         )
-        self.access = Access(self.extensions, self.acknowledged_log)
+        self.access = Access(self.extensions, self.acknowledged_log, self.destinations.queues)
         has_ids = store.capabilities.duplicate_ids is not None
         self.duplicates = DuplicateIds(self.writer, config, is_kept=has_ids)
         self.branches = Branches(

@@ -23,6 +23,7 @@ from tidegate.config import (
 )
 from tidegate.plugin_exit import exit_is_error
 from tidegate.plugins import PluginHost
+from tidegate.spi.private_files import WRITABLE, warn_of_others
 
 if TYPE_CHECKING:
     from tidegate.gateway import Gateway
@@ -49,8 +50,11 @@ def run_gateway(config: Path | None, log_level: LogLevel) -> None:
     Raises: RunFailed around what a running gateway raises; what is wrong with the configuration.
     """
     configure_logging(log_level)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     plugins = PluginHost()
     resolved = resolve(load_config(config), plugins)
+    if config is not None:
+        warn_of_others(config, "configuration", among=WRITABLE)
     check_parts(resolved)
     raise_descriptor_limit(resolved.broker.connections_max)
     # Not before the configuration is known to be good: the broker is the bulk of the imports.
@@ -90,6 +94,7 @@ class RunningGateway(Protocol):
     async def start(self) -> None: ...
     async def wait(self) -> None: ...
     async def stop(self) -> None: ...
+    async def reload(self) -> None: ...
 
 
 def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any], None]) -> None:
@@ -117,7 +122,8 @@ async def serve(gateway: RunningGateway, started: Callable[[], None]) -> None:
 
     The first signal stops, also while the gateway still recovers. From then on signals have their
     default effect, so a second one ends the process at once even when the loop is stuck; that is
-    safe, because whatever was confirmed is on disk.
+    safe, because whatever was confirmed is on disk. SIGHUP lets it read its certificates anew, and
+    never ends the process, at whatever moment it comes.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -131,6 +137,9 @@ async def serve(gateway: RunningGateway, started: Callable[[], None]) -> None:
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
+    wanted = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, wanted.set)
+    reloading = asyncio.create_task(_reload_when(wanted, gateway), name="reload")
     signalled = asyncio.create_task(stop.wait(), name="signal")
     try:
         if await _first(asyncio.create_task(gateway.start(), name="start"), signalled):
@@ -139,8 +148,23 @@ async def serve(gateway: RunningGateway, started: Callable[[], None]) -> None:
             await gateway.stop()
     finally:
         signalled.cancel()
+        reloading.cancel()
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+async def _reload_when(wanted: asyncio.Event, gateway: RunningGateway) -> None:
+    """Reload at each SIGHUP; several that come while it reloads are one."""
+    while True:
+        await wanted.wait()
+        wanted.clear()
+        _log.info("signal=SIGHUP reloading certificates")
+        try:
+            await gateway.reload()
+        except Exception:
+            _log.exception("reloading failed")
 
 
 async def _first(work: asyncio.Task[None], signalled: asyncio.Task[Any]) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from tidegate.config._limits import HeldLimits
 from tidegate.spi import Kind, names, option
 
 STORE_PLUGIN_DEFAULT: Final = "journal"
@@ -27,7 +28,7 @@ def _no_options() -> Mapping[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(HeldLimits):
     """The ``[broker]`` table: the gateway as a whole."""
 
     name: str = option(

@@ -13,7 +13,8 @@ from tidegate.spi.clients.connection import (
     ConnectResult,
     Token,
 )
-from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig
+from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig, Reloadable
+from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import (
     ClientRules,
     ConnectRequest,
@@ -204,6 +205,7 @@ __all__ = [
     "FrontEndFactory",
     "GatewayError",
     "GatewayInfo",
+    "Held",
     "Identity",
     "InflightDirection",
     "InflightRecord",
@@ -244,6 +246,7 @@ __all__ = [
     "RecoveredDestination",
     "RecoveredState",
     "RecoveryReport",
+    "Reloadable",
     "RemoveBranch",
     "RemoveDestination",
     "RemoveInflight",

@@ -8,6 +8,7 @@ without breaking what is already on disk; fields are never removed or reordered.
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final
 
 import msgspec
@@ -47,6 +48,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
             it may be anything (MQTT 5.0 section 3.3.2.3.2).
         large: where the body is when it is not here (then ``body`` is empty); None for most
             messages. Such a message is never retained.
+        owner: of a retained message, the principal that published it; else "".
     """
 
     destination: str
@@ -67,6 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     retained: bool = False
     payload_format: int | None = None
     large: LargeBody | None = None
+    owner: str = ""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -84,11 +87,48 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     delivery_count: int = 0
 
 
-#: What a message costs in memory besides its body: the objects around it, measured with
-#: ``sys.getsizeof`` over a typical STOMP message and rounded up.
-MESSAGE_OVERHEAD_BYTES: Final = 600
+#: What a message costs in memory besides its body and what is counted by itself: the objects
+#: around it, measured with ``sys.getsizeof`` over a typical STOMP message and rounded up.
+MESSAGE_OVERHEAD_BYTES: Final = 400
+#: The same of one header: its tuple, and its place in the message's.
+HEADER_OVERHEAD_BYTES: Final = 64
+#: So much of names and the like is in ``MESSAGE_OVERHEAD_BYTES``.
+_NAMES_BYTES: Final = 256
 
 
 def memory_bytes(message: Message) -> int:
-    """Memory that *message* is accounted with, in bytes."""
-    return len(message.body) + MESSAGE_OVERHEAD_BYTES
+    """Memory that *message* is accounted with, in bytes: body, headers, names, fixed overhead."""
+    size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+    headers = message.headers
+    if headers:
+        for name, value in headers:
+            # One character beyond Latin-1 makes all of a string two or four bytes wide.
+            size += getsizeof(name) + getsizeof(value) + HEADER_OVERHEAD_BYTES
+    names = (
+        len(message.destination)
+        + len(message.original_name)
+        + len(message.reply_to)
+        + len(message.client_id)
+    )
+    if message.content_type is not None:
+        names += len(message.content_type)
+    if message.correlation_data is not None:
+        names += len(message.correlation_data)
+    # Names are ASCII, mostly, and shared between messages: only long ones are worth a closer look.
+    return size if names <= _NAMES_BYTES else size + _names_bytes(message)
+
+
+def _names_bytes(message: Message) -> int:
+    return sum(
+        map(
+            getsizeof,
+            (
+                message.destination,
+                message.original_name,
+                message.reply_to,
+                message.client_id,
+                message.content_type,
+                message.correlation_data,
+            ),
+        )
+    )

@@ -44,6 +44,8 @@ class OptionInfo:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     zero: str = ""
+    act: str = ""
+    metric: str = ""
 
 
 def option(
@@ -55,6 +57,8 @@ def option(
     maximum: float | None = None,
     choices: Sequence[str] = (),
     zero: str = "",
+    act: str = "",
+    metric: str = "",
 ) -> Any:
     """A dataclass field that is a configuration option.
 
@@ -64,8 +68,11 @@ def option(
         kind: how it is written; minimum, maximum: in the field's own unit, inclusive.
         choices: allowed strings.
         zero: what 0 means, when it means something special; then ``minimum`` does not apply to 0.
+        act: of a limit on what clients may take: what happens to whoever reaches it. It is listed in
+            docs/limits.md then.
+        metric: of such a limit: where one sees how near it is; "" for those that are not counted.
     """
-    info = OptionInfo(help, kind, minimum, maximum, tuple(choices), zero)
+    info = OptionInfo(help, kind, minimum, maximum, tuple(choices), zero, act, metric)
     if isinstance(default, (list, dict)):
         kept: Any = cast(Any, default)
         return dataclasses.field(default_factory=lambda: copy.copy(kept), metadata={_META: info})

@@ -23,6 +23,8 @@ DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 UMASK: Final = 0o077
 _OTHERS: Final = 0o077
+#: For files that are no secret, but must not be anybody's to change.
+WRITABLE: Final = 0o022
 
 
 def make_private_directory(path: Path) -> None:
@@ -40,13 +42,13 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
-def warn_of_others(path: Path, what: str) -> bool:
+def warn_of_others(path: Path, what: str, *, among: int = _OTHERS) -> bool:
     """Log a warning when others can reach and use *path*, a directory or a file. Raises: OSError.
 
-    Args: what: what it is, for the text (``data directory``).
+    Args: what: what it is, for the text (``data directory``); among: the permission bits that count.
     Returns: True when a warning was logged.
     """
-    problem = problem_of_others(path)
+    problem = problem_of_others(path, among=among)
     if problem:
         _log.warning("%s %s: %s", what, path, problem)
     return bool(problem)

@@ -58,9 +58,10 @@ FULL: Final = Message(
     reply_to="queue://answers",
     retained=True,
     payload_format=1,
+    owner="me",
 )
 DURABLE: Final = Subscription(
-    2, "c1", "s1", "topic://t.>", True, 1, True, "mqtt", "group", {"k": "v", "": ""}, "a = 1"
+    2, "c1", "s1", "topic://t.>", True, 1, True, "mqtt", "group", {"k": "v", "": ""}, "a = 1", "me"
 )
 SESSION: Final = Session(
     "c1",
@@ -70,6 +71,9 @@ SESSION: Final = Session(
     will=FULL,
     will_delay=7,
     attached=(Subscription(0, "", "q", "queue://q", True), DURABLE),
+    protocol="mqtt",
+    owner="me",
+    client_id="phone",
 )
 
 
@@ -132,9 +136,9 @@ def by_key(state: RecoveredState) -> dict[str, object]:
         "last_pending_list": state.last_pending_list,
         "destinations": {known.destination: known.pending_list for known in state.destinations},
         "subscriptions": {known.pending_list: known for known in state.subscriptions},
-        "sessions": {session.client_id: session for session in state.sessions},
+        "sessions": {session.key: session for session in state.sessions},
         "inflight": {
-            (record.client_id, record.direction, record.packet_id): record
+            (record.session, record.direction, record.packet_id): record
             for record in state.inflight
         },
         "retained": {message.destination: message for message in state.retained},

@@ -269,16 +269,16 @@ class MemoryStore:
             case ClearRetained(destination):
                 contents.retained.pop(destination, None)
             case PutSession(session):
-                contents.sessions[session.client_id] = session
-            case RemoveSession(client_id):
-                contents.sessions.pop(client_id, None)
-                for key in [key for key in contents.inflight if key[0] == client_id]:
+                contents.sessions[session.key] = session
+            case RemoveSession(session_key):
+                contents.sessions.pop(session_key, None)
+                for key in [key for key in contents.inflight if key[0] == session_key]:
                     del contents.inflight[key]
             case PutInflight(record):
-                key = (record.client_id, record.direction, record.packet_id)
+                key = (record.session, record.direction, record.packet_id)
                 contents.inflight[key] = record
-            case RemoveInflight(client_id, direction, packet_id):
-                contents.inflight.pop((client_id, direction, packet_id), None)
+            case RemoveInflight(session_key, direction, packet_id):
+                contents.inflight.pop((session_key, direction, packet_id), None)
             case AddDuplicateId(destination, duplicate_id, sequence):
                 contents.duplicate_ids.setdefault(destination, {})[sequence] = duplicate_id
                 contents.last_sequence = max(contents.last_sequence, sequence)

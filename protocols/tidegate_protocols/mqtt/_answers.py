@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
+import msgspec
+
 from tidegate.spi import FrameTooLargeError
 from tidegate_protocols.mqtt.codec.codes import LEVEL_5_0, SUBACK_FAILURE, ReasonCode
 from tidegate_protocols.mqtt.codec.encode import (
@@ -72,10 +74,17 @@ class Answers:
 
     # ------------------------------------------------------------------- connecting and ending
 
-    def connack(self, session_present: bool, properties: Properties = NO_PROPERTIES) -> bytes:
-        """The client is accepted. Raises: FrameTooLargeError."""
+    def connack(
+        self, session_present: bool, properties: Properties = NO_PROPERTIES, problem: str = ""
+    ) -> bytes:
+        """The client is accepted, though something is as it may not expect it (*problem*).
+
+        Raises: FrameTooLargeError.
+        """
         if not self.is_v5:
             return connack(session_present, ReasonCode.SUCCESS, self.level)
+        if problem:
+            properties = msgspec.structs.replace(properties, reason_string=_shortened(problem))
         return self._encode(Connack(session_present, ReasonCode.SUCCESS, properties))
 
     def refusal(self, reason: ReasonCode, problem: str, server_reference: str = "") -> bytes:

@@ -106,6 +106,16 @@ class MqttFrontEnd:
         logger.info("listening address=%s", context.listener)
         return context.listener
 
+    @property
+    def address(self) -> str:
+        """Where it listens; "" before its start."""
+        return "" if self._context is None else self._context.listener
+
+    async def reload(self) -> None:
+        """Read the certificates anew, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
+        if await self._listener.reload():
+            logger.info("certificates reloaded address=%s", self.address)
+
     async def stop_accepting(self) -> None:
         """No new connections. Idempotent."""
         await self._listener.stop_accepting()

@@ -61,6 +61,11 @@ class StompFrontEnd:
         logger.info("listening address=%s", self._address)
         return self._address
 
+    async def reload(self) -> None:
+        """Read the certificates anew, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
+        if await self._listener.reload():
+            logger.info("certificates reloaded address=%s", self._address)
+
     async def stop_accepting(self) -> None:
         """No new connections. Idempotent."""
         await self._listener.stop_accepting()

@@ -9,6 +9,7 @@ from typing import final
 
 from tidegate.spi import Broker, GatewayError, StoredMessage
 from tidegate_protocols._large_out import LargeOut
+from tidegate_protocols._unread import UnreadOutput
 from tidegate_protocols.stomp._client import Client
 from tidegate_protocols.stomp._heartbeat import HeartBeat
 from tidegate_protocols.stomp.codec.encoder import HEART_BEAT_BYTES
@@ -22,11 +23,12 @@ class Wire:
     """The link of one session.
 
     Args:
+        unread_max, unread_timeout_s, stop_reading: see :class:`UnreadOutput`.
         idle, broken: see :class:`LargeOut`.
 
     Attributes:
         link: as given.
-        is_writable: the client reads fast enough.
+        unread: what the client was sent and does not read.
         heart_beat: once it is negotiated.
     """
 
@@ -37,8 +39,8 @@ class Wire:
         "_large",
         "_loop",
         "heart_beat",
-        "is_writable",
         "link",
+        "unread",
     )
 
     def __init__(
@@ -47,6 +49,9 @@ class Wire:
         loop: asyncio.AbstractEventLoop,
         broker: Broker,
         *,
+        unread_max: int,
+        unread_timeout_s: float,
+        stop_reading: Callable[[], None],
         idle: Callable[[], None],
         broken: Callable[[GatewayError], None],
     ) -> None:
@@ -57,7 +62,14 @@ class Wire:
         self._broken = broken
         self._large: LargeOut | None = None  # since the first large MESSAGE
         self.heart_beat: HeartBeat | None = None
-        self.is_writable = True
+        self.unread = UnreadOutput(
+            link, unread_max, unread_timeout_s, loop.call_later, stop_reading
+        )
+
+    @property
+    def is_writable(self) -> bool:
+        """The client reads fast enough."""
+        return not self.unread.is_paused
 
     @property
     def is_streaming(self) -> bool:
@@ -72,6 +84,8 @@ class Wire:
             self._large.send(data)
         else:
             self.link.send(data)
+        if self.unread.is_paused:
+            self.unread.wrote(len(data))
 
     def deliver_large(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
         """One of *messages* has a large body: this and all behind it is written bit by bit."""
@@ -99,7 +113,10 @@ class Wire:
 
     def writable(self, value: bool) -> None:
         """The client reads too slowly (False), or caught up."""
-        self.is_writable = value
+        if value:
+            self.unread.resumed()
+        else:
+            self.unread.paused()
         if self._large is not None:
             self._large.writable(value)
 
@@ -139,6 +156,7 @@ class Wire:
 
     def stop_beating(self) -> None:
         """Neither send nor expect heart-beats any more. Idempotent."""
+        self.unread.stop()
         if self.heart_beat is not None:
             self.heart_beat.stop()
             self.heart_beat = None

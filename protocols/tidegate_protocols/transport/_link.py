@@ -33,6 +33,11 @@ class Link(Protocol):
         """True once ``close`` or ``abort`` was called or the connection was lost."""
         ...
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that were sent and that the socket has not taken yet."""
+        ...
+
     def send(self, data: bytes) -> None:
         """Append *data* to what goes out at the end of this turn of the loop, in one write.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Protocol, final
 
@@ -14,6 +15,7 @@ from tidegate_protocols.transport._options import (
     check_transport,
     is_tls,
     is_websocket,
+    proxies_of,
 )
 from tidegate_protocols.transport._tcp import TcpListener
 from tidegate_protocols.transport._tls import server_context
@@ -32,6 +34,7 @@ class Listener(Protocol):
     async def start(self) -> tuple[str, int]: ...
     async def stop_accepting(self) -> None: ...
     async def stop(self, timeout_s: float) -> None: ...
+    async def reload(self) -> bool: ...
 
 
 def make_listener(
@@ -57,6 +60,8 @@ def make_listener(
     """
     check_transport(config.transport, options)
     context = server_context(options) if is_tls(config.transport) else None
+    make_context = None if context is None else partial(server_context, options)
+    proxies = proxies_of(options)
     if not is_websocket(config.transport):
         return TcpListener(
             config.host,
@@ -67,6 +72,8 @@ def make_listener(
             tls=context,
             tls_handshake_timeout_s=options.handshake_timeout,
             sockets=sockets,
+            proxies=proxies,
+            make_context=make_context,
         )
     connections: set[WebSocketHandler] = set()
 
@@ -85,6 +92,8 @@ def make_listener(
         tls=context,
         tls_handshake_timeout_s=options.handshake_timeout,
         sockets=sockets,
+        proxies=proxies,
+        make_context=make_context,
     )
     return WebSocketListener(tcp, connections)
 
@@ -109,6 +118,10 @@ class WebSocketListener:
     async def stop_accepting(self) -> None:
         """See :meth:`TcpListener.stop_accepting`."""
         await self._below.stop_accepting()
+
+    async def reload(self) -> bool:
+        """See :meth:`TcpListener.reload`."""
+        return await self._below.reload()
 
     async def stop(self, timeout_s: float) -> None:
         """Send Close to every client, then as :meth:`TcpListener.stop`. Idempotent."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
+from tidegate_protocols.transport._proxy import Proxies, parse_networks
 from tidegate_protocols.transport._tls import TlsOptions, server_context
 from tidegate_protocols.transport._upgrade import check_origins
 
@@ -29,13 +30,45 @@ class TransportOptions(TlsOptions):
     what is wrong with them. Raises: ConfigError.
     """
 
+    unread_output_max: int = option(
+        1024 * 1024,
+        kind=Kind.SIZE,
+        minimum=64 * 1024,
+        help="What may wait for one client that does not read; then it is not read either, until it "
+        "has caught up. Deliveries stop before that. Guards against clients that ask without ever "
+        "reading the answers.",
+        act="the connection is not read until its client has caught up",
+        metric="held.output.bytes",
+    )
+    unread_output_timeout: float = option(
+        60.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="never",
+        help="A connection that is not read because of `unread_output_max` is closed when its client "
+        "has not taken a byte for so long.",
+        act="the connection is closed",
+        metric="held.output.bytes",
+    )
     handshake_timeout: float = option(
         10.0,
         kind=Kind.DURATION,
         minimum=0.01,
         maximum=600.0,
         help="Transports `tls`, `ws` and `wss`: time for the TLS handshake, and again for the "
-        "WebSocket handshake; guards against connections that never say anything.",
+        "WebSocket handshake; with `proxy_protocol` for the proxy's header, too. Guards against "
+        "connections that never say anything.",
+    )
+    proxy_protocol: bool = option(
+        False,
+        help="Connections come through proxies and begin with a header of the PROXY protocol, "
+        "version 2, that says from which address the client comes: for limits, rules and logs. "
+        "Goes with `proxy_addresses`, or every client could choose its address.",
+    )
+    proxy_addresses: tuple[str, ...] = option(
+        (),
+        help="Addresses of the proxies, such as `192.0.2.7` or `10.0.0.0/8`; connections from "
+        "others are closed. Guards against clients that go around the proxy.",
     )
     websocket_origins: tuple[str, ...] = option(
         (),
@@ -63,6 +96,12 @@ class TransportOptions(TlsOptions):
 
     def __post_init__(self) -> None:
         check_origins(self.websocket_origins)
+        if self.proxy_protocol != bool(self.proxy_addresses):
+            missing = "proxy_addresses" if self.proxy_protocol else "proxy_protocol"
+            raise ConfigError(
+                "proxy_protocol and proxy_addresses go together; set both or none", key=missing
+            )
+        parse_networks(self.proxy_addresses)
         for field in dataclasses.fields(TransportOptions):
             if field.name.startswith("tls_") and getattr(self, field.name) != field.default:
                 server_context(self)
@@ -79,7 +118,7 @@ def check_transport(transport: str, options: TransportOptions) -> None:
             f"{transport!r} is not one of {', '.join(map(repr, TRANSPORTS))}", key="transport"
         )
     for field in dataclasses.fields(TransportOptions):
-        wanted = _transports_of(field.name)
+        wanted = _transports_of(field.name, options)
         if transport not in wanted and getattr(options, field.name) != field.default:
             raise ConfigError(
                 f"has no effect with transport = {transport!r}; "
@@ -98,9 +137,18 @@ def is_websocket(transport: str) -> bool:
     return transport in _WITH_WEBSOCKET
 
 
-def _transports_of(option_name: str) -> Sequence[str]:
+def proxies_of(options: TransportOptions) -> Proxies | None:
+    """The proxies of a listener; None: clients come themselves."""
+    if not options.proxy_protocol:
+        return None
+    return Proxies(parse_networks(options.proxy_addresses), options.handshake_timeout)
+
+
+def _transports_of(option_name: str, options: TransportOptions) -> Sequence[str]:
     if option_name.startswith("tls_"):
         return _WITH_TLS
     if option_name.startswith("websocket_"):
         return _WITH_WEBSOCKET
+    if option_name.startswith(("proxy_", "unread_output_")) or options.proxy_protocol:
+        return TRANSPORTS
     return ("tls", "ws", "wss")

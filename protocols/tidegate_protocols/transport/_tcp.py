@@ -15,19 +15,21 @@ from functools import partial
 from typing import Final, cast, final
 
 from tidegate_protocols.transport._link import Handler, Sockets
+from tidegate_protocols.transport._proxy import Proxies, ProxyHeaderError, client_of
+from tidegate_protocols.transport._sockets import bind, descriptor_of, name_of, peer_name, tune
 from tidegate_protocols.transport._tls import subject_of
 
 logger = logging.getLogger("tidegate.transport")
-
-#: Connections the kernel may hold between two turns of the loop. A gateway that comes back is met
-#: by all its clients at once; the kernel cuts this to net.core.somaxconn.
-BACKLOG: Final = 1024
 
 #: Bytes that may wait in one connection's write buffer before its handler is told to pause, and
 #: the level at which it resumes. One dispatch page of 256-byte messages is about 128 KiB: twice
 #: that keeps a fast consumer fed while a stalled one holds little memory.
 WRITE_BUFFER_HIGH_BYTES: Final = 256 * 1024
 WRITE_BUFFER_LOW_BYTES: Final = 64 * 1024
+
+#: A read of so many bytes or more is the only one of its connection in a turn of the loop: uvloop
+#: would go on, up to 32 times 256,000 bytes, as long as the peer keeps the socket full.
+FULL_READ_BYTES: Final = 128 * 1024
 
 #: How long a closed connection waits for the peer to take the last bytes. Closing a socket while
 #: unread input is queued makes the kernel send RST, which destroys what the peer has not read yet:
@@ -78,7 +80,9 @@ class TcpLink:
         "_loop",
         "_pieces",
         "_reading_paused",
+        "_rests",
         "_transport",
+        "_wants_reading",
         "peer",
         "tls_subject",
     )
@@ -99,6 +103,8 @@ class TcpLink:
         self._pieces: list[bytes] = []
         self._closing = False
         self._reading_paused = False
+        self._wants_reading = True
+        self._rests = False
         self._linger: asyncio.TimerHandle | None = None
 
     @property
@@ -108,6 +114,10 @@ class TcpLink:
     @property
     def is_closing(self) -> bool:
         return self._closing
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() + sum(map(len, self._pieces))
 
     def send(self, data: bytes) -> None:
         pieces = self._pieces
@@ -183,7 +193,20 @@ class TcpLink:
             self._linger.cancel()
             self._linger = None
 
+    def rest(self) -> None:
+        """Read no more in this turn of the loop."""
+        if not self._rests and not self._closing:
+            self._rests = True
+            self._loop.call_soon(self._rested)
+            self._set_reading(self._wants_reading)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._set_reading(self._wants_reading)
+
     def _set_reading(self, on: bool) -> None:
+        self._wants_reading = on
+        on = on and not self._rests
         # asyncio tolerates a repeated call, uvloop raises: keep the state here for both.
         if on is not self._reading_paused or self._transport.is_closing():
             return
@@ -208,6 +231,8 @@ class TcpListener:
         tls: the context of a TLS listener; None: plain TCP.
         tls_handshake_timeout_s: more than 0; a TLS handshake that takes longer is broken off.
         sockets: counts those of all listeners, from accept on; None: nobody does.
+        proxies: whose connections begin with a header that names the client; None: there are none.
+        make_context: gives a context for TLS anew when the files may be other ones. Raises: ConfigError.
     """
 
     def __init__(
@@ -221,8 +246,12 @@ class TcpListener:
         tls: ssl.SSLContext | None = None,
         tls_handshake_timeout_s: float = 10.0,
         sockets: Sockets | None = None,
+        proxies: Proxies | None = None,
+        make_context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._tls = tls
+        self._make_context = make_context
+        self._proxies = proxies
         self._tls_handshake_timeout_s = tls_handshake_timeout_s
         self._sockets = sockets
         self._host = host
@@ -236,6 +265,7 @@ class TcpListener:
         self._none_left = asyncio.Event()
         self._refused = _Seldom("connections refused connections_max=%d")
         self._failed = _Seldom("accept failed error=%s")
+        self._unknown = _Seldom("proxy refused peer=%s reason=%s")
 
     @property
     def connection_count(self) -> int:
@@ -249,7 +279,7 @@ class TcpListener:
         Raises: OSError as it comes (port in use, no such address, not permitted).
         """
         loop = asyncio.get_running_loop()
-        bound = await _bind(loop, self._host, self._port)
+        bound = await bind(loop, self._host, self._port)
         self._accepting = [(loop.create_task(self._accept(loop, one)), one) for one in bound]
         host, port = cast("tuple[str, int]", bound[0].getsockname()[:2])
         return host, port
@@ -293,19 +323,38 @@ class TcpListener:
         self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: _Connection
     ) -> None:
         """Make a connection of the socket when its TLS handshake is over."""
-        tls = self._tls
-        task: asyncio.Task[object] = loop.create_task(
-            loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=tls,
-                # asyncio refuses the two times where there is no TLS.
-                ssl_handshake_timeout=None if tls is None else self._tls_handshake_timeout_s,
-                ssl_shutdown_timeout=None if tls is None else CLOSE_LINGER_S,
-            )
-        )
+        task: asyncio.Task[object] = loop.create_task(self._make(loop, accepted, connection))
         self._beginning.add(task)
         task.add_done_callback(partial(self._begun, connection, accepted))
+
+    async def _make(
+        self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: _Connection
+    ) -> None:
+        if self._proxies is not None:
+            try:
+                connection.client = await client_of(loop, accepted, self._proxies)
+            except ProxyHeaderError as error:
+                self._unknown.say(loop.time(), name_of(accepted), error)
+                raise
+        tls = self._tls
+        await loop.connect_accepted_socket(
+            lambda: connection,
+            accepted,
+            ssl=tls,
+            # asyncio refuses the two times where there is no TLS.
+            ssl_handshake_timeout=None if tls is None else self._tls_handshake_timeout_s,
+            ssl_shutdown_timeout=None if tls is None else CLOSE_LINGER_S,
+        )
+
+    async def reload(self) -> bool:
+        """Read the certificates anew: handshakes that begin from now on are made with them.
+
+        Returns: False when there are none. Raises: ConfigError; those that were read before stay.
+        """
+        if self._make_context is None:
+            return False
+        self._tls = await asyncio.to_thread(self._make_context)
+        return True
 
     def _begun(
         self, connection: _Connection, accepted: socket.socket, task: asyncio.Task[object]
@@ -375,7 +424,7 @@ class _Connection(asyncio.Protocol):
     Args: refusal: what it is told, and no more than that; b"": it is let in.
     """
 
-    __slots__ = ("_error", "_handler", "_link", "_listener", "_loop", "_refusal")
+    __slots__ = ("_error", "_handler", "_link", "_listener", "_loop", "_refusal", "client")
 
     def __init__(
         self, listener: TcpListener, loop: asyncio.AbstractEventLoop, refusal: bytes
@@ -386,6 +435,7 @@ class _Connection(asyncio.Protocol):
         self._link: TcpLink | None = None
         self._handler: Handler | None = None
         self._error: Exception | None = None
+        self.client = ""  # what a proxy said of it
 
     @property
     def is_made(self) -> bool:
@@ -395,16 +445,15 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tcp = cast(asyncio.Transport, transport)
         certificate = cast("Mapping[str, object] | None", tcp.get_extra_info("peercert"))
-        link = TcpLink(
-            tcp, self._loop, _peer_name(tcp), subject_of(certificate), _descriptor_of(tcp)
-        )
+        peer = self.client or peer_name(tcp)
+        link = TcpLink(tcp, self._loop, peer, subject_of(certificate), descriptor_of(tcp))
         self._link = link
         try:
             if self._refusal:
                 link.send(self._refusal)
                 link.close()
                 return
-            _tune(tcp)
+            tune(tcp)
             tcp.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
             self._handler = handler = self._listener.make_handler()
             handler.opened(link)
@@ -415,6 +464,8 @@ class _Connection(asyncio.Protocol):
         link, handler = self._link, self._handler
         if link is None or handler is None or link.is_closing:
             return  # lingering close: input is read only so that the peer gets our last bytes
+        if len(data) >= FULL_READ_BYTES:
+            link.rest()
         try:
             handler.data_received(data)
         except Exception as error:
@@ -470,51 +521,3 @@ class _Connection(asyncio.Protocol):
         logger.error("handler failed, connection aborted peer=%s", link.peer, exc_info=error)
         self._error = error
         link.abort()
-
-
-async def _bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at every address of *host* ("": at all there are). Raises: OSError."""
-    found = await loop.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    bound: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            one = socket.socket(family, kind, protocol)
-            bound.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind(address)
-            one.listen(BACKLOG)
-            one.setblocking(False)
-    except OSError:
-        for one in bound:
-            one.close()
-        raise
-    return bound
-
-
-def _peer_name(transport: asyncio.BaseTransport) -> str:
-    name: object = transport.get_extra_info("peername")
-    if not isinstance(name, tuple):
-        return "unknown"  # the peer was gone before it was asked for
-    host, port = cast("tuple[str, int]", name[:2])
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """The socket that takes what is written as it is; -1: there is none."""
-    sock = cast("socket.socket | None", transport.get_extra_info("socket"))
-    is_plain = transport.get_extra_info("ssl_object") is None
-    return sock.fileno() if sock is not None and is_plain else -1
-
-
-def _tune(transport: asyncio.BaseTransport) -> None:
-    """Set the socket's options."""
-    sock = cast("socket.socket | None", transport.get_extra_info("socket"))
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        # A receipt is one small segment: Nagle's algorithm would hold it for the peer's delayed ACK.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer that lost power without heart-beats would otherwise keep its messages for ever.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tidegate.spi import ConfigError, option
+from tidegate.spi.private_files import problem_of_others
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _MODES: Final = {
@@ -28,6 +29,9 @@ _SHORT_NAMES: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
+#: A key that everybody can read, or others can replace, protects nothing. Its group may read it: that
+#: is how keys are shared on purpose (``ssl-cert``).
+_NOT_OTHERS: Final = 0o026
 _ESCAPED: Final = frozenset('"+,;<>\\')
 
 
@@ -127,6 +131,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, options: TlsOp
     if b"PRIVATE KEY-----" not in _read(key, key_option):
         hint = "; name the key's file with tls_key" if options.tls_key is None else ""
         raise ConfigError(f"{key}: holds no private key in PEM form{hint}", key=key_option)
+    _check_mode(key, key_option)
     was_asked = False
 
     def password() -> bytes:
@@ -200,10 +205,21 @@ def _check_certificates(data: bytes, path: Path, key: str) -> None:
 def _password(path: Path | None) -> bytes:
     if path is None:
         return b""
+    _check_mode(path, "tls_key_password_file")
     password = _read(path, "tls_key_password_file").partition(b"\n")[0].rstrip(b"\r")
     if not password:
         raise ConfigError(f"{path}: the first line is empty", key="tls_key_password_file")
     return password
+
+
+def _check_mode(path: Path, key: str) -> None:
+    """Refuse a secret that is none. Raises: ConfigError."""
+    try:
+        problem = problem_of_others(path, among=_NOT_OTHERS)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=key) from None
+    if problem:
+        raise ConfigError(f"{path}: {problem}", key=key)
 
 
 def _read(path: Path, key: str) -> bytes:

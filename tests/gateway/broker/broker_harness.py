@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from tidegate.broker import BrokerCore
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.owner import client_key
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,
@@ -451,6 +452,11 @@ class Broker:
 
     def queue(self, name: str) -> Any:
         return self.core.destinations.queues[names.queue(name)]
+
+
+def key_of(client_id: str, owner: str = "anonymous", protocol: str = "mqtt") -> str:
+    """What the store keeps a client's session under."""
+    return client_key(protocol, owner, client_id)
 
 
 def connect_request(protocol: str = "stomp", client_id: str = "", **more: Any) -> ConnectRequest:

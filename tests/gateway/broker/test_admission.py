@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_harness import Broker, Client, connect_request, message
+from broker_harness import Broker, Client, connect_request, key_of, message
 
 from tidegate.spi import (
     ConnectionEndedError,
@@ -39,7 +39,7 @@ async def test_a_session_is_durable_before_its_client_is_accepted() -> None:
 async def test_a_client_that_began_anew_does_not_meet_its_old_packet_ids_after_a_kill() -> None:
     async with Broker() as broker:
         old = await broker.client("mqtt", "c", **STORED)
-        received = InflightRecord("c", InflightDirection.IN, 7, InflightState.RECEIVED)
+        received = InflightRecord(key_of("c"), InflightDirection.IN, 7, InflightState.RECEIVED)
         old.connection.record_inflight(put=(received,))
         await broker.settle()
         old.connection.disconnect(graceful=True)

@@ -10,7 +10,6 @@ from broker_harness import Broker, Client
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
-    AccessError,
     Acknowledge,
     AddMessage,
     Branch,
@@ -338,7 +337,7 @@ async def test_only_the_principal_who_prepared_a_branch_sees_and_completes_it() 
         client = await broker.client()
         assert client.connection.branches() == []
         for call in ("commit_branch", "roll_back_branch", "forget_branch"):
-            with pytest.raises(AccessError, match="somebody else"):
+            with pytest.raises(RequestError, match="there is no prepared branch"):
                 getattr(client.connection, call)(ONE)
         assert broker.core.branches.all_of() == [stored]
 

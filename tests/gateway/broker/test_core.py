@@ -15,6 +15,7 @@ from broker_harness import (
     Core,
     ScriptedStore,
     connect_request,
+    key_of,
     message,
 )
 
@@ -164,7 +165,7 @@ async def test_of_two_clients_that_authenticate_at_once_under_one_client_id_one_
         await broker.settle()
         assert two.bodies() == [b"m"]
         assert len(broker.core.connections) == 1
-        session = broker.core.sessions.get("mqtt", "c")
+        session = broker.core.sessions.get(key_of("c"))
         assert session is not None
         assert session.connection is two.connection
 
@@ -219,7 +220,7 @@ class Rules:
 
 async def test_what_one_authorizer_refuses_is_refused() -> None:
     everything = Rules(lambda *_: True)
-    readers = Rules(lambda _who, what, where: what is Action.SUBSCRIBE or where != "queue://q")
+    readers = Rules(lambda _who, what, where: what is not Action.PUBLISH or where != "queue://q")
     async with Broker(extensions=[everything, readers]) as broker:
         client = await broker.client("mqtt", "c")
         client.subscribe("queue://q")
@@ -254,7 +255,7 @@ async def test_a_client_that_may_not_connect_takes_nothing_over() -> None:
 
 
 async def test_a_client_with_a_will_it_may_not_publish_is_refused() -> None:
-    readers = Rules(lambda _who, what, where: what is Action.SUBSCRIBE or where != "queue://q")
+    readers = Rules(lambda _who, what, where: what is not Action.PUBLISH or where != "queue://q")
     async with Broker(extensions=[readers]) as broker:
         with pytest.raises(AccessError) as refused:
             await broker.client("mqtt", "c", will=message("queue://q", "never"))
@@ -272,7 +273,7 @@ async def test_an_answer_is_remembered_for_the_connection_and_the_memory_is_limi
         assert rules.asked == 1
         for number in range(AUTHORIZATIONS_MAX + 10):
             client.send(f"topic://t.{number}", "m")
-        assert len(client.connection.authorized) <= AUTHORIZATIONS_MAX
+        assert len(client.connection.rights.publishable) <= AUTHORIZATIONS_MAX
         other = await broker.client()
         asked = rules.asked
         other.send("topic://t", "m")

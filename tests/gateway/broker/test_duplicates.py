@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from broker_harness import Broker, Client
+from broker_harness import Broker, Client, key_of
 
 from tidegate.broker.transactions.duplicates import FULL_RINGS_MAX, ID_CHARACTERS_MAX
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
@@ -105,7 +105,7 @@ async def test_when_the_original_is_dropped_its_repetitions_fail_with_it_and_may
         client.send("queue://q", "a", "same turn", duplicate_id="a")
         client.send("queue://q", "a", "again", duplicate_id="a")
         await broker.settle()
-        record = InflightRecord("m", InflightDirection.IN, 7, InflightState.RECEIVED)
+        record = InflightRecord(key_of("m"), InflightDirection.IN, 7, InflightState.RECEIVED)
         client.send("queue://q", "a", "next turn", duplicate_id="a", inflight=record)
         client.send("queue://q", "b", "other")
         broker.store.release()
@@ -123,7 +123,7 @@ async def test_when_the_original_is_dropped_its_repetitions_fail_with_it_and_may
         assert not client.connection.session.inflight  # type: ignore[union-attr]
         assert broker.store.operations(PutInflight, RemoveInflight) == [
             PutInflight(record),
-            RemoveInflight("m", InflightDirection.IN, 7),
+            RemoveInflight(key_of("m"), InflightDirection.IN, 7),
         ]
         await asyncio.sleep(FULL_BACK_OFF_S + 0.01)
         client.send("queue://q", "a", "once more", duplicate_id="a")
@@ -137,7 +137,7 @@ async def test_when_the_original_is_dropped_its_repetitions_fail_with_it_and_may
 async def test_a_repetition_takes_its_packet_id() -> None:
     async with Broker() as broker:
         client = await broker.client("mqtt", "m", session_expiry=100)
-        record = InflightRecord("m", InflightDirection.IN, 7, InflightState.RECEIVED)
+        record = InflightRecord(key_of("m"), InflightDirection.IN, 7, InflightState.RECEIVED)
         await sent(broker, client, "a")
         client.send("queue://q", "a", "t", duplicate_id="a", inflight=record)
         await broker.settle()

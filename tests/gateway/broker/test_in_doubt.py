@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_harness import Broker, Client
+from broker_harness import Broker, Client, key_of
 
 from tidegate.spi import (
     Discard,
@@ -30,7 +30,13 @@ async def member(broker: Broker, name: str, expiry: int = 100) -> Client:
         client.connection.record_inflight(
             put=[
                 InflightRecord(
-                    name, OUT, m.sequence, InflightState.PUBLISHED, key, m.sequence, m.message.qos
+                    key_of(name),
+                    OUT,
+                    m.sequence,
+                    InflightState.PUBLISHED,
+                    key,
+                    m.sequence,
+                    m.message.qos,
                 )
                 for m in found
             ]

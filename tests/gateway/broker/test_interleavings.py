@@ -119,6 +119,7 @@ class Link:
     """The socket of a client that reads all it is sent; ``packets`` it did not look at yet."""
 
     subprotocol, tls_subject = "", ""
+    unsent_bytes = 0
 
     def __init__(self, peer: str) -> None:
         self.peer = peer

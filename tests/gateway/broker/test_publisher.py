@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_harness import Broker, message
+from broker_harness import Broker, key_of, message
 
 from tidegate.config import DestinationPolicy
 from tidegate.spi import FlowControlError, RequestError, RetainHandling
@@ -59,7 +59,7 @@ async def test_a_client_is_not_limited_by_a_subscription_that_does_not_want_its_
     async with Broker(LIMITED) as broker:
         await fill(broker, no_local=True)
         core = broker.core
-        core.publisher.check_together("away", [message("topic://t", "x")] * 9)
+        core.publisher.check_together(key_of("away"), [message("topic://t", "x")] * 9)
         client = await broker.client("mqtt", "away", session_expiry=1000, clean_start=False)
         client.connection.writable(False)
         client.send("topic://t", "own")

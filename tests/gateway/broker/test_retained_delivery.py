@@ -449,8 +449,9 @@ async def test_a_repeated_subscription_is_given_all_of_them_again() -> None:
 async def test_expired_ones_and_the_clients_own_where_it_does_not_want_them_are_left_out() -> None:
     async with Broker() as broker:
         sender = await broker.client()
+        own = await broker.client("mqtt", "c")
         sender.send("topic://t.0", "0", retain=True, client_id="other")
-        sender.send("topic://t.1", "1", retain=True, client_id="c")
+        own.send("topic://t.1", "1", retain=True, client_id="c", protocol="mqtt")
         sender.send("topic://t.2", "2", retain=True, expires_at=START_US)
         await broker.settle()
         client = await broker.client("mqtt", "c")

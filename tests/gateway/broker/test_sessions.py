@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_harness import START_US, Broker, Client
+from broker_harness import START_US, Broker, Client, key_of
 from msgspec.structs import replace
 
 from tidegate.spi import (
@@ -30,7 +30,7 @@ async def resume(broker: Broker, expiry: int = 100, **more: Any) -> Client:
 def record(packet_id: int, sequence: int = 0, direction: InflightDirection = OUT) -> InflightRecord:
     name = "t" if direction is OUT else ""
     state = InflightState.PUBLISHED if direction is OUT else InflightState.RECEIVED
-    return InflightRecord("c", direction, packet_id, state, name, sequence)
+    return InflightRecord(key_of("c"), direction, packet_id, state, name, sequence)
 
 
 async def test_a_session_is_taken_up_with_its_subscriptions_and_what_came_meanwhile() -> None:
@@ -158,7 +158,7 @@ async def test_a_session_expires_when_its_time_is_over_and_not_before() -> None:
         first.connection.disconnect(graceful=True)
         await asyncio.sleep(95)
         await broker.settle()
-        assert list(broker.contents.sessions) == ["c"]
+        assert list(broker.contents.sessions) == [key_of("c")]
         await asyncio.sleep(10)
         await broker.settle()
         assert broker.contents.sessions == {}
@@ -215,8 +215,8 @@ async def test_after_a_restart_a_session_lives_as_long_as_it_may_whatever_the_cl
         first = await resume(broker, expiry=100)
         first.connection.disconnect(graceful=True)
         await broker.settle()
-        stored = broker.contents.sessions["c"]
-        broker.contents.sessions["c"] = replace(stored, disconnected_at=left_at)
+        stored = broker.contents.sessions[key_of("c")]
+        broker.contents.sessions[key_of("c")] = replace(stored, disconnected_at=left_at)
         await broker.kill()
         await asyncio.sleep(95)
         assert len(broker.core.sessions) == 1
@@ -388,7 +388,7 @@ async def test_an_acknowledgement_and_its_packet_id_state_are_one_batch() -> Non
         client.subscribe("topic://t", "t", durable_name="t", qos=2)
         client.send("topic://t", "m")
         await broker.settle()
-        released = InflightRecord("c", OUT, 5, InflightState.RELEASED)
+        released = InflightRecord(key_of("c"), OUT, 5, InflightState.RELEASED)
         client.connection.acknowledge("t", client.sequences("t"), "pubrel", inflight=released)
         await broker.settle()
         assert [type(op) for op in broker.store.batches[-1]] == [Acknowledge, PutInflight]

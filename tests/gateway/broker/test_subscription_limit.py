@@ -101,7 +101,7 @@ def test_what_is_kept_at_the_limit_is_what_the_policy_says(
     run(main())
 
 
-def test_a_refused_publish_changes_nothing_and_says_which_subscription_is_full() -> None:
+def test_a_refused_publish_changes_nothing_and_the_log_says_which_subscription_is_full() -> None:
     async def main() -> None:
         async with Broker(policy("refuse", 1)) as broker:
             await away(broker)
@@ -110,7 +110,9 @@ def test_a_refused_publish_changes_nothing_and_says_which_subscription_is_full()
             await broker.settle()
             sequence, batches = broker.core.writer.next_sequence, len(broker.store.batches)
             for retain in (False, True):
-                with pytest.raises(FlowControlError, match="'d' client='client of d' has 1 mess"):
+                with pytest.raises(
+                    FlowControlError, match="a subscription to this destination has 1 mess"
+                ):
                     sender.send("topic://t", "2", retain=retain)
             await broker.settle()
             assert (broker.core.writer.next_sequence, len(broker.store.batches)) == (
@@ -479,7 +481,10 @@ def test_it_is_logged_once_while_it_lasts(overflow: str, caplog: pytest.LogCaptu
         run(main())
     told = [r.getMessage() for r in caplog.records if r.name == "tidegate.broker.limit"]
     assert len(told) == 2
-    assert all(text.startswith("subscription='d' client='client of d' limit=2") for text in told)
+    assert all(
+        text.startswith("subscription='d' client='client of d' principal='anonymous' limit=2")
+        for text in told
+    )
 
 
 def test_far_from_every_limit_no_publish_makes_a_detour() -> None:

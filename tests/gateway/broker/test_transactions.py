@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from broker_harness import Broker, Client
 
+from tidegate.broker.limits.accounts import Account
 from tidegate.broker.transactions.transactions import Published, Transaction
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.config import DestinationPolicy
@@ -16,6 +17,7 @@ from tidegate.spi import (
     AddMessage,
     Durability,
     FlowControlError,
+    Message,
     Move,
     RequestError,
     StoreFullError,
@@ -382,8 +384,9 @@ async def test_an_empty_transaction_commits() -> None:
 
 
 def test_steps_are_counted_by_their_operations() -> None:
-    transaction = Transaction(3)
-    step = Published(None, None)  # type: ignore[arg-type]  # only counted
+    account = Account("somebody", None, 0, "")
+    transaction = Transaction(3, account)
+    step = Published(Message("queue://a", b""), None)
     transaction.check_room(3)
     for _ in range(3):
         transaction.publish(step)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_harness import Broker, Client, message
+from broker_harness import Broker, Client, key_of, message
 
 from tidegate.spi import AddMessage
 
@@ -27,7 +27,7 @@ async def test_a_will_without_a_delay_is_published_when_the_connection_ends() ->
         client.connection.disconnect(graceful=False)
         await broker.settle()
         assert wills(broker) == [b"gone"]
-        assert broker.contents.sessions["c"].will is None
+        assert broker.contents.sessions[key_of("c")].will is None
 
 
 async def test_a_client_that_says_goodbye_leaves_no_will_unless_it_asks_to() -> None:
@@ -188,7 +188,7 @@ async def test_a_will_that_found_no_room_and_the_next_one_of_the_same_client_are
         await asyncio.sleep(10)
         await broker.settle()
         assert sorted(wills(broker)) == [b"gone", b"gone again"]
-        assert broker.contents.sessions["c"].will is None
+        assert broker.contents.sessions[key_of("c")].will is None
 
 
 async def test_a_will_that_is_retained_becomes_the_retained_message() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_harness import Broker, message
+from broker_harness import Broker, key_of, message
 
 from tidegate.broker.turn.turn import Turn
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
@@ -424,7 +424,7 @@ async def test_the_packet_id_of_a_dropped_qos_2_publish_is_forgotten() -> None:
     async with Broker() as broker:
         client = await broker.client("mqtt", "c", clean_start=False, session_expiry=100)
         await broker.settle()
-        record = InflightRecord("c", InflightDirection.IN, 5, InflightState.RECEIVED)
+        record = InflightRecord(key_of("c"), InflightDirection.IN, 5, InflightState.RECEIVED)
         broker.store.refuse(1)
         client.send("queue://q", "lost", "rec", inflight=record)
         await broker.settle()

@@ -26,6 +26,7 @@ class Gateway:
         self.error = error
         self.calls: list[str] = []
         self.reached = asyncio.Event()
+        self.reloaded = asyncio.Event()
 
     async def _step(self, name: str) -> None:
         self.calls.append(name)
@@ -48,6 +49,12 @@ class Gateway:
     async def stop(self) -> None:
         await self._step("stop")
 
+    async def reload(self) -> None:
+        self.calls.append("reload")
+        self.reloaded.set()
+        if self.calls.count("reload") == 1:
+            raise ValueError("a bug in a plugin")
+
 
 async def _signal_when_reached(gateway: Gateway, number: signal.Signals) -> None:
     await gateway.reached.wait()
@@ -64,7 +71,7 @@ async def _serve_and_signal(
 
 @pytest.fixture(autouse=True)
 def _handlers_are_restored():
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -177,3 +184,26 @@ def test_lines_are_written_at_once() -> None:
     written: list[str] = []
     write_lines(["a", "b"], written.append)
     assert written == ["a\nb\n"]
+
+
+@pytest.mark.parametrize("block", ["start", "wait"])
+async def test_sighup_reloads_and_never_ends_the_process(
+    block: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = Gateway(block)
+
+    async def hang_up_twice() -> None:
+        await gateway.reached.wait()
+        for _ in range(2):  # the first reload fails, which is no reason not to try again
+            gateway.reloaded.clear()
+            os.kill(os.getpid(), signal.SIGHUP)
+            await gateway.reloaded.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serve(gateway, lambda: None))
+        group.create_task(hang_up_twice())
+    assert gateway.calls.count("reload") == 2
+    assert "reloading failed" in caplog.text
+    os.kill(os.getpid(), signal.SIGHUP)  # while the process ends
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

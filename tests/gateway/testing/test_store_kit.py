@@ -161,6 +161,15 @@ class KeepsPacketIds(Broken):
             self._store.contents.inflight.update(kept)
 
 
+class KeepsOneSessionOfEachClientId(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        await self._store.write(batch)
+        sessions = self._store.contents.sessions
+        latest = {session.client_id or session.key: session for session in sessions.values()}
+        sessions.clear()
+        sessions.update({session.key: session for session in latest.values()})
+
+
 class HangsInClose(Broken):
     calls = 0
     goes_on = threading.Event()
@@ -282,6 +291,7 @@ kit = StoreConformance()
         (IgnoresByteLimit, kit.test_a_page_stops_before_its_bodies_exceed_the_byte_limit),
         (WritesHalfOfABatch, kit.test_a_batch_is_seen_whole_or_not_at_all),
         (KeepsPacketIds, kit.test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before),
+        (KeepsOneSessionOfEachClientId, kit.test_sessions_and_subscriptions_of_namesakes_are_two),
         (WritesHalfOfABatch, kit.test_a_cancelled_write_leaves_all_of_its_batch_or_nothing),
         (ForgetsDeliveryCounts, kit.test_delivery_counts_belong_to_message_and_list),
         (

@@ -147,7 +147,7 @@ def test_of_several_values_for_one_key_the_last_counts() -> None:
     assert len(rows(written, "remove_retained")) == 1
     assert [row[2:5:2] for row in rows(written, "add_inflight")] == [(1, InflightState.RELEASED)]
     assert [row[2] for row in rows(written, "remove_inflight")] == [2]
-    assert [row[2] for row in rows(written, "add_session")] == [2]
+    assert [row[4] for row in rows(written, "add_session")] == [2]
 
 
 def test_a_removed_session_takes_its_packet_ids_along_and_not_those_after_it() -> None:

@@ -40,11 +40,13 @@ from tidegate.spi import (
 from tidegate_store_journal import JournalStore
 
 GOLDEN = Path(__file__).parent / "golden" / "directory-1.tar.xz"
-LAPTOP = Subscription(2, "laptop", "news", "topic://news.>", True)
-PHONE = Subscription(3, "phone", "alerts/#", "topic://alerts.>", True)
-SESSION = Session("phone", 60, options={"a": "b"})
+LAPTOP = Subscription(2, "laptop", "news", "topic://news.>", True, owner="ann")
+PHONE = Subscription(3, "phone", "alerts/#", "topic://alerts.>", True, owner="ann")
+SESSION = Session(
+    "key of the phone", 60, options={"a": "b"}, protocol="mqtt", owner="ann", client_id="phone"
+)
 INFLIGHT = InflightRecord(
-    "phone", InflightDirection.OUT, 7, InflightState.PUBLISHED, "alerts/#", 22
+    SESSION.key, InflightDirection.OUT, 7, InflightState.PUBLISHED, "alerts/#", 22
 )
 RETAINED = Message("topic://alerts.fire", b"retained")
 BRANCH = Branch(BranchId(1, b"one", b"\xff"), 5)

@@ -192,7 +192,7 @@ async def test_a_bindings_journal_that_is_gone_or_cut_off_is_noticed(tmp_path: P
     store, state = await opened(tmp_path / "a")  # that was once
     await store.close()
     store, state = await opened(tmp_path / "b")
-    assert sorted(item.client_id for item in state.sessions) == ["c", "d"]
+    assert sorted(item.key for item in state.sessions) == ["c", "d"]
     await store.close()
 
 

@@ -268,7 +268,7 @@ async def test_a_checkpoint_that_fails_is_made_up_for_by_the_next(
         await store.close()
         store, state = await opened(copy)
         assert state.report.counts["replayed"] == 0
-        assert [session.client_id for session in state.sessions] == ["c"]
+        assert [session.key for session in state.sessions] == ["c"]
         assert await pending(store) == [2, 3]
         await store.close()
     assert "a checkpoint or cleanup failed" in caplog.text

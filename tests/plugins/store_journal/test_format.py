@@ -92,9 +92,11 @@ OPERATIONS: list[Operation] = [
     Move(3, 9, 1, 10, Message("queue://dlq", b"moved")),
     SetRetained(Message("topic://news", b"retained", retain=True)),
     ClearRetained("topic://old"),
-    PutSession(Session("c", 60, 5, {"a": "b"})),
-    PutInflight(InflightRecord("c", InflightDirection.OUT, 65535, InflightState.PUBLISHED, "n", 8)),
-    RemoveInflight("c", InflightDirection.IN, 1),
+    PutSession(Session("key", 60, 5, {"a": "b"}, protocol="mqtt", owner="o", client_id="c")),
+    PutInflight(
+        InflightRecord("key", InflightDirection.OUT, 65535, InflightState.PUBLISHED, "n", 8)
+    ),
+    RemoveInflight("key", InflightDirection.IN, 1),
     RemoveSession("d"),
     RemoveSubscription(4),
     RemoveDestination("queue://gone", 5),

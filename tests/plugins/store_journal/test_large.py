@@ -441,6 +441,7 @@ def test_the_golden_records_are_what_the_document_says() -> None:
             + (5 << 30).to_bytes(8, "big")
             + b"\xce"
             + (0xDEADBEEF).to_bytes(4, "big")
+            + b"\xa0"  # its owner: it is not retained
         )
 
 

@@ -56,7 +56,7 @@ async def test_a_page_of_nothing_but_damaged_messages_does_not_end_the_list(tmp_
     assert store.statistics().pending_messages == 3
     text = (tmp_path / "journal" / "damage-0001.report").read_text()
     assert text.count("message 2 of queue://q (list 1)") == 1
-    assert "message 2 of topic://t of client 'c', subscription 's' (list 2)" in text
+    assert "message 2 of topic://t of client 'c', subscription 's' of '' (list 2)" in text
     assert "message 7 of list 9, whose destination is not known" in text
     await store.close()
     store, _ = await opened(tmp_path)

@@ -142,8 +142,8 @@ def same(left: RecoveredState, right: RecoveredState) -> bool:
             state.last_pending_list,
             sorted((item.destination, item.pending_list) for item in state.destinations),
             sorted(state.subscriptions, key=lambda item: item.pending_list),
-            sorted(state.sessions, key=lambda item: item.client_id),
-            sorted(state.inflight, key=lambda item: (item.client_id, item.packet_id)),
+            sorted(state.sessions, key=lambda item: item.key),
+            sorted(state.inflight, key=lambda item: (item.session, item.packet_id)),
             sorted(state.retained, key=lambda item: item.destination),
             dict(state.pending),
         )

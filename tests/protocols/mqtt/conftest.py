@@ -12,6 +12,7 @@ from tidegate.spi import (
     BranchId,
     ConnectResult,
     GatewayError,
+    Held,
     Message,
     Principal,
     StoredMessage,
@@ -39,6 +40,7 @@ class FakeLink:
     """Records what is written. Closing reports back when the test says so, as a socket does."""
 
     peer, subprotocol = "192.0.2.1:5000", ""
+    unsent_bytes = 0
 
     def __init__(self, tls_subject: str = "") -> None:
         self.tls_subject = tls_subject
@@ -152,6 +154,7 @@ class FakeConnection:
         self.tokens: list[object] = []
         self.errors: dict[str, GatewayError] = {}
         self.has_subscribers = True
+        self.held: dict[Held, int] = {}
         self.duplicate_ids: list[str] = []
         self.unanswered: dict[str, Sequence[int]] = {}
         self.on_call: Callable[[str], None] = lambda _name: None
@@ -231,6 +234,9 @@ class FakeConnection:
 
     def synchronize(self, token: Any) -> None:
         self._call("synchronize", None, token)
+
+    def holds(self, kind: Held, size: int) -> None:
+        self.held[kind] = size
 
     def writable(self, value: bool) -> None:
         self._call("writable", value)
@@ -324,7 +330,11 @@ class FakeBroker:
         if self.error is not None:
             raise self.error
         return ConnectResult(
-            self.connection, self.session_present, self.subscriptions, self.inflight
+            self.connection,
+            self.session_present,
+            self.subscriptions,
+            self.inflight,
+            request.client_id,  # as good a key as any
         )
 
 
@@ -473,6 +483,7 @@ class Side:
             self.sent.append,
             Answers(level, packet_bytes_max),
             "dev",
+            session="dev",
             is_persistent=is_persistent,
             size=size,
         )

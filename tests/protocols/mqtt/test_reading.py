@@ -2,7 +2,9 @@
 
 import pytest
 
-from tidegate_protocols.mqtt.session.reading import UNREAD_REPLIES_BYTES_MAX, Pause, Reading
+from tidegate_protocols.mqtt.session.reading import Pause, Reading
+
+UNREAD_MAX, TIMEOUT_S = 100_000, 60.0
 
 
 @pytest.fixture
@@ -14,7 +16,7 @@ def client(make_client):
 @pytest.fixture
 def reading(client):
     client.runtime.timers.clear()
-    return Reading(client.link, client.runtime)
+    return Reading(client.link, client.runtime, UNREAD_MAX, TIMEOUT_S)
 
 
 @pytest.fixture
@@ -39,15 +41,15 @@ def test_a_reason_that_was_not_there_changes_nothing(client, reading):
 
 
 def test_who_does_not_read_its_answers_is_not_read(client, reading):
-    reading.writing_paused()
-    reading.wrote(UNREAD_REPLIES_BYTES_MAX)
+    reading.unread.paused()
+    reading.unread.wrote(UNREAD_MAX)
     assert client.link.is_reading
-    reading.wrote(1)
+    reading.unread.wrote(1)
     assert not client.link.is_reading
     reading.writing_resumed()
     assert client.link.is_reading
-    reading.writing_paused()
-    reading.wrote(UNREAD_REPLIES_BYTES_MAX)  # counted anew
+    reading.unread.paused()
+    reading.unread.wrote(UNREAD_MAX)  # counted anew
     assert client.link.is_reading
 
 

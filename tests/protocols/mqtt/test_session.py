@@ -27,6 +27,7 @@ from tidegate_protocols.mqtt import (
     Connack,
     Connect,
     Disconnect,
+    MqttOptions,
     Pingreq,
     Pingresp,
     Properties,
@@ -45,11 +46,8 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
-from tidegate_protocols.mqtt.session.reading import UNREAD_REPLIES_BYTES_MAX
-from tidegate_protocols.mqtt.session.session import (
-    CONNECT_BYTES_MAX,
-    LONG_PACKET_BYTES,
-)
+from tidegate_protocols.mqtt.session.receiving import LONG_PACKET_BYTES
+from tidegate_protocols.mqtt.session.session import CONNECT_BYTES_MAX
 
 IN, OUT = InflightDirection.IN, InflightDirection.OUT
 PUBLISHED, RECEIVED, RELEASED = (
@@ -779,7 +777,7 @@ def test_a_socket_that_is_full_before_the_answer_is_told_to_the_broker(make_clie
 
 def test_a_client_that_sends_without_reading_is_not_read_either(client):
     client.session.pause_writing()
-    pings = UNREAD_REPLIES_BYTES_MAX // 2
+    pings = MqttOptions().unread_output_max // 2
     client.sends(b"\xc0\x00" * pings)
     assert client.link.is_reading
     client.sends(Pingreq())
@@ -791,7 +789,7 @@ def test_a_client_that_sends_without_reading_is_not_read_either(client):
 def test_reading_goes_on_only_when_no_reason_to_pause_is_left(client):
     client.session.throttle(True)
     client.session.pause_writing()
-    client.sends(b"\xc0\x00" * (UNREAD_REPLIES_BYTES_MAX // 2 + 1))
+    client.sends(b"\xc0\x00" * (MqttOptions().unread_output_max // 2 + 1))
     client.session.throttle(False)
     assert not client.link.is_reading
     client.session.throttle(True)

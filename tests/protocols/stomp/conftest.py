@@ -101,6 +101,8 @@ class FakeLoop:
 
 
 class FakeLink:
+    unsent_bytes = 0
+
     def __init__(self):
         self.peer, self.subprotocol, self.tls_subject = "10.0.0.9:5555", "", ""
         self.written, self.is_closing, self.is_aborted, self.is_reading = [], False, False, True

@@ -24,6 +24,9 @@ class Connection:
     def resume(self):
         pass
 
+    def holds(self, kind, size):
+        pass
+
     def make_temporary(self, destination):
         raise AssertionError("no test here has a temporary destination")
 

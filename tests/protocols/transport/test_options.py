@@ -18,7 +18,11 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
     "tls_client_certificate": ("required", ("tls_certificate", "tls_ca")),
     "tls_version_min": ("1.3", ("tls_certificate",)),
     "tls_ciphers": ("HIGH", ("tls_certificate",)),
+    "unread_output_max": ("2mb", ()),
+    "unread_output_timeout": ("9s", ()),
     "handshake_timeout": ("3s", ()),
+    "proxy_protocol": (True, ("proxy_addresses",)),
+    "proxy_addresses": (["10.0.0.1"], ("proxy_protocol",)),
     "websocket_origins": (["*"], ()),
     "websocket_message_max": ("1mb", ()),
     "websocket_handshake_max": ("1kb", ()),
@@ -38,7 +42,7 @@ def applies(key: str, transport: str) -> bool:
         return transport in ("tls", "wss")
     if key.startswith("websocket_"):
         return transport in ("ws", "wss")
-    return transport != "tcp"
+    return transport != "tcp" or key.startswith(("proxy_", "unread_output_"))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

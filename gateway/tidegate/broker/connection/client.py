@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from tidegate.broker.lists.pending_list import Consumer
+from tidegate.broker.owner import origin_of
 from tidegate.broker.parts import Parts
+from tidegate.broker.publish.access import Rights
 from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
-    Action,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -37,7 +38,8 @@ class Client(ABC):
         vouched: who can say later who it is.
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
-        authorized: (action, destination) that every authorizer allowed.
+        rights: what is remembered of what it may do.
+        origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class Client(ABC):
         self.prefetch_count = request.prefetch_count
         self.identity = identity_of(principal, request)
         self.principal = principal.name
+        self.origin = origin_of(self.identity)
+        self.key = self.origin.key
         self.expires_at = principal.expires_at
         self.vouched = Vouched(principal)
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
-        self.authorized: set[tuple[Action, str]] = set()
+        self.rights = Rights()
         self._peer = peer
         self._throttled: set[object] = set()
 

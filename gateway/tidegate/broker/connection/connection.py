@@ -14,11 +14,14 @@ from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.spi import (
+    AccessError,
+    Action,
     Branch,
     BranchId,
     ClientPeer,
     ConnectRequest,
     GatewayError,
+    Held,
     InflightDirection,
     InflightRecord,
     Principal,
@@ -57,6 +60,7 @@ class Connection(Client):
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
+        self._account = parts.accounts.open(principal.name, request.peer)
         self.is_admitted = True
         self._is_ending = False
         self._writer = parts.writer
@@ -66,7 +70,7 @@ class Connection(Client):
         self._resumed = False
         self._serving = Serving(parts, self)
         self.consumers = self._serving.consumers
-        self._messages = Messages(parts, self, self._serving)
+        self._messages = Messages(parts, self, self._serving, self._account)
         # Nearly every message comes these ways.
         self.publish = self._messages.publish
         self.acknowledge = self._messages.acknowledge
@@ -97,6 +101,10 @@ class Connection(Client):
         self._resumed = True
         self._serving.hand_back()
         self._set_writable()
+
+    def holds(self, kind: Held, size: int) -> None:
+        if not self.is_closed:
+            self._account.put(kind, size)
 
     def writable(self, value: bool) -> None:
         self._socket_writable = value
@@ -177,7 +185,7 @@ class Connection(Client):
                 operations.append(PutInflight(record))
             for key in remove:
                 if session.inflight.pop(key, None) is not None:
-                    operations.append(RemoveInflight(session.client_id, *key))
+                    operations.append(RemoveInflight(session.key, *key))
             self._writer.schedule()
         if token is not None:
             self._writer.confirm(self, token)
@@ -197,6 +205,7 @@ class Connection(Client):
             return
         parts = self.parts
         self._messages.abort_all()
+        self._account.clear()
         self.is_closed = True
         self.is_writable = False
         session, consumers = self.session, self.consumers
@@ -225,6 +234,19 @@ class Connection(Client):
         parts.flow.forget_client(self)
         self._on_end(self)
 
-    def restore(self, session: SessionState) -> list[Subscription]:
-        """Take up the durable subscriptions of a session; they are served after ``resume()``."""
+    def restore(self, session: SessionState) -> tuple[list[Subscription], list[Subscription]]:
+        """Take up the durable subscriptions of a session; they are served after ``resume()``.
+
+        Returns: also those that it may not have any more.
+        """
         return self._serving.restore(session)
+
+    def rights_changed(self) -> None:
+        """What it may do is decided anew; it ends when it has something that it may not have."""
+        self.rights.forget()
+        try:
+            self.parts.access.authorize(self, Action.CONNECT, "")
+            self._serving.decide_again()
+        except AccessError as error:
+            _log.warning("peer=%s client=%r ended: %s", self.address, self.client_id, error)
+            self.end(error)

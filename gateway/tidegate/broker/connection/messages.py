@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.serving import Serving
+from tidegate.broker.limits.accounts import Account
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.publisher import at_least_once
@@ -13,6 +14,7 @@ from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
+    Action,
     AddMessage,
     BranchId,
     GatewayError,
@@ -30,6 +32,8 @@ class Messages:
     """Publishes, in-flight messages and open transactions of one connection."""
 
     __slots__ = (
+        "_account",
+        "_authorizes",
         "_client",
         "_flow",
         "_parts",
@@ -39,7 +43,8 @@ class Messages:
         "_writer",
     )
 
-    def __init__(self, parts: Parts, client: Client, serving: Serving) -> None:
+    def __init__(self, parts: Parts, client: Client, serving: Serving, account: Account) -> None:
+        self._account = account
         self._parts = parts
         self._writer = parts.writer
         self._publisher = parts.publisher
@@ -47,6 +52,7 @@ class Messages:
         self._client = client
         self._serving = serving
         self._transactions: dict[str, Transaction] = {}
+        self._authorizes = bool(parts.access.authorizers)
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -65,12 +71,13 @@ class Messages:
             or self._flow.checks_publish
             or duplicate_id
             or self._client.is_closed
+            or (self._authorizes and message.destination not in self._client.rights.publishable)
         ):
             return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         writer = self._writer
         if writer.error is not None or writer.full_until:
             writer.check_writable()
-        route = self._publisher.route(message, self._client.client_id)
+        route = self._publisher.route(message, self._client.key)
         sequence = writer.next_sequence
         writer.next_sequence = sequence + 1
         turn = writer.turn
@@ -139,7 +146,7 @@ class Messages:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        route = publisher.publish(message, self._client.client_id, undo)
+        route = publisher.publish(message, self._client.origin, undo)
         if duplicate_id:
             duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
         self._client.put_inflight(inflight, undo)
@@ -161,7 +168,7 @@ class Messages:
         self._client.put_inflight(inflight, undo)
         if undo and inflight is not None and session is not None:
             # Not part of the unit: that may be taken out of its turn.
-            removed = RemoveInflight(session.client_id, inflight.direction, inflight.packet_id)
+            removed = RemoveInflight(session.key, inflight.direction, inflight.packet_id)
             undo.append(lambda: writer.add_operation(removed))
         turn = writer.turn
         unit = turn.unit(len(turn.operations), self._client, token)
@@ -288,13 +295,15 @@ class Messages:
                 f"{len(self._transactions)} transactions are open;"
                 " that is the limit (broker.transactions_open_max)"
             )
-        self._transactions[transaction] = Transaction(limits.transaction_operations_max)
+        self._transactions[transaction] = Transaction(
+            limits.transaction_operations_max, self._account
+        )
 
     def commit(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
         parts, writer, publisher = self._parts, self._writer, self._publisher
         self._check_commit(transaction, held)
-        del self._transactions[transaction]
+        self._transactions.pop(transaction).end()
         rejected = (entry for step in held.settled if step.is_rejected for entry in step.entries)
         again, dead = publisher.sort_rejected(rejected)
         turn = writer.turn
@@ -306,7 +315,7 @@ class Messages:
         routes: list[Route] = []
         for step in held.steps:
             if isinstance(step, Published):
-                routes.append(publisher.publish(step.message, self._client.client_id, undo))
+                routes.append(publisher.publish(step.message, self._client.origin, undo))
                 if step.duplicate_id:
                     sequence, destination = writer.next_sequence - 1, step.message.destination
                     parts.duplicates.add(destination, step.duplicate_id, sequence, undo)
@@ -341,12 +350,17 @@ class Messages:
         self._writer.check_writable()
         parts = self._parts
         published = held.published
-        for step in published:  # a temporary one may be gone
-            if names.is_temporary(step.message.destination):
-                parts.temporary.check_exists(step.message.destination)
+        for step in published:
+            destination = step.message.destination
+            if names.is_temporary(destination):  # it may be gone
+                parts.temporary.check_exists(destination)
+            # The right may be gone since it was sent.
+            parts.access.authorize(self._client, Action.PUBLISH, destination)
+            if step.message.retain:
+                parts.access.authorize(self._client, Action.RETAIN, destination)
         if self._publisher.has_detours:
             messages = [step.message for step in published]
-            self._publisher.check_together(self._client.client_id, messages)
+            self._publisher.check_together(self._client.key, messages)
         ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
         if ids:
             try:
@@ -357,7 +371,7 @@ class Messages:
 
     def abort(self, transaction: str, token: Token = None) -> None:
         held = self._transaction(transaction)
-        del self._transactions[transaction]
+        self._transactions.pop(transaction).end()
         self._restore_in_flight(held.settled)
         if token is not None:
             self._writer.confirm(self._client, token)
@@ -367,7 +381,7 @@ class Messages:
         parts = self._parts
         parts.branches.check_new(branch_id, held)
         self._check_commit(transaction, held)
-        del self._transactions[transaction]
+        self._transactions.pop(transaction).end()
         owner = (self._client.principal, self._client.client_id, self._client.protocol)
         parts.branches.prepare(
             branch_id,
@@ -402,10 +416,10 @@ class Messages:
         try:
             held = self._transaction(transaction)
             held.check_room(len(entries))
+            held.settle(steps)
         except GatewayError:
             self._restore_in_flight(steps)
             raise
-        held.settle(steps)
         if token is not None:
             self._writer.confirm(self._client, token)
 

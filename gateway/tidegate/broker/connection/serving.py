@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,13 +10,17 @@ import msgspec
 
 from tidegate.broker.connection.browser import Browser
 from tidegate.broker.connection.client import Client
-from tidegate.broker.destinations import subscription_of
-from tidegate.broker.lists.pending_list import Consumer, PendingList, Succession
+from tidegate.broker.destinations import group_of, subscription_of
+from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
+from tidegate.broker.lists.succession import Succession
 from tidegate.broker.parts import Parts
+from tidegate.broker.publish.access import refusal
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
+    AccessError,
+    Action,
     RequestError,
     RetainHandling,
     SubscribeRequest,
@@ -23,6 +28,8 @@ from tidegate.spi import (
     Token,
     names,
 )
+
+_log = logging.getLogger("tidegate.broker.connection")
 
 #: What an automatically acknowledged consumer is given in one turn at most when it states no
 #: prefetch: the socket's own flow control only acts between turns.
@@ -46,7 +53,7 @@ class Serving:
             parts.writer.check_writable()
         if names.is_temporary(request.destination):
             parts.temporary.check_subscribe(self._client, request)
-        parts.access.check_subscribe(self._client, request.destination)
+        parts.access.check_subscribe(self._client, request)
         matches = compile_selector(request.selector)  # a bad one must change nothing
         existing = self.consumers.get(request.key)
         if existing is not None and (
@@ -142,6 +149,7 @@ class Serving:
         consumer.acknowledges_all = fresh.acknowledges_all
         consumer.prefetch_count = fresh.prefetch_count
         consumer.prefetch_bytes = fresh.prefetch_bytes
+        consumer.allows = fresh.allows
         if is_topic and not request.share_group:
             self._parts.destinations.update_subscription(consumer.lists[0], self._client, request)
         self._attach_session(request)
@@ -165,6 +173,7 @@ class Serving:
             prefetch_count=request.prefetch_count or default,
             prefetch_bytes=request.prefetch_bytes or policy.prefetch_bytes,
             matches=compile_selector(request.selector),
+            allows=self._parts.access.allows(self._client, request.destination),
             acknowledges_all=self._client.rules.acknowledges_unstored,
         )
 
@@ -186,8 +195,7 @@ class Serving:
             return consumer, self._subscribe_shared(request, consumer)
         durable = bool(request.durable_name and self._client.client_id)
         if durable:
-            key = (self._client.protocol, self._client.client_id, request.durable_name)
-            found = parts.destinations.durable.get(key)
+            found = parts.destinations.durable.get((self._client.key, request.durable_name))
             if found is not None:
                 if found.consumers:
                     raise RequestError(
@@ -213,7 +221,8 @@ class Serving:
     def _subscribe_shared(self, request: SubscribeRequest, consumer: Consumer) -> bool:
         """The group has one list for all its members, whatever QoS each of them wants."""
         parts = self._parts
-        found = parts.destinations.shared.get((request.share_group, request.destination))
+        group = (self._client.principal, request.share_group, request.destination)
+        found = parts.destinations.shared.get(group)
         taken_up = found is not None
         if found is None:
             whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
@@ -236,9 +245,22 @@ class Serving:
                 forget = True
                 self._parts.sessions.detach(self._client.session, key)
             self.drop(consumer, forget=forget)
+        elif self._client.session is not None:
+            consumer = self._forget_refused(key)
         if token is not None:
             self._parts.writer.confirm(self._client, token)
         return consumer is not None
+
+    def _forget_refused(self, key: str) -> object:
+        """End a subscription of the session that was not resumed. Returns: None if there is none."""
+        client, parts = self._client, self._parts
+        assert client.session is not None
+        attached = client.session.stored.attached
+        parts.sessions.detach(client.session, key)
+        found = parts.destinations.lists_of(client.key).get(key)
+        if found is not None:
+            parts.destinations.remove_subscription(found)
+        return found or next((item for item in attached if item.name == key), None)
 
     def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
         """Stop serving; what is in flight goes back, lists that end with it are removed."""
@@ -256,29 +278,40 @@ class Serving:
                 continue
             subscription = pending_list.subscription
             if subscription is not None and subscription.share_group:
-                parts.destinations.update_shared(subscription.share_group, subscription.filter)
+                parts.destinations.update_shared(group_of(subscription))
                 continue
             durable = subscription is not None and subscription.durable
             if not pending_list.consumers and (forget or not durable):
                 parts.destinations.remove_subscription(pending_list)
 
-    def restore(self, session: SessionState) -> list[Subscription]:
-        """Take up the durable subscriptions of a session; they are served after ``resume()``."""
+    def restore(self, session: SessionState) -> tuple[list[Subscription], list[Subscription]]:
+        """Take up the durable subscriptions of a session; they are served after ``resume()``.
+
+        Returns: also those that are not, because the client may not have them any more. They stay,
+            with what waits in them: the right may come back.
+        """
         client = self._client
         client.session = session
         session.connection = client
-        lists = self._parts.destinations.lists_of(client.protocol, client.client_id)
+        lists = self._parts.destinations.lists_of(client.key)
         restored: list[Subscription] = []
+        refused: list[Subscription] = []
         for name, pending_list in lists.items():
             subscription = pending_list.subscription
             assert subscription is not None
             request = self._request_of(subscription)
+            if not self._may_resume(request):
+                refused.append(subscription)
+                continue
             acknowledge = subscription.qos > 0
             consumer = self.consumers[name] = self._make_consumer(request, acknowledge=acknowledge)
             pending_list.attach(consumer)
             restored.append(subscription)
         for subscription in session.stored.attached:  # a queue or shared subscription
             request = self._request_of(subscription)
+            if not self._may_resume(request):
+                refused.append(subscription)
+                continue
             if names.is_queue(subscription.filter):
                 consumer = self._subscribe_queue(request)
             else:
@@ -286,7 +319,41 @@ class Serving:
                 self._subscribe_shared(request, consumer)
             self.consumers[subscription.name] = consumer
             restored.append(subscription)
-        return restored
+        return restored, refused
+
+    def _may_resume(self, request: SubscribeRequest) -> bool:
+        try:
+            self._parts.access.check_subscribe(self._client, request)
+        except AccessError as error:
+            _log.warning(
+                "peer=%s client=%r subscription not resumed: %s",
+                self._client.address,
+                self._client.client_id,
+                error,
+            )
+            return False
+        return True
+
+    def decide_again(self) -> None:
+        """Rights are other ones now. Raises: AccessError when a subscription is refused by now, or
+        the front-end was handed a message, which it may not have sent yet, that is."""
+        parts, client = self._parts, self._client
+        for consumer in list(self.consumers.values()):
+            if isinstance(consumer, Browser):
+                parts.access.authorize(client, Action.BROWSE, consumer.destination)
+                continue
+            allows = consumer.allows = parts.access.allows(client, consumer.destination)
+            for stored, _, _ in consumer.in_flight.values() if allows else ():
+                if allows is not None and not allows(stored.message.destination):
+                    raise refusal(client, Action.SUBSCRIBE, stored.message.destination)
+            if names.is_queue(consumer.destination):
+                if names.is_filter(names.name_of(consumer.destination)):
+                    parts.destinations.rewatch_queues(names.name_of(consumer.destination), consumer)
+                continue
+            succession = consumer.lists[0].succession
+            if succession is not None and succession.new is consumer.lists[0]:
+                for older in succession.old.consumers:
+                    older.allows = allows
 
     def _request_of(self, subscription: Subscription) -> SubscribeRequest:
         """What asked for a subscription of the session, but for retained messages."""

@@ -113,9 +113,10 @@ class SubscriptionLimit:
     def refusal(self) -> FlowControlError:
         """Log, and make the error for a publish that does not go through."""
         self._tell("refused")
-        return FlowControlError(
-            f"{self._name()} has {self.count_max} messages pending, which is its limit"
-            " (subscription_limit); send again when its client has received some"
+        return FlowControlError(  # whose it is, is not the publisher's to know
+            f"a subscription to this destination has {self.count_max} messages pending, which is its"
+            " limit (subscription_limit; the log says which); send again when its client has"
+            " received some"
         )
 
     def drop(self, count: int) -> None:
@@ -148,8 +149,10 @@ class SubscriptionLimit:
         if subscription is None:
             return f"subscription={self._list.destination!r}"
         if subscription.share_group:
-            return f"subscription={subscription.share_group!r} filter={subscription.filter!r}"
-        return f"subscription={subscription.name!r} client={subscription.client_id!r}"
+            who = f"subscription={subscription.share_group!r} filter={subscription.filter!r}"
+        else:
+            who = f"subscription={subscription.name!r} client={subscription.client_id!r}"
+        return f"{who} principal={subscription.owner!r}"
 
     def _drop_oldest(self, excess: int) -> None:
         if self._is_dropping:

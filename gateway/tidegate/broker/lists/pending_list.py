@@ -62,6 +62,18 @@ class Choosing(Protocol):
     def dispatch(self) -> None: ...
 
 
+class Replacing(Protocol):
+    """One list takes the place of another (:mod:`tidegate.broker.lists.succession`)."""
+
+    @property
+    def old(self) -> PendingList: ...
+    @property
+    def new(self) -> PendingList: ...
+    def is_over(self) -> bool: ...
+    def old_dispatched(self) -> None: ...
+    def end(self) -> None: ...
+
+
 class Limit(Protocol):
     """How many messages may wait (:mod:`tidegate.broker.limits.subscription_limit`)."""
 
@@ -123,6 +135,14 @@ class Surroundings(Protocol):
         self, subscription: Subscription, messages: Sequence[StoredMessage], /
     ) -> set[int]: ...
     def choosing(self, pending_list: PendingList) -> Choosing: ...
+    def permitted(
+        self,
+        pending_list: PendingList,
+        consumer: Consumer,
+        messages: Sequence[StoredMessage],
+        now: int,
+        /,
+    ) -> Sequence[StoredMessage] | None: ...
     def ended(self, pending_list: PendingList, /) -> None: ...
 
 
@@ -134,6 +154,7 @@ class Consumer:
         destination: what was subscribed to; may be a filter.
         matches: what its selector wants of a queue; None: everything. The selector of a topic
             subscription is the list's, which holds nothing else.
+        allows: which destinations' messages it may be given; None: all that it subscribed to.
         acknowledges_all: it acknowledges also what is not stored for it.
         in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
         in_flight_bytes: bytes of their bodies.
@@ -150,6 +171,7 @@ class Consumer:
     prefetch_count: int
     prefetch_bytes: int
     matches: Matcher | None = None
+    allows: Callable[[str], bool] | None = None
     acknowledges_all: bool = False
     in_flight: dict[int, InFlight] = field(default_factory=dict[int, InFlight])
     in_flight_bytes: int = 0
@@ -214,7 +236,7 @@ class PendingList:
     _: KW_ONLY
     qos: int = 2
     no_local: bool = False
-    client_id: str = ""
+    client_key: str = ""
     overlap_key: tuple[str, str] | None = None
     matches: Matcher | None = None
     is_removed: bool = False
@@ -225,7 +247,7 @@ class PendingList:
     consumers: list[Consumer] = field(default_factory=list[Consumer])
     blocked: set[Client] = field(default_factory=set[Client])
     limit: Limit | None = None
-    succession: Succession | None = None
+    succession: Replacing | None = None
     retained: Callable[[], None] | None = None
     _next_consumer: int = 0
     _paging: bool = False
@@ -307,6 +329,9 @@ class PendingList:
         # Of a shared subscription, each turn another member.
         consumer = self.consumers[self._next_consumer % len(self.consumers)]
         self._next_consumer += 1
+        if consumer.allows is not None:
+            allows = consumer.allows
+            messages = [item for item in messages if allows(item.message.destination)]
         room = len(messages) if consumer.client.is_writable else 0
         if room and consumer.acknowledges_all:
             room = max(0, min(room, consumer.room()))
@@ -389,6 +414,10 @@ class PendingList:
                 if message.message.expires_at:
                     messages = self.without_expired(messages, now)
                     break
+            if consumer.allows is not None and not self.is_queue:
+                messages = self._around.permitted(self, consumer, messages, now)
+                if messages is None:
+                    return
             if messages:
                 self.hand_over(consumer, messages, now)
 
@@ -455,50 +484,3 @@ class PendingList:
         self._paging = False
         if not self.is_removed:
             self.dispatch()
-
-
-@dataclass(slots=True, eq=False)
-class Succession:
-    """A subscription that is replaced by one of another kind, without missing a message.
-
-    A client without a stored session that raises its QoS from 0 gets a stored list where it had one
-    in memory. What waits in *old*, which gets no new messages, or is still on its way to it, is
-    delivered first, as it was granted (QoS 0), so that the flow of messages is not interrupted
-    [MQTT-3.8.4-3] and each topic stays in order [MQTT-4.6.0-6].
-
-    Args: remove: called for *old* when nothing comes from it any more.
-    """
-
-    _around: Surroundings
-    old: PendingList
-    new: PendingList
-    _remove: Callable[[PendingList], None]
-    _is_due: bool = False
-
-    def __post_init__(self) -> None:
-        self.old.succession = self.new.succession = self
-        # When nothing of the turn will come, there is nothing to wait for either.
-        self._around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
-
-    def _due(self) -> None:
-        """The turn's messages are handed out next."""
-        self._is_due = True
-        self._around.mark_ready(self.new)
-
-    def is_over(self) -> bool:
-        """Tell whether *new* may hand out; ends the old list then."""
-        self.old.dispatch()
-        if not self._is_due or self.old.cursor.size:
-            return False
-        self.end()
-        return True
-
-    def old_dispatched(self) -> None:
-        """The old list has handed out what there was room for."""
-        if self._is_due and not self.old.cursor.size:
-            self._around.mark_ready(self.new)
-
-    def end(self) -> None:
-        """Nothing comes from the old list any more."""
-        self.new.succession = self.old.succession = None
-        self._remove(self.old)

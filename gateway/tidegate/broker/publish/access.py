@@ -1,10 +1,15 @@
-"""What a client may do: authorizers, interceptors, and what the gateway itself refuses."""
+"""What a client may do: authorizers, interceptors, and what the gateway itself refuses.
+
+Every way to a message asks here. What the gateway writes of its own accord is :class:`OwnWrite`.
+"""
 
 from __future__ import annotations
 
+import enum
 import logging
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -18,24 +23,75 @@ from tidegate.spi import (
     Interceptor,
     Message,
     RequestError,
+    SubscribeRequest,
     Verdict,
     names,
 )
 
 _log = logging.getLogger("tidegate.broker")
 
-#: Destinations that a connection's authorizations are remembered for; past it they are asked anew.
+#: Answers that are remembered for a connection, of each kind; past it they are asked anew.
 AUTHORIZATIONS_MAX: Final = 1000
+
+#: About longer names is asked each time: what is remembered of a connection stays below 1 MiB.
+_REMEMBERED_CHARACTERS: Final = 256
+
+#: Tells whether messages of a destination may be delivered.
+Allows: TypeAlias = Callable[[str], bool]
+
+
+class OwnWrite(enum.Enum):
+    """What the gateway writes without asking an authorizer: this is all of it, and the reason.
+
+    A copy for a new subscription of what is retained, a durable subscription's list and a message
+    that goes back are no writes of this kind: they are asked about when they are delivered.
+    """
+
+    #: A message that was rejected too often goes to the dead-letter queue of the destination's
+    #: policy. Only the operator's configuration names it; who rejected the message chooses nothing, and
+    #: who wants to read it needs the right to consume from that queue.
+    DEAD_LETTER = "dead-letter"
+    #: ``$SYS``: what the gateway tells about itself. Clients can never publish there, and who
+    #: wants to read it needs the right to subscribe.
+    SYSTEM_TOPIC = "system-topic"
+
+
+#: Where each may go, as the beginning of the destination.
+_OWN: Final = {
+    OwnWrite.DEAD_LETTER: names.QUEUE_PREFIX,
+    OwnWrite.SYSTEM_TOPIC: names.topic("$SYS."),
+}
+
+
+def check_own(write: OwnWrite, destination: str) -> None:
+    """Raises: AccessError for a destination that such a write may not go to."""
+    if not destination.startswith(_OWN[write]):
+        raise AccessError(f"the gateway writes no {write.value} there", destination=destination)
+
+
+class Rights:
+    """What is remembered of what an author may do, until rights change.
+
+    Attributes: publishable: destinations of publishes about which nothing more is to be asked.
+    """
+
+    __slots__ = ("publishable", "verdicts")
+
+    def __init__(self) -> None:
+        self.publishable: dict[str, None] = {}
+        self.verdicts: dict[tuple[Action, str], Verdict] = {}
+
+    def forget(self) -> None:
+        """Rights are other ones now."""
+        self.publishable.clear()
+        self.verdicts.clear()
 
 
 class Author(Protocol):
-    """Who wants something: a connection, or the will of one that is gone.
-
-    Attributes: authorized: (action, destination) that every authorizer allowed.
-    """
+    """Who wants something: a connection, or the will of one that is gone."""
 
     address: str
-    authorized: set[tuple[Action, str]]
+    rights: Rights
 
     @property
     def identity(self) -> Identity: ...
@@ -45,17 +101,85 @@ class Author(Protocol):
 
 
 class Access:
-    """Asks the extensions. *extensions*: all that are configured, in order; others are ignored."""
+    """Asks the extensions.
 
-    def __init__(self, extensions: Sequence[object], log: AcknowledgedLog) -> None:
+    Args: extensions: all that are configured, in order; others are ignored. queues: that exist.
+    """
+
+    def __init__(
+        self, extensions: Sequence[object], log: AcknowledgedLog, queues: Container[str]
+    ) -> None:
         self.authorizers = [e for e in extensions if isinstance(e, Authorizer)]
         self._interceptors = [e for e in extensions if isinstance(e, Interceptor)]
         self._log = log
+        self._queues = queues
 
     @property
     def checks_publish(self) -> bool:
-        """Publishes must be checked just now."""
-        return bool(self.authorizers or self._interceptors or self._log.refusing)
+        """Every publish must be looked at just now, whoever sends it and where to."""
+        return bool(self._interceptors or self._log.refusing)
+
+    # --- questions to the authorizers ------------------------------------------------------------
+
+    def decide(self, author: Author, action: Action, destination: str) -> Verdict:
+        """What all authorizers say together: the strictest of their verdicts."""
+        if not self.authorizers:
+            return Verdict.ALLOW
+        verdicts = author.rights.verdicts
+        verdict = verdicts.get((action, destination))
+        if verdict is not None:
+            return verdict
+        verdict = Verdict.ALLOW
+        # Who was told its name may send to it, and only its owner may take from it, which
+        # TemporaryDestinations sees to.
+        if not names.is_temporary(destination):
+            for authorizer in self.authorizers:
+                asked = self._ask(authorizer, author.identity, action, destination)
+                if asked is Verdict.DENY:
+                    verdict = asked
+                    break
+                if asked is Verdict.FILTER:
+                    verdict = asked
+        if len(destination) <= _REMEMBERED_CHARACTERS:
+            if len(verdicts) >= AUTHORIZATIONS_MAX:
+                verdicts.clear()
+            verdicts[action, destination] = verdict
+        return verdict
+
+    @staticmethod
+    def _ask(
+        authorizer: Authorizer, identity: Identity, action: Action, destination: str
+    ) -> Verdict:
+        try:
+            verdict = authorizer.authorize(identity, action, destination)
+        except Exception:
+            _log.exception("authorizer=%s failed", authorizer)
+            return Verdict.DENY
+        if verdict is Verdict.ALLOW or (
+            verdict is Verdict.FILTER
+            and action in _OF_FILTERS
+            and names.is_filter(names.name_of(destination))
+        ):
+            return verdict
+        if verdict is not Verdict.DENY:
+            _log.error(
+                "authorizer=%s action=%s answer=%r: taken for a refusal",
+                authorizer,
+                action.value,
+                verdict,
+            )
+        return Verdict.DENY
+
+    def permits(self, author: Author, action: Action, destination: str) -> bool:
+        """It is allowed without condition."""
+        return self.decide(author, action, destination) is Verdict.ALLOW
+
+    def authorize(self, author: Author, action: Action, destination: str) -> None:
+        """Raises: AccessError unless it is allowed without condition."""
+        if self.authorizers and not self.permits(author, action, destination):
+            raise refusal(author, action, destination)
+
+    # --- publishing ------------------------------------------------------------------------------
 
     def check_destination(self, author: Author, destination: str) -> None:
         """Limits and authorizers. Raises: AccessError, FlowControlError."""
@@ -64,11 +188,29 @@ class Access:
                 "publishes are refused: the sinks do not keep up and the acknowledged log is at"
                 " its limit (broker.acknowledged_limit)"
             )
+        publishable = author.rights.publishable
+        if not self.authorizers or destination in publishable:
+            return
         self.authorize(author, Action.PUBLISH, destination)
+        self._check_create(author, destination)
+        is_there = destination in self._queues or not names.is_queue(destination)
+        if is_there and len(destination) <= _REMEMBERED_CHARACTERS:
+            if len(publishable) >= AUTHORIZATIONS_MAX:
+                publishable.clear()
+            publishable[destination] = None
+
+    def _check_create(self, author: Author, destination: str) -> None:
+        if (
+            names.is_queue(destination)
+            and destination not in self._queues
+            and not names.is_temporary(destination)
+        ):
+            self.authorize(author, Action.CREATE, destination)
 
     def check_publish(self, author: Author, message: Message) -> Message:
         """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
-        self.check_destination(author, message.destination)
+        asked = message.destination
+        self.check_destination(author, asked)
         for interceptor in self._interceptors:
             try:
                 message = interceptor.intercept(message, author.principal)
@@ -81,43 +223,76 @@ class Access:
                     principal=author.principal,
                     destination=message.destination,
                 ) from None
-        check_large(message)
         destination = message.destination
-        if message.retain and (names.is_queue(destination) or names.is_temporary(destination)):
-            # A queue keeps its messages anyway; nobody could find a temporary topic's later.
-            return msgspec.structs.replace(message, retain=False)
+        if destination != asked:
+            self.check_destination(author, destination)
+        check_large(message)
+        if message.retain:
+            if names.is_queue(destination) or names.is_temporary(destination):
+                # A queue keeps its messages anyway; nobody could find a temporary topic's later.
+                return msgspec.structs.replace(message, retain=False)
+            self.authorize(author, Action.RETAIN, destination)
         return message
 
-    def authorize(self, author: Author, action: Action, destination: str) -> None:
-        authorized = author.authorized
-        if not self.authorizers or (action, destination) in authorized:
+    def check_will(self, author: Author, will: Message) -> None:
+        """Refuse now what would be refused when nobody is there to be told. Raises: AccessError."""
+        if not self.authorizers:
             return
-        identity = author.identity
-        for authorizer in self.authorizers:
-            try:
-                verdict = authorizer.authorize(identity, action, destination)
-            except Exception:
-                _log.exception("authorizer=%s failed", authorizer)
-                verdict = Verdict.DENY
-            if verdict is not Verdict.ALLOW:
-                raise AccessError(
-                    f"{action.value} is not allowed",
-                    principal=identity.principal,
-                    destination=destination,
-                )
-        if len(authorized) >= AUTHORIZATIONS_MAX:
-            authorized.clear()
-        authorized.add((action, destination))
+        destination = will.destination
+        self.authorize(author, Action.PUBLISH, destination)
+        self._check_create(author, destination)
+        if will.retain and names.is_topic(destination) and not names.is_temporary(destination):
+            self.authorize(author, Action.RETAIN, destination)
 
-    def check_subscribe(self, author: Author, destination: str) -> None:
+    # --- subscribing -----------------------------------------------------------------------------
+
+    def check_subscribe(self, author: Author, request: SubscribeRequest) -> None:
         """Raises: RequestError for a bad name, AccessError when refused."""
+        destination = request.destination
         if not (names.is_queue(destination) or names.is_topic(destination)):
             raise RequestError(f"{destination!r} is neither a queue nor a topic")
         try:
             names.check_filter(names.name_of(destination))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        self.authorize(author, Action.SUBSCRIBE, destination)
+        if not self.authorizers:
+            return
+        action = Action.BROWSE if request.browse else taking_from(destination)
+        if self.decide(author, action, destination) is Verdict.DENY:
+            raise refusal(author, action, destination)
+        if action is Action.CONSUME and not names.is_filter(names.name_of(destination)):
+            self._check_create(author, destination)
+
+    def allows(self, author: Author, destination: str) -> Allows | None:
+        """What of a subscription may be delivered; None: everything.
+
+        Raises: AccessError when nothing may.
+        """
+        if not self.authorizers:
+            return None
+        action = taking_from(destination)
+        verdict = self.decide(author, action, destination)
+        if verdict is Verdict.ALLOW:
+            return None
+        if verdict is Verdict.DENY:
+            raise refusal(author, action, destination)
+        return partial(self.permits, author, action)
+
+
+#: What a filter can be asked about.
+_OF_FILTERS: Final = frozenset({Action.SUBSCRIBE, Action.CONSUME, Action.BROWSE})
+
+
+def taking_from(destination: str) -> Action:
+    """What a subscription to *destination* is."""
+    return Action.CONSUME if names.is_queue(destination) else Action.SUBSCRIBE
+
+
+def refusal(author: Author, action: Action, destination: str) -> AccessError:
+    """What the client is told."""
+    return AccessError(
+        f"{action.value} is not allowed", principal=author.principal, destination=destination
+    )
 
 
 def check_large(message: Message) -> None:

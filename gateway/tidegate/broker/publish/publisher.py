@@ -12,6 +12,8 @@ import msgspec
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.pending_list import InFlight, PendingList
+from tidegate.broker.owner import Origin
+from tidegate.broker.publish.access import OwnWrite, check_own
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.broker.publish.temporary import TemporaryDestinations
@@ -78,8 +80,8 @@ class Publisher:
             route = self._destinations.route(destination)
         return route
 
-    def route(self, message: Message, client_id: str) -> Route:
-        """Where *message* goes that *client_id* publishes; call once, before it is numbered.
+    def route(self, message: Message, client_key: str) -> Route:
+        """Where *message* goes that the client with *client_key* publishes; call once, before it is numbered.
 
         Raises: RequestError, AccessError; FlowControlError when a subscription is at its limit.
         """
@@ -90,14 +92,14 @@ class Publisher:
         if message.qos == 0:
             route = route.without_storing()
         if route.is_picky:
-            route = route.narrowed(message, client_id)
+            route = route.narrowed(message, client_key)
         if self._detours:
             route = self._limits.admit(route)
             if self._deliveries.active and names.is_topic(destination):
                 self._deliveries.before_publish(destination)
         return route
 
-    def check_together(self, client_id: str, messages: Iterable[Message]) -> None:
+    def check_together(self, client_key: str, messages: Iterable[Message]) -> None:
         """Check that *messages* could be published together; nothing changes, but that queues are
         made. Raises: FlowControlError; RequestError when a destination is gone."""
         routes: list[Route] = []
@@ -105,20 +107,21 @@ class Publisher:
             route = self.resolve(message.destination)
             if message.qos == 0:
                 route = route.without_storing()
-            routes.append(route.narrowed(message, client_id) if route.is_picky else route)
+            routes.append(route.narrowed(message, client_key) if route.is_picky else route)
         if self._detours:
             self._limits.check(routes)
 
     # --- publishing ----------------------------------------------------------------------------
 
-    def publish(self, message: Message, client_id: str, undo: list[Callable[[], None]]) -> Route:
+    def publish(self, message: Message, origin: Origin, undo: list[Callable[[], None]]) -> Route:
         """Number *message* and add it to the filling turn; the caller makes the unit.
 
         Args: undo: what takes back what is retained is added here.
         """
-        route = self.route(message, client_id)
+        route = self.route(message, origin.key)
         if message.retain:
-            operation, take_back = self.retained.replace(message)
+            kept = msgspec.structs.replace(message, owner=origin.owner)
+            operation, take_back = self.retained.replace(kept)
             if operation is not None:
                 self._writer.turn.operations.append(operation)
             if take_back is not None:
@@ -183,6 +186,7 @@ class Publisher:
                 (DEAD_LETTER_REASON, f"rejected after {stored.delivery_count + 1} deliveries"),
             ),
         )
+        check_own(OwnWrite.DEAD_LETTER, moved.destination)
         sequence = self._writer.take_sequence()
         self._writer.own_sequences += 1
         turn = self._writer.turn

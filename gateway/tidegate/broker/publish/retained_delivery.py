@@ -36,6 +36,7 @@ import msgspec
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.owner import key_of
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.flow import Flow
@@ -293,9 +294,18 @@ class RetainedDelivery:
         if 0 < message.expires_at <= now:
             return False
         pending_list = self._list
-        if pending_list.no_local and message.client_id == pending_list.client_id:
+        if pending_list.no_local and key_of(message) == pending_list.client_key:
             return False  # [MQTT-3.8.3-3] of 5.0
+        if not self._is_permitted(message):
+            return False
         return pending_list.matches is None or pending_list.matches(message)
+
+    def _is_permitted(self, message: Message) -> bool:
+        """Somebody who is there may have it; asked again when it is handed out."""
+        consumers = self._list.consumers
+        return not consumers or any(
+            item.allows is None or item.allows(message.destination) for item in consumers
+        )
 
     def _is_direct(self, message: Message) -> bool:
         """A stored subscription gets it at most once, without storing it."""
@@ -334,6 +344,7 @@ class RetainedDelivery:
         if self._is_over or self._list.is_removed or not consumers:
             return
         consumer = consumers[0]
+        messages = [item for item in messages if self._is_permitted(item.message)]
         if consumer.acknowledge:
             now = self._writer.now()
             in_flight, nowhere = consumer.in_flight, self._flow.nowhere

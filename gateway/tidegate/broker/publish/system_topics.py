@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.publish.access import OwnWrite, check_own
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
 from tidegate.broker.turn.flow import Flow
 from tidegate.spi import Message, names
@@ -74,6 +75,7 @@ class SystemTopics:
                 continue
             self._published[name] = value
             destination = _PREFIX + name
+            check_own(OwnWrite.SYSTEM_TOPIC, destination)
             message = Message(
                 destination,
                 value.encode(),

@@ -58,11 +58,11 @@ class Route:
             self.volatile = Route(stored, (*rest, *self.direct)) if rest else self
         return self.volatile
 
-    def narrowed(self, message: Message, client_id: str) -> Route:
-        """The same without the lists that do not want *message*, which *client_id* published."""
+    def narrowed(self, message: Message, client_key: str) -> Route:
+        """The same without the lists that do not want *message*, which the client with *client_key* published."""
         key = tuple(
             [
-                not (item.no_local and item.client_id == client_id)
+                not (item.no_local and item.client_key == client_key)
                 and (item.matches is None or item.matches(message))
                 for item in (*self.stored, *self.direct)
             ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from tidegate.broker.destinations import Destinations
+from tidegate.broker.destinations import Destinations, group_of
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter, returned
@@ -83,12 +83,12 @@ def settle_ids(writer: TurnWriter, session: SessionState) -> None:
         ):
             operations = writer.turn.operations
             if record.qos == 2:
-                released = InflightRecord(session.client_id, *key, InflightState.RELEASED)
+                released = InflightRecord(session.key, *key, InflightState.RELEASED)
                 session.inflight[key] = released
                 operations.append(PutInflight(released))
             else:
                 del session.inflight[key]
-                operations.append(RemoveInflight(session.client_id, *key))
+                operations.append(RemoveInflight(session.key, *key))
     writer.schedule()
 
 
@@ -98,7 +98,14 @@ def hand_back(writer: TurnWriter, session: SessionState, consumer: Consumer) -> 
     if not messages:
         return
     (pending_list,) = consumer.lists
-    pending_list.hand_over(consumer, messages, writer.now())
+    allows = consumer.allows
+    if allows is not None:
+        refused = [item for item in messages if not allows(item.message.destination)]
+        if refused:
+            _discard(writer, pending_list, refused)
+            messages = [item for item in messages if item not in refused]
+    if messages:
+        pending_list.hand_over(consumer, messages, writer.now())
 
 
 def discard(
@@ -109,7 +116,7 @@ def discard(
 ) -> None:
     """The session or this *subscription* of it ends."""
     messages = session.in_doubt.pop(subscription.name, None)
-    pending_list = destinations.shared.get((subscription.share_group, subscription.filter))
+    pending_list = destinations.shared.get(group_of(subscription))
     if messages and pending_list is not None:
         _discard(writer, pending_list, messages)
 
@@ -126,7 +133,7 @@ async def recover(
     """
     for session in sessions:
         shared = {
-            item.name: destinations.shared.get((item.share_group, item.filter))
+            item.name: destinations.shared.get(group_of(item))
             for item in session.stored.attached
             if item.share_group and item.qos == 2
         }

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.owner import key_of, origin_of
 from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import (
     ONCE_OPTION,
-    PROTOCOL_OPTION,
     SessionState,
     identity_options,
 )
@@ -45,9 +45,7 @@ class Sessions:
     _destinations: Destinations
     _wills: Wills
     expired: int = 0
-    _by_key: dict[tuple[str, str], SessionState] = field(
-        default_factory=dict[tuple[str, str], SessionState]
-    )
+    _by_key: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -59,18 +57,16 @@ class Sessions:
         as disconnected now, and so does one of which the clock says what cannot be: that it was
         left in the future, or before there were any gateways (a clock that was not set yet)."""
         now, elapsed = self._writer.now(), self._writer.elapsed()
-        by_client: dict[str, SessionState] = {}
         for stored in state.sessions:
-            protocol = stored.options.get(PROTOCOL_OPTION, "")
             if not _CLOCK_SET_US <= stored.disconnected_at <= now:
                 stored = msgspec.structs.replace(stored, disconnected_at=now)
-            session = SessionState(protocol, stored)
+            session = SessionState(stored)
             session.left_at = elapsed - (now - stored.disconnected_at)
-            self._by_key[protocol, stored.client_id] = by_client[stored.client_id] = session
+            self._by_key[stored.key] = session
             for subscription in stored.attached:
                 self._add_member(session, subscription)
         for record in state.inflight:
-            session = by_client.get(record.client_id)
+            session = self._by_key.get(record.session)
             if session is not None:
                 session.inflight[record.direction, record.packet_id] = record
 
@@ -89,34 +85,38 @@ class Sessions:
 
     # --- life ----------------------------------------------------------------------------------
 
-    def get(self, protocol: str, client_id: str) -> SessionState | None:
-        return self._by_key.get((protocol, client_id))
+    def get(self, key: str) -> SessionState | None:
+        """The session under *key*, see :func:`client_key`."""
+        return self._by_key.get(key)
 
-    def find(self, protocol: str, client_id: str) -> SessionState | None:
+    def find(self, key: str) -> SessionState | None:
         """The session that a client takes up; none when its time is over by now."""
-        session = self.get(protocol, client_id)
+        session = self.get(key)
         if session is not None and self._remove_if_over(session, self._writer.elapsed()):
             return None
         return session
 
     def begin(self, request: ConnectRequest, identity: Identity) -> SessionState:
         """Create the session, or take up the existing one, as *request* wants it to be."""
-        key = (request.protocol, request.client_id)
+        key = origin_of(identity).key
         session = self._by_key.get(key)
         options = identity_options(identity)
         if request.rules.delivers_once:
             options[ONCE_OPTION] = "1"
         stored = Session(
-            request.client_id,
+            key,
             request.session_expiry,
             0,
             options,
             request.will,
             request.will_delay,
             session.stored.attached if session is not None else (),
+            identity.protocol,
+            identity.principal,
+            identity.client_id,
         )
         if session is None:
-            session = self._by_key[key] = SessionState(request.protocol, stored)
+            session = self._by_key[key] = SessionState(stored)
         else:
             self._wills.cancel(session)
         session.stored = stored
@@ -167,15 +167,14 @@ class Sessions:
         """Forget the session with its subscriptions and packet-id states; a will that waits is
         published [MQTT-3.1.2-8 of 5.0]."""
         self._wills.session_ended(session)
-        key = (session.protocol, session.client_id)
-        self._by_key.pop(key, None)
+        self._by_key.pop(session.key, None)
         session.is_removed = True
-        for pending_list in list(self._destinations.lists_of(*key).values()):
+        for pending_list in list(self._destinations.lists_of(session.key).values()):
             self._destinations.remove_subscription(pending_list)
         for subscription in session.stored.attached:
             in_doubt.discard(self._writer, self._destinations, session, subscription)
             self._remove_member(session, subscription)
-        self._writer.add_operation(RemoveSession(session.client_id))
+        self._writer.add_operation(RemoveSession(session.key))
 
     def count_disconnected(self) -> int:
         """Sessions whose client is away."""
@@ -200,14 +199,14 @@ class Sessions:
 
     def delivers_once(self, subscription: Subscription) -> bool:
         """See :attr:`tidegate.spi.ClientRules.delivers_once`, of a stored subscription's client."""
-        session = self.get(subscription.protocol, subscription.client_id)
+        session = self.get(key_of(subscription))
         return session is not None and ONCE_OPTION in session.stored.options
 
     def half_sent(self, subscription: Subscription, messages: Sequence[StoredMessage]) -> set[int]:
         """Which of *messages* the session's client may have been sent already: onward delivery has
         begun, so it is completed although they expired since ([MQTT-3.3.2-5], [MQTT-4.3.3-7] of
         5.0)."""
-        session = self.get(subscription.protocol, subscription.client_id)
+        session = self.get(key_of(subscription))
         if session is None:
             return set()
         sent_through = 0

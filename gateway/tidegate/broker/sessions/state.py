@@ -8,10 +8,8 @@ from typing import Final, TypeAlias
 
 from tidegate.spi import Identity, InflightDirection, InflightRecord, Session, StoredMessage
 
-#: Options kept with a stored session: the front-end's name, and who the client was. A will that
+#: Options kept with a stored session: what else than its fields say who the client was. A will that
 #: only the gateway's next run publishes is authorized by them.
-PROTOCOL_OPTION: Final = "protocol"
-PRINCIPAL_OPTION: Final = "principal"
 GROUPS_OPTION: Final = "groups"  # a JSON list
 ADDRESS_OPTION: Final = "address"
 
@@ -38,7 +36,6 @@ class SessionState:
             connection left unfinished (:mod:`tidegate.broker.sessions.in_doubt`).
     """
 
-    protocol: str
     stored: Session
     inflight: Inflight = field(default_factory=Inflight)
     connection: object = None
@@ -51,19 +48,19 @@ class SessionState:
         return self.stored.client_id
 
     @property
-    def principal(self) -> str:
-        return self.stored.options.get(PRINCIPAL_OPTION, "")
+    def key(self) -> str:
+        return self.stored.key
 
     @property
     def identity(self) -> Identity:
         """Who the client was when it connected last."""
         options = self.stored.options
         return Identity(
-            self.principal,
+            self.stored.owner,
             frozenset(json.loads(options.get(GROUPS_OPTION, "[]"))),
             self.client_id,
             options.get(ADDRESS_OPTION, ""),
-            self.protocol,
+            self.stored.protocol,
         )
 
     def records(self) -> list[InflightRecord]:
@@ -72,8 +69,8 @@ class SessionState:
 
 
 def identity_options(identity: Identity) -> dict[str, str]:
-    """What a stored session keeps of *identity*; groups and address only where there are any."""
-    options = {PROTOCOL_OPTION: identity.protocol, PRINCIPAL_OPTION: identity.principal}
+    """What a stored session keeps of *identity* besides its fields, where there is any."""
+    options: dict[str, str] = {}
     if identity.groups:
         options[GROUPS_OPTION] = json.dumps(sorted(identity.groups))
     if identity.address:

@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
-from tidegate.broker.publish.access import Access
+from tidegate.broker.owner import origin_of
+from tidegate.broker.publish.access import Access, Rights
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
-    Action,
     FlowControlError,
     GatewayError,
     Identity,
@@ -49,7 +49,7 @@ class Will:
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
-        authorized: see :class:`~tidegate.broker.publish.access.Author`.
+        rights: see :class:`~tidegate.broker.publish.access.Author`.
     """
 
     _wills: Wills
@@ -60,7 +60,7 @@ class Will:
     session: SessionState | None
     due: int
     is_late: bool = False
-    authorized: set[tuple[Action, str]] = field(default_factory=set[tuple[Action, str]])
+    rights: Rights = field(default_factory=Rights)
 
     @property
     def principal(self) -> str:
@@ -125,6 +125,11 @@ class Wills:
                 self._by_session.pop(will.session, None)
             self._publish(will)
 
+    def forget_rights(self) -> None:
+        """Rights are other ones now."""
+        for will in self._waiting:
+            will.rights.forget()
+
     def publish_failed(self, will: Will, error: GatewayError) -> None:
         """It was not written: no room means later, anything else never."""
         if error.retryable:
@@ -179,7 +184,7 @@ class Wills:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        publisher.publish(message, will.client_id, undo)
+        publisher.publish(message, origin_of(will.identity), undo)
         writer.own_sequences += 1
         session = will.session
         if session is not None and not session.is_removed:

@@ -25,6 +25,7 @@ from typing import Final
 
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.lists.pending_list import InFlight, PendingList
+from tidegate.broker.owner import Origin, client_key
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.transactions.transactions import Prepared, Transaction
@@ -32,7 +33,6 @@ from tidegate.broker.turn.flow import Tasks
 from tidegate.broker.turn.turn import Waiting
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
-    AccessError,
     Acknowledge,
     AddMessage,
     Branch,
@@ -225,7 +225,7 @@ class Branches:
         """Commit or roll back; *who* is told when it is durable, or why it failed.
 
         Args: principal: only branches of this one; None: an operator; heuristic: keep a record.
-        Raises: RequestError for a branch that is not in doubt; AccessError; StoreError.
+        Raises: RequestError for a branch that is not in doubt, or is another's; StoreError.
         """
         branch = self._find(branch_id, principal)
         stored = branch.stored
@@ -245,7 +245,7 @@ class Branches:
     ) -> None:
         """The transaction manager knows what an operator decided.
 
-        Raises: RequestError for a branch that is in doubt; AccessError.
+        Raises: RequestError for a branch that is in doubt, or is another's.
         """
         branch = self._find(branch_id, principal)
         if branch.stored.state is BranchState.PREPARED:
@@ -259,12 +259,9 @@ class Branches:
 
     def _find(self, branch_id: BranchId, principal: str | None) -> Prepared:
         branch = self._by_id.get(branch_id)
-        if branch is None:
-            raise RequestError(f"there is no prepared branch {branch_id}")  # XAER_NOTA
-        if principal is not None and branch.stored.principal != principal:
-            raise AccessError(
-                f"branch {branch_id} was prepared by somebody else", principal=principal
-            )
+        if branch is None or principal not in (None, branch.stored.principal):
+            # Also of another's branch, which is nobody else's business: XAER_NOTA.
+            raise RequestError(f"there is no prepared branch {branch_id}")
         if branch.is_busy:
             raise RequestError(f"branch {branch_id} is just being prepared or completed")
         return branch
@@ -332,8 +329,11 @@ class Branches:
         writer, publisher, stored = self._writer, self._publisher, branch.stored
         writer.check_writable()
         messages = [item.message for item in sent]
+        origin = Origin(
+            stored.principal, client_key(stored.protocol, stored.principal, stored.client_id)
+        )
         if messages:
-            publisher.check_together(stored.client_id, messages)  # also makes queues that are gone
+            publisher.check_together(origin.key, messages)  # also makes queues that are gone
         back = [entry for entry in back if not entry[1].is_removed]
         again, dead = publisher.sort_rejected(back) if commit else (back, [])
         turn = writer.turn
@@ -345,7 +345,7 @@ class Branches:
         try:
             for item in sent:
                 message = item.message
-                publisher.publish(message, stored.client_id, undo)
+                publisher.publish(message, origin, undo)
                 writer.own_sequences += 1  # it was counted as received when it was prepared
                 if item.sequence in ids and self._duplicates.is_on:
                     self._duplicates.add(

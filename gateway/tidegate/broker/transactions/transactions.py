@@ -10,15 +10,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tidegate.broker.limits.accounts import Account
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.spi import (
     Acknowledge,
     Branch,
     BranchState,
     FlowControlError,
+    Held,
     InflightRecord,
     LockedMessages,
     Message,
+    memory_bytes,
 )
 
 
@@ -61,13 +64,18 @@ class Published:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """Steps in the order they came; at most *operations_max* of them."""
+    """Steps in the order they came; at most *operations_max* of them, charged to *account*.
+
+    Attributes: held: bytes charged.
+    """
 
     _operations_max: int
+    _account: Account
     steps: list[Published | Settled] = field(default_factory=list[Published | Settled])
     published: list[Published] = field(default_factory=list[Published])
     settled: list[Settled] = field(default_factory=list[Settled])
     count: int = 0
+    held: int = 0
 
     def check_room(self, count: int) -> None:
         """Call before adding *count* operations. Raises: FlowControlError at the limit."""
@@ -78,14 +86,26 @@ class Transaction:
             )
 
     def publish(self, step: Published) -> None:
+        """Add a message. Raises: FlowControlError: no more may be held; nothing is added."""
+        self._charge(memory_bytes(step.message) + len(step.duplicate_id))
         self.steps.append(step)
         self.published.append(step)
         self.count += 1
 
     def settle(self, steps: Sequence[Settled]) -> None:
+        """Add in-flight messages. Raises: FlowControlError; nothing is added."""
+        self._charge(sum(memory_bytes(entry[0].message) for s in steps for entry in s.entries))
         self.steps += steps
         self.settled += steps
         self.count += sum(len(step.entries) for step in steps)
+
+    def _charge(self, size: int) -> None:
+        self._account.charge(Held.TRANSACTIONS, size)
+        self.held += size
+
+    def end(self) -> None:
+        """What was held is on its way or forgotten. Called once."""
+        self._account.add(Held.TRANSACTIONS, -self.held)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, cast
 
 from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, PendingList
+from tidegate.broker.lists.permitted import permitted
 from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.writer import TurnWriter
@@ -94,6 +95,16 @@ class Flow:
     def choosing(self, pending_list: PendingList) -> Choosing:
         """For a list that has just got its first consumer with a selector."""
         return Selecting(self, pending_list)
+
+    def permitted(
+        self,
+        pending_list: PendingList,
+        consumer: Consumer,
+        messages: Sequence[StoredMessage],
+        now: int,
+    ) -> Sequence[StoredMessage] | None:
+        """What a consumer may be given, some of what it subscribed to being refused to it."""
+        return permitted(self.writer, pending_list, consumer, messages, now)
 
     # --- consumers -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import ConnectRequest, SubscribeRequest
 from tidegate.spi.clients.security import AuthenticationExchange
 from tidegate.spi.errors import GatewayError
@@ -200,8 +201,8 @@ class BrokerConnection(Protocol):
         Its messages get their places in their destinations now. When it fails (also later) the
         branch is prepared still, and the call may be repeated.
 
-        Raises: RequestError (no such branch, busy, completed by an operator), AccessError (another
-            principal prepared it), StoreError.
+        Raises: RequestError (no such branch of this principal, busy, completed by an operator),
+            StoreError.
         """
         ...
 
@@ -232,6 +233,17 @@ class BrokerConnection(Protocol):
 
     def synchronize(self, token: Token) -> None:
         """Confirm *token* when everything this connection asked for before is durable."""
+        ...
+
+    def holds(self, kind: Held, size: int) -> None:
+        """The front-end holds *size* bytes of *kind* for this client now, no longer what it said before.
+
+        To be told in steps of some size, and only where it lasts: what one read brings and the same
+        turn deals with is not held.
+
+        Raises: FlowControlError: the client, its principal or the gateway is at its limit; what the
+            front-end said before stands. The client is refused what made it more, or disconnected.
+        """
         ...
 
     def writable(self, value: bool) -> None:
@@ -268,12 +280,17 @@ class ConnectResult:
         subscriptions: restored subscriptions (MQTT sessions), already consuming once resumed,
             under ``key = name``; also those to queues and shared ones.
         inflight: packet-id states of the session.
+        session: the key that its InflightRecords carry; "" when none is kept.
+        refused: subscriptions of the session that are not restored, because the client may not have
+            them any more; they can be unsubscribed, and come back with the right to them.
     """
 
     connection: BrokerConnection
     session_present: bool = False
     subscriptions: Sequence[Subscription] = ()
     inflight: Sequence[InflightRecord] = ()
+    session: str = ""
+    refused: Sequence[Subscription] = ()
 
 
 class Broker(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidegate.spi.clients.connection import Broker
 
@@ -44,6 +44,18 @@ class FrontEnd(Protocol):
 
     async def stop(self) -> None:
         """Flush and close what is left. Idempotent; bounded in time."""
+        ...
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """What a listener has besides when it reads files that change while it runs (certificates)."""
+
+    async def reload(self) -> None:
+        """Read them anew; for connections that come from now on. Called on SIGHUP, never twice at once.
+
+        Raises: ConfigError; then everything stays as it was before.
+        """
         ...
 
 

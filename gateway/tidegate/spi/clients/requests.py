@@ -39,8 +39,9 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         protocol: e.g. ``stomp`` or ``mqtt``; version: e.g. ``1.2``, ``3.1.1``.
-        client_id: "" for none. A second connection with the same client id *and protocol* takes
-            over the first, which is closed.
+        client_id: "" for none; a name within the client's principal. A second connection of the
+            same principal with the same client id *and protocol* takes over the first, which is
+            closed.
         peer: ``host:port`` of the client; listener: ``stomp://host:port``.
         username: "" for none; password: None for none.
         clean_start: forget the stored session (MQTT Clean Session).
@@ -91,9 +92,10 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
             one is taken up again whenever the session is connected.
         qos: highest quality of service wanted; a message's effective one is the smaller of its
             own and this. Effective 0 is never stored for the subscription.
-        no_local: do not deliver what this client id published.
+        no_local: do not deliver what this client published.
         retain_handling: topics only.
-        share_group: all connections that name the same group and filter share one list.
+        share_group: all connections of one principal that name the same group and filter share one
+            list.
         prefetch_count, prefetch_bytes: unacknowledged messages, and bytes of their bodies, that
             may be out at a time; 0 takes the destination policy's default.
         options: stored with a durable subscription for the front-end; opaque.

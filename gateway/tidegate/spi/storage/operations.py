@@ -112,7 +112,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     Attributes:
         pending_list: its list.
-        client_id: whose it is ("" for a subscription shared by several clients).
+        client_id: of the client that has it ("" for a subscription shared by several clients).
         name: its name within the client id (STOMP subscription name, MQTT topic filter).
         filter: canonical destination filter, e.g. ``topic://sensors.>``.
         durable: survives its connection. A subscription that is not (MQTT clean session with
@@ -124,6 +124,8 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
         share_group: name of the group of a shared subscription, else "".
         options: what the front-end wants to remember; opaque to broker and store.
         selector: only messages that it selects are stored for the subscription; "" for all.
+        owner: the principal whose it is: another one that says the same client id, name or share
+            group has another subscription.
     """
 
     pending_list: PendingListId
@@ -137,6 +139,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
     share_group: str = ""
     options: dict[str, str] = {}
     selector: str = ""
+    owner: str = ""
 
 
 class PutSubscription(msgspec.Struct, frozen=True, gc=False):
@@ -170,7 +173,9 @@ class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
     (queues, shared subscriptions) is in ``attached``, because their lists are not its own.
 
     Attributes:
-        client_id: its key.
+        key: what tells it from every other one; made by the broker of protocol, owner and client
+            id, and opaque to the store. Two sessions may have the same client id: they have different
+            keys then.
         expiry_interval: seconds it is kept after its connection ended; 0xFFFFFFFF means for ever.
         disconnected_at: when its connection ended, microseconds since the epoch; 0 while connected.
         options: what the broker wants to remember; opaque to the store.
@@ -179,22 +184,28 @@ class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
         will_delay: seconds (MQTT 5.0 section 3.1.3.2.2).
         attached: queues and shared subscriptions that it consumes from whenever it is connected:
             ``name`` is the front-end's key, ``filter`` the destination, ``pending_list`` 0.
+        protocol: front-end of its client.
+        owner: the principal whose it is.
+        client_id: of its client.
     """
 
-    client_id: str
+    key: str
     expiry_interval: int
     disconnected_at: int = 0
     options: dict[str, str] = {}
     will: Message | None = None
     will_delay: int = 0
     attached: tuple[Subscription, ...] = ()
+    protocol: str = ""
+    owner: str = ""
+    client_id: str = ""
 
 
 SESSION_NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
 
 class PutSession(msgspec.Struct, frozen=True, gc=False):
-    """Add or replace the session with this client id."""
+    """Add or replace the session with this key."""
 
     session: Session
 
@@ -202,7 +213,7 @@ class PutSession(msgspec.Struct, frozen=True, gc=False):
 class RemoveSession(msgspec.Struct, frozen=True, gc=False):
     """Remove the session and its in-flight records (not its subscriptions: those have their own)."""
 
-    client_id: str
+    key: str
 
 
 class InflightDirection(enum.IntEnum):
@@ -221,7 +232,7 @@ class InflightState(enum.IntEnum):
 
 
 class InflightRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """State of one packet id of one session.
+    """State of one packet id of one session (the key of which *session* is).
 
     *subscription* (its name) and *sequence* say which pending message an OUT record in state
     PUBLISHED stands for; they are "" and 0 otherwise. *qos* is 1 or 2 then. Every QoS 2 packet id of a
@@ -230,7 +241,7 @@ class InflightRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     id 0 (OUT, PUBLISHED) stands for all QoS 1 messages of the session up to *sequence*.
     """
 
-    client_id: str
+    session: str
     direction: InflightDirection
     packet_id: int
     state: InflightState
@@ -240,7 +251,7 @@ class InflightRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class PutInflight(msgspec.Struct, frozen=True, gc=False):
-    """Add or replace the record with the same (client_id, direction, packet_id)."""
+    """Add or replace the record with the same (session, direction, packet_id)."""
 
     record: InflightRecord
 
@@ -248,7 +259,7 @@ class PutInflight(msgspec.Struct, frozen=True, gc=False):
 class RemoveInflight(msgspec.Struct, frozen=True, gc=False):
     """Remove the record with this key, if it exists."""
 
-    client_id: str
+    session: str
     direction: InflightDirection
     packet_id: int
 

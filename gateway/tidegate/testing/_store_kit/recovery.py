@@ -138,6 +138,46 @@ class StoreRecovery(StoreFixtures):
             ("a", outgoing, 1): packet("a", outgoing, 1, InflightState.RELEASED),
         }
 
+    async def test_sessions_and_subscriptions_of_namesakes_are_two(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        """Two principals may use the same client id, and their clients the same names."""
+
+        def of(owner: str, number: int) -> tuple[Session, InflightRecord, Subscription]:
+            session = Session(owner * 22, 60, protocol="mqtt", owner=owner, client_id="c")
+            record = InflightRecord(session.key, InflightDirection.IN, 1, InflightState.RECEIVED)
+            subscription = Subscription(
+                number, "c", "news", "topic://a", durable=True, protocol="mqtt", owner=owner
+            )
+            return session, record, subscription
+
+        hers, her_record, her_subscription = of("a", 1)
+        his, his_record, his_subscription = of("b", 2)
+        await box.open(
+            PutSession(hers),
+            PutInflight(her_record),
+            PutSubscription(her_subscription),
+            PutSession(his),
+            PutInflight(his_record),
+            PutSubscription(his_subscription),
+            add(1, 1, 2),
+        )
+        await box.restart()
+        found = by_key(box.state)
+        assert found["sessions"] == {hers.key: hers, his.key: his}
+        assert found["subscriptions"] == {1: her_subscription, 2: his_subscription}
+        assert found["inflight"] == {
+            (hers.key, InflightDirection.IN, 1): her_record,
+            (his.key, InflightDirection.IN, 1): his_record,
+        }
+        await box.write(RemoveSession(his.key), RemoveSubscription(2), RemoveSession("c"))
+        await box.restart()
+        found = by_key(box.state)
+        assert found["sessions"] == {hers.key: hers}
+        assert found["subscriptions"] == {1: her_subscription}
+        assert list(box.state.inflight) == [her_record]
+        assert [await box.sequences(number) for number in (1, 2)] == [[1], []]
+
     async def test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before(
         self, box: StoreBox, durable: None
     ) -> None:

@@ -20,6 +20,8 @@ _TYPES: Final = {
     "correlation_data": "bytea",
     "destination": "text",
     "client_id": "text",
+    "owner": "text",
+    "session_key": "text",
     "protocol": "text",
     "content_type": "text",
     "reply_to": "text",

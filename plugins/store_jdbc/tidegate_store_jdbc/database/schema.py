@@ -43,15 +43,17 @@ _TABLES: Final[Mapping[str, str]] = {
         "id {key}, destination {container_name}, pending_list {long}, value {binary}; id;"
     ),
     "subscription_table": (
-        "pending_list {long}, client_id {string_id}, name {string_id}, filter {container_name},"
+        "pending_list {long}, owner {string_id}, client_id {string_id}, name {string_id},"
+        " filter {container_name},"
         " durable {small}, qos {small}, selector {text}, value {binary}; pending_list;"
     ),
     "session_table": (
-        "id {key}, client_id {string_id}, expiry_interval {long}, disconnected_at {long},"
+        "id {key}, session_key {string_id}, owner {string_id}, client_id {string_id},"
+        " expiry_interval {long}, disconnected_at {long},"
         " value {binary}; id;"
     ),
     "inflight_table": (
-        "id {key}, direction {small}, packet_id INTEGER, client_id {string_id}, state {small},"
+        "id {key}, direction {small}, packet_id INTEGER, session_key {string_id}, state {small},"
         " sequence {sequence}, value {binary}; id, direction, packet_id; {keyed}{hot}"
     ),
     "retained_table": (

@@ -47,7 +47,7 @@ MESSAGE_COLUMNS: Final = (
 _LOG_COLUMNS: Final = (
     "ack_sequence sequence pending_list delivered_at acked_at client_id subscription protocol"
 )
-_SUBSCRIPTION_COLUMNS: Final = "pending_list client_id name filter durable qos selector value"
+_SUBSCRIPTION_COLUMNS: Final = "pending_list owner client_id name filter durable qos selector value"
 
 #: Every statement: its parameters, and what it gives.
 STATEMENTS: Final[Mapping[str, StatementInfo]] = {
@@ -90,10 +90,12 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "remove_destination_statement": _info("id", many=True),
     "create_durable_sub_statement": _info(_SUBSCRIPTION_COLUMNS, many=True),
     "delete_subscription_statement": _info("pending_list", many=True),
-    "add_session_statement": _info("id client_id expiry_interval disconnected_at value", many=True),
+    "add_session_statement": _info(
+        "id session_key owner client_id expiry_interval disconnected_at value", many=True
+    ),
     "remove_session_statement": _info("id", many=True),
     "add_inflight_statement": _info(
-        "id direction packet_id client_id state sequence value", many=True
+        "id direction packet_id session_key state sequence value", many=True
     ),
     "remove_inflight_statement": _info("id direction packet_id", many=True),
     "remove_all_inflight_statement": _info("id", many=True),

@@ -93,7 +93,7 @@ class Plan(msgspec.Struct, eq=False):
     destinations: _Last[str, AddDestination] = {}
     subscriptions: _Last[int, Subscription] = {}
     sessions: _Last[str, Session] = {}
-    cleared_clients: set[str] = set()
+    cleared_sessions: set[str] = set()
     inflight: _Last[InflightKey, InflightRecord] = {}
     retained: _Last[str, Message] = {}
     branches: _Last[BranchId, Branch] = {}
@@ -193,19 +193,19 @@ def _plan_rare(made: Plan, operation: Operation) -> None:
 def _plan_session(made: Plan, operation: Operation) -> None:
     match operation:
         case PutInflight(record):
-            made.inflight[record.client_id, record.direction, record.packet_id] = record
-        case RemoveInflight(client_id, direction, packet_id):
-            made.inflight[client_id, direction, packet_id] = None
+            made.inflight[record.session, record.direction, record.packet_id] = record
+        case RemoveInflight(session, direction, packet_id):
+            made.inflight[session, direction, packet_id] = None
         case SetRetained(message):
             made.retained[message.destination] = message
         case ClearRetained(destination):
             made.retained[destination] = None
         case PutSession(session):
-            made.sessions[session.client_id] = session
-        case RemoveSession(client_id):
-            made.sessions[client_id] = None
-            made.cleared_clients.add(client_id)
-            for place in [place for place in made.inflight if place[0] == client_id]:
+            made.sessions[session.key] = session
+        case RemoveSession(session_key):
+            made.sessions[session_key] = None
+            made.cleared_sessions.add(session_key)
+            for place in [place for place in made.inflight if place[0] == session_key]:
                 del made.inflight[place]
         case PutBranch(branch):
             made.branches[branch.branch_id] = branch
@@ -340,9 +340,9 @@ def _binding_steps(made: Plan, columns: Columns, result: list[Step]) -> None:
         columns.subscription,
         lambda number: (number,),
     )
-    if made.cleared_clients:
-        clients = [by_name(name) for name in made.cleared_clients]
-        result.append(Step("remove_all_inflight_statement", clients))
+    if made.cleared_sessions:
+        sessions = [by_name(name) for name in made.cleared_sessions]
+        result.append(Step("remove_all_inflight_statement", sessions))
     put("add_session", "remove_session", made.sessions, columns.session, by_name)
     put(
         "add_inflight",

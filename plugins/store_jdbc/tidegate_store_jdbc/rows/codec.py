@@ -116,6 +116,7 @@ class Columns:
         """Parameters of ``create_durable_sub_statement``."""
         return (
             value.pending_list,
+            self.text(value.owner),
             self.text(value.client_id),
             self.text(value.name),
             self.name(value.filter),
@@ -128,7 +129,9 @@ class Columns:
     def session(self, value: Session) -> Row:
         """Parameters of ``add_session_statement``."""
         return (
-            key(value.client_id),
+            key(value.key),
+            self.text(value.key),
+            self.text(value.owner),
             self.text(value.client_id),
             value.expiry_interval,
             value.disconnected_at,
@@ -138,10 +141,10 @@ class Columns:
     def inflight(self, value: InflightRecord) -> Row:
         """Parameters of ``add_inflight_statement``."""
         return (
-            key(value.client_id),
+            key(value.session),
             int(value.direction),
             value.packet_id,
-            self.text(value.client_id),
+            self.text(value.session),
             int(value.state),
             value.sequence,
             _encode(value),
@@ -168,9 +171,9 @@ class Columns:
         )
 
 
-def inflight_key(client_id: str, direction: InflightDirection, packet_id: int) -> Row:
+def inflight_key(session: str, direction: InflightDirection, packet_id: int) -> Row:
     """Parameters of ``remove_inflight_statement``."""
-    return (key(client_id), int(direction), packet_id)
+    return (key(session), int(direction), packet_id)
 
 
 def headers_text(message: Message) -> str | None:

@@ -82,7 +82,7 @@ _KINDS: Final = (
         RemoveSubscription,
         _LIST,
     ),
-    _Kind("sessions", PutSession, "session.client_id", "session", RemoveSession, "client_id"),
+    _Kind("sessions", PutSession, "session.key", "session", RemoveSession, "key"),
     _Kind("retained", SetRetained, "message.destination", "message", ClearRetained, "destination"),
     _Kind("branches", PutBranch, "branch.branch_id", "branch", RemoveBranch, "branch_id"),
 )
@@ -193,20 +193,20 @@ class SmallState:
     def _put_inflight(self, operation: PutInflight, size: int) -> None:
         record = operation.record
         key = (record.direction, record.packet_id)
-        records = self.inflight.get(record.client_id)
+        records = self.inflight.get(record.session)
         if records is None:
-            records = self.inflight[record.client_id] = {}
+            records = self.inflight[record.session] = {}
         records[key] = record
-        self._note((PutInflight, record.client_id, *key), size)
+        self._note((PutInflight, record.session, *key), size)
 
     def _remove_inflight(self, operation: RemoveInflight, _size: int) -> None:
-        client_id = operation.client_id
-        records = self.inflight.get(client_id)
+        session = operation.session
+        records = self.inflight.get(session)
         key = (operation.direction, operation.packet_id)
         if records is not None and records.pop(key, None) is not None:
-            self._note((PutInflight, client_id, *key))
+            self._note((PutInflight, session, *key))
             if not records:
-                del self.inflight[client_id]
+                del self.inflight[session]
 
     def _add_duplicate_id(self, operation: AddDuplicateId, size: int) -> None:
         destination, sequence = operation.destination, operation.sequence

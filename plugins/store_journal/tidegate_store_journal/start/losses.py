@@ -285,7 +285,7 @@ class Losses:
         if subscription is not None:
             return (
                 f"{subscription.filter} of client {subscription.client_id!r}, subscription "
-                f"{subscription.name!r} (list {list_id})"
+                f"{subscription.name!r} of {subscription.owner!r} (list {list_id})"
             )
         return f"list {list_id}, whose destination is not known"
 

@@ -105,6 +105,7 @@ class Incoming:
         "_options",
         "_received",
         "_send",
+        "_session",
         "_unanswered_count",
     )
 
@@ -116,6 +117,7 @@ class Incoming:
         options: MqttOptions,
         client_id: str,
         *,
+        session: str,
         is_persistent: bool,
         records: Sequence[InflightRecord] = (),
     ) -> None:
@@ -123,6 +125,7 @@ class Incoming:
         self._send = send
         self._answers = answers
         self._client_id = client_id
+        self._session = session
         self._is_persistent = is_persistent
         self._options = options
         self._aliases: AliasesIn | None = None  # most clients use none
@@ -173,7 +176,7 @@ class Incoming:
     def _record(self, packet_id: int) -> InflightRecord | None:
         if not self._is_persistent:
             return None
-        return InflightRecord(self._client_id, _IN, packet_id, InflightState.RECEIVED)
+        return InflightRecord(self._session, _IN, packet_id, InflightState.RECEIVED)
 
     # ------------------------------------------------------------------------------- MQTT 5.0
 

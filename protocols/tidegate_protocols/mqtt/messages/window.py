@@ -163,6 +163,7 @@ class Window:
         "_reserved_count",
         "_send",
         "_sent_through",
+        "_session",
         "_size",
         "_touched",
         "inflight",
@@ -178,6 +179,7 @@ class Window:
         answers: Answers,
         client_id: str,
         *,
+        session: str,
         is_persistent: bool,
         size: int,
     ) -> None:
@@ -185,6 +187,7 @@ class Window:
         self._send = send
         self._answers = answers
         self._client_id = client_id
+        self._session = session
         self._size = size
         self._reserved_count = 0
         self.last_packet_id = 0
@@ -217,7 +220,7 @@ class Window:
         if qos == 1:
             self._recorded[packet_id] = None
         return InflightRecord(
-            self._client_id, _OUT, packet_id, _PUBLISHED, subscription.key, sequence, qos
+            self._session, _OUT, packet_id, _PUBLISHED, subscription.key, sequence, qos
         )
 
     def sent_through(self, sequence: int) -> InflightRecord | None:
@@ -225,7 +228,7 @@ class Window:
         if sequence <= self._sent_through:
             return None
         self._sent_through = sequence
-        return InflightRecord(self._client_id, _OUT, SENT_THROUGH_ID, _PUBLISHED, "", sequence)
+        return InflightRecord(self._session, _OUT, SENT_THROUGH_ID, _PUBLISHED, "", sequence)
 
     def consume(self, subscription: OutgoingSubscription, sequence: int) -> None:
         """Count a message as acknowledged by the client; see :meth:`acknowledge_received`."""
@@ -276,7 +279,7 @@ class Window:
         self.inflight[packet_id] = (_NOBODY, 0, RELEASED)
         record = None
         if self.is_persistent:
-            record = InflightRecord(self._client_id, _OUT, packet_id, InflightState.RELEASED)
+            record = InflightRecord(self._session, _OUT, packet_id, InflightState.RELEASED)
         if subscription.is_active:
             try:
                 self._connection.acknowledge(
@@ -405,7 +408,7 @@ class Window:
             self.free(packet_id)
             return
         self.inflight[packet_id] = (_NOBODY, 0, RELEASED)
-        record = InflightRecord(self._client_id, _OUT, packet_id, InflightState.RELEASED)
+        record = InflightRecord(self._session, _OUT, packet_id, InflightState.RELEASED)
         release = self._answers.pubrel(packet_id, is_known=False)
         self._connection.record_inflight(put=(record,), token=release)
 

@@ -320,7 +320,10 @@ class Admission:
             )
         present = result.session_present and not terms.is_clean  # [MQTT-3.2.2-2] [MQTT-3.2.2-3]
         try:
-            return answers.connack(present, properties)
+            # The client would wait for messages that never come.
+            problem = ", ".join(item.name for item in result.refused)
+            problem = f"not allowed any more, so not resumed: {problem}" if problem else ""
+            return answers.connack(present, properties, problem)
         except PeerProtocolError as error:
             result.connection.disconnect(graceful=True)
             raise RefusedError(ReasonCode.PACKET_TOO_LARGE, error.problem) from error

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Final, final
+from typing import final
 
+from tidegate_protocols._unread import UnreadOutput
 from tidegate_protocols.mqtt.session.context import Runtime, Timer
 from tidegate_protocols.transport import Link
-
-#: Answers that may pile up for a client that sends without reading, before it is not read either.
-#: Deliveries stop much earlier; the answers to one full socket buffer fit many times.
-UNREAD_REPLIES_BYTES_MAX: Final = 1024 * 1024
 
 
 class Pause(enum.IntFlag):
@@ -24,14 +21,17 @@ class Pause(enum.IntFlag):
     BY_BROKER = 2
     UNREAD_REPLIES = 4
     BEHIND_LARGE = 8  # the disk is behind, or what comes next has to wait for it
+    OTHERS_TURN = 16  # it has had its slice of time, and what it sent is not handled yet
 
 
 @final
 class Reading:
     """Owned by one session.
 
+    Args: unread_max, unread_timeout_s: see :class:`UnreadOutput`.
+
     Attributes:
-        is_writing_paused: the client does not read fast enough.
+        unread: what the client was sent and does not read.
         last_heard: when it last gave a sign of life, monotonic seconds.
     """
 
@@ -42,20 +42,26 @@ class Reading:
         "_silence_s",
         "_silent",
         "_timer",
-        "_unread_bytes",
-        "is_writing_paused",
         "last_heard",
+        "unread",
     )
 
-    def __init__(self, link: Link, runtime: Runtime) -> None:
+    def __init__(
+        self, link: Link, runtime: Runtime, unread_max: int, unread_timeout_s: float
+    ) -> None:
         self._link = link
         self._runtime = runtime
         self._pauses = 0  # of Pause; a plain integer, which is tested without a call
-        self._unread_bytes = 0
+        self.unread = UnreadOutput(
+            link,
+            unread_max,
+            unread_timeout_s,
+            runtime.call_later,
+            lambda: self.pause(Pause.UNREAD_REPLIES),
+        )
         self._silence_s = 0.0
         self._silent: Callable[[], None] | None = None
         self._timer: Timer | None = None
-        self.is_writing_paused = False
         self.last_heard = runtime.time()
 
     def pause(self, reason: Pause) -> None:
@@ -74,21 +80,10 @@ class Reading:
 
     # ------------------------------------------------------------------------- what is written
 
-    def writing_paused(self) -> None:
-        """The client does not read fast enough; see :meth:`wrote`."""
-        self.is_writing_paused = True
-
     def writing_resumed(self) -> None:
         """It has caught up."""
-        self.is_writing_paused = False
-        self._unread_bytes = 0
+        self.unread.resumed()
         self.resume(Pause.UNREAD_REPLIES)
-
-    def wrote(self, count: int) -> None:
-        """*count* bytes were written to a client that does not read fast enough."""
-        self._unread_bytes += count
-        if self._unread_bytes > UNREAD_REPLIES_BYTES_MAX:
-            self.pause(Pause.UNREAD_REPLIES)
 
     # ------------------------------------------------------------------------------ keep-alive
 
@@ -116,3 +111,4 @@ class Reading:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._silent = None
+        self.unread.stop()

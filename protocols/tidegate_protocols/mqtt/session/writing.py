@@ -58,8 +58,8 @@ class Writing:
             self._send_large(data)
         else:
             self._link.send(data)
-        if self._reading.is_writing_paused:
-            self._reading.wrote(len(data))
+        if self._reading.unread.is_paused:
+            self._reading.unread.wrote(len(data))
 
     def flush(self) -> None:
         """What was sent so far leaves now."""
@@ -71,7 +71,7 @@ class Writing:
         if self._large is None and bodies is not None:
             idle = partial(self._streaming, False)
             self._large = LargeOut(self._link, bodies, idle=idle, broken=self._broken)
-            self._large.writable(not self._reading.is_writing_paused)
+            self._large.writable(not self._reading.unread.is_paused)
 
     def _send_large(self, data: bytes) -> None:
         self.expect_large()
@@ -91,7 +91,7 @@ class Writing:
         if value:
             self._reading.writing_resumed()
         else:
-            self._reading.writing_paused()
+            self._reading.unread.paused()
         if self._large is not None:
             self._large.writable(value)
 

@@ -1,0 +1,55 @@
+"""A subscription that is replaced by one of another kind, without missing a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate.broker.lists.pending_list import PendingList, Surroundings
+
+
+@dataclass(slots=True, eq=False)
+class Succession:
+    """A subscription that is replaced by one of another kind, without missing a message.
+
+    A client without a stored session that raises its QoS from 0 gets a stored list where it had one
+    in memory. What waits in *old*, which gets no new messages, or is still on its way to it, is
+    delivered first, as it was granted (QoS 0), so that the flow of messages is not interrupted
+    [MQTT-3.8.4-3] and each topic stays in order [MQTT-4.6.0-6].
+
+    Args: remove: called for *old* when nothing comes from it any more.
+    """
+
+    _around: Surroundings
+    old: PendingList
+    new: PendingList
+    _remove: Callable[[PendingList], None]
+    _is_due: bool = False
+
+    def __post_init__(self) -> None:
+        self.old.succession = self.new.succession = self
+        # When nothing of the turn will come, there is nothing to wait for either.
+        self._around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
+
+    def _due(self) -> None:
+        """The turn's messages are handed out next."""
+        self._is_due = True
+        self._around.mark_ready(self.new)
+
+    def is_over(self) -> bool:
+        """Tell whether *new* may hand out; ends the old list then."""
+        self.old.dispatch()
+        if not self._is_due or self.old.cursor.size:
+            return False
+        self.end()
+        return True
+
+    def old_dispatched(self) -> None:
+        """The old list has handed out what there was room for."""
+        if self._is_due and not self.old.cursor.size:
+            self._around.mark_ready(self.new)
+
+    def end(self) -> None:
+        """Nothing comes from the old list any more."""
+        self.new.succession = self.old.succession = None
+        self._remove(self.old)

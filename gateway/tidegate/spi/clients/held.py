@@ -1,0 +1,22 @@
+"""What is held in memory for somebody, by kind: the words in which the gateway counts it."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Held(enum.IntEnum):
+    """Why bytes are held.
+
+    The first two are what a front-end holds and tells with :meth:`BrokerConnection.holds`; the
+    broker counts the others itself.
+    """
+
+    INPUT = 0  # a frame or packet whose end has not come
+    OUTPUT = 1  # written, and not yet taken by the client's socket
+    TRANSACTIONS = 2  # of an open transaction, and the messages that it acknowledged
+    WILLS = 3
+    RETAINED = 4
+    SESSIONS = 5  # what is kept of a session: ids, states of packets
+    SUBSCRIPTIONS = 6  # filters, selectors, names
+    DUPLICATE_IDS = 7

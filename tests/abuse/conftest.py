@@ -1,0 +1,42 @@
+"""Gateways to attack: one for all tests of a process, and one of its own where that has other limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attack import Victim
+
+#: Limits low enough to be reached in a moment.
+LOW = """
+connection_held_limit = "8mb"
+"""
+
+
+@pytest.fixture(scope="session")
+def shared_victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    with Victim(tmp_path_factory.mktemp("victim"), broker=LOW) as victim:
+        yield victim
+
+
+@pytest.fixture
+def victim(shared_victim: Victim) -> Victim:
+    """The gateway that all tests attack, with low limits; its growth counts from here."""
+    shared_victim.mark()
+    return shared_victim
+
+
+@pytest.fixture
+def make_victim(tmp_path: Path) -> Iterator[Callable[..., Victim]]:
+    """Start a gateway with options of its own: those of :class:`Victim`."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Victim:
+            directory = tmp_path / f"victim-{len(list(tmp_path.iterdir()))}"
+            directory.mkdir()
+            return stack.enter_context(Victim(directory, **options))
+
+        yield make

@@ -1,0 +1,431 @@
+"""Every way to a message asks the same authorizers, and the rights of now decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from broker_harness import Broker, Client, message
+
+from tidegate.broker.publish.access import OwnWrite, check_own
+from tidegate.config import DestinationPolicy
+from tidegate.spi import (
+    AccessError,
+    Action,
+    Identity,
+    Message,
+    RetainHandling,
+    Verdict,
+    names,
+)
+
+#: A stored MQTT session.
+STORED: dict[str, Any] = {"clean_start": False, "session_expiry": 1000}
+
+
+class Wall:
+    """Refuses (action, destination); a filter that covers some of those is answered FILTER."""
+
+    def __init__(self, *refused: tuple[Action, str]) -> None:
+        self.refused = set(refused)
+        self.asked: list[tuple[Action, str]] = []
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        self.asked.append((action, destination))
+        if (action, destination) in self.refused:
+            return Verdict.DENY
+        for refused, concrete in self.refused:
+            if (
+                refused is action
+                and destination[:8] == concrete[:8]
+                and names.matches(names.name_of(destination), names.name_of(concrete))
+            ):
+                return Verdict.FILTER
+        return Verdict.ALLOW
+
+
+SECRET = (Action.SUBSCRIBE, "topic://secret.plan")
+
+
+async def stored(broker: Broker, client_id: str = "c", **more: Any) -> Client:
+    return await broker.client("mqtt", client_id, **{**STORED, **more})
+
+
+async def test_a_filter_does_not_deliver_what_is_refused_under_its_own_name() -> None:
+    async with Broker(extensions=[Wall(SECRET)]) as broker:
+        plain, kept = await broker.client("mqtt", "p"), await stored(broker)
+        direct = await stored(broker, "d")
+        plain.subscribe("topic://*.plan", "p")
+        kept.subscribe("topic://*.plan", "k", durable_name="k", qos=1)
+        direct.subscribe("topic://*.plan", "d", durable_name="d", qos=0, acknowledge=False)
+        sender = await broker.client()
+        for qos in (0, 1):
+            sender.send("topic://secret.plan", "no", qos=qos)
+            sender.send("topic://open.plan", f"yes {qos}", qos=qos)
+        await broker.settle()
+        for client in (plain, kept, direct):
+            assert sorted(client.bodies()) == [b"yes 0", b"yes 1"]
+        kept.ack_all("k")
+        await broker.settle()
+        assert broker.store.pending("topic://*.plan") == []  # what is refused was not kept
+
+
+async def test_retained_messages_are_asked_about_one_by_one() -> None:
+    async with Broker(extensions=[Wall(SECRET)]) as broker:
+        sender = await broker.client()
+        for name in ("secret", "open"):
+            sender.send(f"topic://{name}.plan", name, retain=True)
+        await broker.settle()
+        for protocol, more in (("stomp", {}), ("mqtt", STORED)):
+            client = await broker.client(protocol, protocol, **more)
+            durable: dict[str, Any] = {"durable_name": "s", "qos": 1} if more else {}
+            client.subscribe("topic://>", retain_handling=RetainHandling.SEND, **durable)
+            await broker.settle()
+            assert client.bodies() == [b"open"]
+
+
+async def test_what_waited_while_the_client_was_away_is_judged_by_the_rights_of_now() -> None:
+    wall = Wall()
+    async with Broker(extensions=[wall]) as broker:
+        client = await stored(broker)
+        client.subscribe("topic://*.plan", "s", durable_name="s", qos=1)
+        await broker.settle()
+        client.connection.disconnect(graceful=True)
+        sender = await broker.client()
+        for name in ("secret", "open"):
+            sender.send(f"topic://{name}.plan", name)
+        await broker.settle()
+        wall.refused.add(SECRET)
+        await broker.kill()
+        client = await stored(broker)
+        await broker.settle()
+        assert client.bodies() == [b"open"]
+
+
+async def test_a_subscription_that_is_refused_now_is_not_resumed_and_stays_until_then() -> None:
+    wall = Wall()
+    async with Broker(extensions=[wall]) as broker:
+        client = await stored(broker)
+        client.subscribe("topic://secret.plan", "s", durable_name="s", qos=1)
+        client.subscribe("queue://q", "q", durable_name="q", qos=1)
+        client.subscribe("topic://other", "o", durable_name="o", qos=1)
+        await broker.settle()
+        client.connection.disconnect(graceful=True)
+        sender = await broker.client()
+        for destination in ("topic://secret.plan", "queue://q", "topic://other"):
+            sender.send(destination, "m")
+        await broker.settle()
+        wall.refused |= {SECRET, (Action.CONSUME, "queue://q")}
+        await broker.kill()
+        client = await stored(broker)
+        await broker.settle()
+        assert sorted(item.name for item in client.result.refused) == ["q", "s"]
+        assert [item.name for item in client.result.subscriptions] == ["o"]
+        assert client.bodies() == client.bodies("o") == [b"m"]
+        client.connection.disconnect(graceful=True)
+        wall.refused.clear()
+        client = await stored(broker)
+        await broker.settle()
+        assert client.bodies("s") == client.bodies("q") == [b"m"]
+        client.connection.disconnect(graceful=True)
+        wall.refused |= {SECRET, (Action.CONSUME, "queue://q")}
+        client = await stored(broker)
+        assert client.connection.unsubscribe("s", forget=True)  # it can be given up
+        assert client.connection.unsubscribe("q", forget=True)
+        assert not client.connection.unsubscribe("never", forget=True)
+        client.connection.disconnect(graceful=True)
+        client = await stored(broker)
+        assert client.result.refused == []
+
+
+async def test_rights_that_change_count_at_once() -> None:
+    wall = Wall()
+    async with Broker(extensions=[wall]) as broker:
+        exact, wide = await broker.client("mqtt", "e"), await broker.client("mqtt", "w")
+        exact.subscribe("topic://secret.plan", qos=0, acknowledge=False)
+        wide.subscribe("topic://*.plan", qos=0, acknowledge=False)
+        sender = await broker.client()
+        sender.send("topic://secret.plan", "before")
+        await broker.settle()
+        sender.send("topic://secret.plan", "in between")  # accepted, and not delivered yet
+        wall.refused |= {SECRET, (Action.PUBLISH, "topic://open.plan")}
+        broker.core.rights_changed()
+        assert isinstance(exact.ended, AccessError)
+        await broker.settle()
+        assert exact.bodies() == wide.bodies() == [b"before"]
+        with pytest.raises(AccessError):
+            sender.send("topic://open.plan", "m")
+        wall.refused.clear()
+        broker.core.rights_changed()
+        sender.send("topic://open.plan", "again")
+        sender.send("topic://secret.plan", "again")
+        await broker.settle()
+        assert wide.bodies() == [b"before", b"again", b"again"]
+        assert wide.ended is None
+
+
+async def test_a_client_that_holds_what_it_may_not_have_any_more_is_disconnected() -> None:
+    """Its front-end may not have sent it yet."""
+    wall = Wall()
+    async with Broker(extensions=[wall]) as broker:
+        client = await stored(broker)
+        client.subscribe("topic://*.plan", "s", durable_name="s", qos=1)
+        client.send("topic://secret.plan", "m")
+        await broker.settle()
+        assert client.bodies() == [b"m"]
+        wall.refused.add(SECRET)
+        broker.core.rights_changed()
+        assert isinstance(client.ended, AccessError)
+        client = await stored(broker)
+        await broker.settle()
+        assert client.bodies() == []
+
+
+async def test_a_client_that_may_not_connect_any_more_is_disconnected() -> None:
+    wall = Wall()
+    async with Broker(extensions=[wall]) as broker:
+        client = await broker.client()
+        wall.refused.add((Action.CONNECT, ""))
+        broker.core.rights_changed()
+        assert isinstance(client.ended, AccessError)
+        with pytest.raises(AccessError, match="connect"):
+            await broker.client()
+
+
+async def test_of_queues_a_filter_serves_those_that_may_be_consumed() -> None:
+    secret = (Action.CONSUME, "queue://q.secret")
+    wall = Wall(secret)
+    async with Broker(extensions=[wall]) as broker:
+        sender, client = await broker.client(), await broker.client()
+        sender.send("queue://q.secret", "no")
+        sender.send("queue://q.open", "1")
+        client.subscribe("queue://q.>")
+        wall.refused.add((Action.CONSUME, "queue://q.late"))
+        sender.send("queue://q.late", "no")
+        sender.send("queue://q.new", "2")
+        await broker.settle()
+        assert client.bodies() == [b"1", b"2"]
+        assert broker.store.pending("queue://q.secret") == [b"no"]
+        client.ack_all()
+        wall.refused -= {secret}
+        wall.refused.add((Action.CONSUME, "queue://q.open"))
+        broker.core.rights_changed()
+        sender.send("queue://q.open", "refused now")
+        await broker.settle()
+        assert client.bodies() == [b"1", b"2", b"no"]
+        other = await broker.client()
+        wall.refused.clear()
+        other.subscribe("queue://q.open")
+        await broker.settle()
+        assert other.bodies() == [b"refused now"]
+
+
+async def test_of_a_share_group_a_member_gets_what_it_may_and_others_the_rest() -> None:
+    class ByClient:
+        def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+            if action is not Action.SUBSCRIBE or identity.client_id == "all":
+                return Verdict.ALLOW
+            if names.is_filter(destination):
+                return Verdict.FILTER
+            return Verdict.DENY if "secret" in destination else Verdict.ALLOW
+
+    async with Broker(extensions=[ByClient()]) as broker:
+        less = await broker.client("mqtt", "less")
+        less.subscribe("topic://*.plan", "s", share_group="g", qos=1)
+        sender = await broker.client()
+        sender.send("topic://secret.plan", "nobody is there who may")
+        await broker.settle()
+        full = await broker.client("mqtt", "all")
+        full.subscribe("topic://*.plan", "s", share_group="g", qos=1, prefetch_count=2)
+        for number in range(6):
+            sender.send("topic://secret.plan", f"{number}")
+            sender.send("topic://open.plan", f"o{number}")
+        for _ in range(10):
+            await broker.settle()
+            for client in (less, full):
+                client.ack_all()
+        assert not [body for body in less.bodies() if not body.startswith(b"o")]
+        got = sorted([*less.bodies(), *full.bodies()])
+        assert got == sorted([b"%d" % n for n in range(6)] + [b"o%d" % n for n in range(6)])
+
+
+async def test_a_queue_is_made_by_who_may_create_it() -> None:
+    new = "queue://new"
+    wall = Wall((Action.CREATE, new))
+    async with Broker(extensions=[wall]) as broker:
+        client = await broker.client()
+        with pytest.raises(AccessError, match="create"):
+            client.send(new, "m")
+        with pytest.raises(AccessError, match="create"):
+            client.subscribe(new)
+        with pytest.raises(AccessError, match="create"):
+            await broker.client("mqtt", "w", will=message(new, "w"))
+        assert new not in broker.core.destinations.queues
+        wall.refused.clear()
+        broker.core.rights_changed()
+        client.send(new, "m")
+        await broker.settle()
+        wall.refused.add((Action.CREATE, new))
+        broker.core.rights_changed()
+        client.send(new, "it is there now")
+        client.subscribe(new)
+        await broker.settle()
+        assert len(client.bodies()) == 2
+
+
+async def test_browsing_and_retaining_are_rights_of_their_own() -> None:
+    wall = Wall((Action.BROWSE, "queue://q"), (Action.RETAIN, "topic://t"))
+    async with Broker(extensions=[wall]) as broker:
+        client = await broker.client()
+        client.send("queue://q", "m")
+        with pytest.raises(AccessError, match="browse"):
+            client.begin_browsing("queue://q")
+        client.send("topic://t", "m")
+        for body in ("m", ""):  # clearing is retaining nothing
+            with pytest.raises(AccessError, match="retain"):
+                client.send("topic://t", body, retain=True)
+        with pytest.raises(AccessError, match="retain"):
+            await broker.client("mqtt", "w", will=message("topic://t", "w", retain=True))
+        client.send("queue://q", "a queue keeps it anyway", retain=True)
+        client.subscribe("queue://q")
+        await broker.settle()
+        assert len(client.bodies()) == 2
+
+
+async def test_a_will_is_asked_about_again_when_it_is_published() -> None:
+    wall = Wall()
+    async with Broker(extensions=[wall]) as broker:
+        reader = await broker.client()
+        reader.subscribe("topic://wills")
+        for refuses in (False, True):
+            will = message("topic://wills", f"{refuses}")
+            client = await stored(broker, will=will, will_delay=10)
+            client.connection.disconnect(graceful=False)
+            wall.refused = {(Action.PUBLISH, "topic://wills")} if refuses else set()
+            broker.core.rights_changed()
+            await broker.kill() if refuses else None
+            broker.core.wills.publish_due(1 << 60)
+            await broker.settle()
+            if not refuses:
+                assert reader.bodies() == [b"False"]
+        assert all(body != b"True" for body in broker.store.pending("topic://wills"))
+
+
+async def test_a_will_of_before_the_start_is_its_client_s_with_groups_and_address() -> None:
+    seen: list[Identity] = []
+
+    class Notes:
+        def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+            seen.append(identity)
+            return Verdict.ALLOW
+
+    async with Broker(extensions=[Notes()]) as broker:
+        await stored(broker, will=message("topic://wills", "w"), will_delay=10)
+        await broker.settle()
+        before = seen[-1]
+        seen.clear()
+        await broker.kill()
+        broker.core.wills.publish_due(1 << 60)
+        assert seen == [before]
+        assert before.address == "127.0.0.1"
+
+
+class Redirect:
+    """Sends what is for ``topic://a`` to ``topic://b``, and retains it on demand."""
+
+    def intercept(self, message: Message, principal: str) -> Message:
+        if message.destination != "topic://a":
+            return message
+        return msgspec.structs.replace(
+            message, destination="topic://b", retain=message.body == b"retain"
+        )
+
+
+async def test_what_an_interceptor_makes_of_a_publish_is_asked_about_too() -> None:
+    wall = Wall((Action.RETAIN, "topic://b"))
+    async with Broker(extensions=[wall, Redirect()]) as broker:
+        client = await broker.client()
+        client.subscribe("topic://b")
+        client.send("topic://a", "m")
+        with pytest.raises(AccessError, match="retain"):
+            client.send("topic://a", "retain")
+        wall.refused.add((Action.PUBLISH, "topic://b"))
+        broker.core.rights_changed()
+        with pytest.raises(AccessError, match="publish"):
+            client.send("topic://a", "m")
+        await broker.settle()
+        assert client.bodies() == [b"m"]
+
+
+async def test_a_transaction_that_is_committed_after_the_right_is_gone_is_refused() -> None:
+    wall = Wall()
+    async with Broker(extensions=[wall]) as broker:
+        client = await broker.client()
+        client.connection.begin("t")
+        client.send("topic://t", "m", transaction="t")
+        wall.refused.add((Action.PUBLISH, "topic://t"))
+        broker.core.rights_changed()
+        with pytest.raises(AccessError):
+            client.connection.commit("t")
+        client.connection.abort("t")
+
+
+async def test_temporary_destinations_need_no_rule_and_are_their_owner_s() -> None:
+    class Nothing:
+        def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+            return Verdict.ALLOW if action is Action.CONNECT else Verdict.DENY
+
+    async with Broker(extensions=[Nothing()]) as broker:
+        asker, answerer = await broker.client(), await broker.client()
+        for kind in ("queue", "topic"):
+            reply_to = asker.connection.make_temporary(f"{kind}://answers")
+            asker.subscribe(reply_to, kind)
+            answerer.send(reply_to, kind)
+            with pytest.raises(AccessError):
+                answerer.subscribe(reply_to)
+        with pytest.raises(AccessError):  # a reply-to that is no temporary one is like any other
+            answerer.send("queue://answers", "m")
+        await broker.settle()
+        assert asker.bodies() == [b"queue", b"topic"]
+
+
+async def test_the_gateway_s_own_writes_are_those_that_are_listed() -> None:
+    for write, destination in (
+        (OwnWrite.DEAD_LETTER, "topic://t"),
+        (OwnWrite.SYSTEM_TOPIC, "queue://q"),
+        (OwnWrite.SYSTEM_TOPIC, "topic://t"),
+    ):
+        with pytest.raises(AccessError):
+            check_own(write, destination)
+    dead = "queue://DLQ.q"
+    wall = Wall((Action.PUBLISH, dead), (Action.CREATE, dead), (Action.CONSUME, dead))
+    policy = DestinationPolicy(match=">", max_deliveries=1)
+    async with Broker(policy, extensions=[wall], system_topics_interval=1) as broker:
+        client = await broker.client()
+        client.subscribe("queue://q")
+        client.send("queue://q", "m")
+        client.subscribe("topic://$SYS.>", "sys", qos=0, acknowledge=False)
+        await broker.settle()
+        client.connection.reject("s", client.sequences())
+        await broker.settle()
+        assert broker.store.pending(dead) == [b"m"]
+        with pytest.raises(AccessError):
+            client.subscribe(dead, "dead")
+
+
+@pytest.mark.parametrize("answer", [True, None, Verdict.FILTER])
+async def test_an_answer_that_is_none_is_a_refusal(
+    answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Yes:
+        def authorize(self, identity: Identity, action: Action, destination: str) -> Any:
+            return Verdict.ALLOW if action is Action.CONNECT else answer
+
+    async with Broker(extensions=[Yes()]) as broker:
+        client = await broker.client()
+        with pytest.raises(AccessError):
+            client.send("topic://t", "m")
+        with pytest.raises(AccessError):
+            client.subscribe("topic://t")
+    assert "taken for a refusal" in caplog.text

@@ -1,0 +1,100 @@
+"""The accounting tree: what is charged below counts above, and the first limit on the way refuses."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from tidegate.broker.limits.accounts import Accounts
+from tidegate.config import BrokerConfig
+from tidegate.spi import FlowControlError, Held
+
+MB = 1 << 20
+
+
+def accounts() -> Accounts:
+    return Accounts(
+        BrokerConfig(held_limit=4 * MB, principal_held_limit=3 * MB, connection_held_limit=2 * MB)
+    )
+
+
+def test_what_is_charged_counts_for_all_above() -> None:
+    tree = accounts()
+    one, two = tree.open("alice", "a:1"), tree.open("alice", "a:2")
+    one.charge(Held.TRANSACTIONS, MB)
+    two.charge(Held.WILLS, MB // 2)
+    user = tree.of("alice")
+    assert (one.held, two.held, user.held, tree.gateway.held) == (
+        MB,
+        MB // 2,
+        MB * 3 // 2,
+        MB * 3 // 2,
+    )
+    assert tree.gateway.kinds[Held.WILLS] == MB // 2
+
+
+@pytest.mark.parametrize(
+    ("held", "named"),
+    [
+        ([("alice", 2 * MB + 1)], "broker.connection_held_limit"),
+        ([("alice", 2 * MB), ("alice", MB + 1)], "broker.principal_held_limit"),
+        ([("alice", 2 * MB), ("bob", 2 * MB), ("carol", 1)], "broker.held_limit"),
+    ],
+)
+def test_the_first_limit_on_the_way_up_refuses_and_nothing_is_counted(
+    held: list[tuple[str, int]], named: str
+) -> None:
+    tree = accounts()
+    kept = [(tree.open(name, "peer"), size) for name, size in held]
+    for account, size in kept[:-1]:
+        account.charge(Held.INPUT, size)
+    before = tree.gateway.held
+    last, size = kept[-1]
+    with pytest.raises(FlowControlError, match=named):
+        last.charge(Held.INPUT, size)
+    assert (last.held, tree.gateway.held) == (0, before)
+    assert tree.snapshot()["held.refused"] == 1
+
+
+def test_what_is_put_replaces_what_was_put_before() -> None:
+    tree = accounts()
+    account = tree.open("alice", "peer")
+    account.put(Held.OUTPUT, MB)
+    account.put(Held.OUTPUT, 2 * MB)
+    with pytest.raises(FlowControlError):
+        account.put(Held.OUTPUT, 2 * MB + 1)
+    assert account.held == 2 * MB
+    account.put(Held.OUTPUT, 1)
+    assert tree.snapshot() == {
+        "held.bytes": 1,
+        "held.maximum": 2 * MB,
+        "held.refused": 1,
+        **{f"held.{kind.name.lower()}.bytes": int(kind is Held.OUTPUT) for kind in Held},
+    }
+
+
+def test_a_connection_that_ends_gives_back_all_that_it_held_and_no_more() -> None:
+    tree = accounts()
+    one, two = tree.open("alice", "a:1"), tree.open("alice", "a:2")
+    for kind in Held:
+        one.charge(kind, 100)
+        two.charge(kind, 10)
+    one.clear()
+    assert tree.gateway.held == tree.of("alice").held == 10 * len(Held)
+
+
+def test_a_principal_is_forgotten_when_nobody_has_its_account() -> None:
+    tree = accounts()
+    account = tree.open("alice", "peer")
+    assert [found.name for found in tree.principals()] == ["user alice"]
+    account.clear()
+    del account
+    gc.collect()
+    assert list(tree.principals()) == []
+
+
+def test_without_limits_nobody_is_refused() -> None:
+    tree = Accounts(BrokerConfig(held_limit=0, principal_held_limit=0, connection_held_limit=0))
+    tree.open("alice", "peer").charge(Held.INPUT, 1 << 50)
+    assert tree.gateway.peak == 1 << 50
