@@ -21,8 +21,10 @@ from rich.text import Text
 from tidegate.cli import _show
 from tidegate.config import load_config, resolve
 from tidegate.plugins import PluginHost
+from tidegate.spi import ConfigError, parse_options
 from tidegate.spi.commands import ConfiguredStore
 from tidegate.spi.commands import Progress as ProgressCall
+from tidegate.spi.printable import printable
 
 
 class Host:
@@ -39,6 +41,21 @@ class Host:
             gateway_name=resolved.broker.name,
             persistent=resolved.broker.persistent,
         )
+
+    def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
+        """See CommandHost."""
+        tables = load_config(config).extensions
+        wanted = [(index, table) for index, table in enumerate(tables) if table.plugin == plugin]
+        if not wanted:
+            return []
+        options_type: type[object] = PluginHost().extension(plugin).options_type
+        found: list[object] = []
+        for index, table in wanted:
+            try:
+                found.append(parse_options(options_type, table.options))
+            except ConfigError as error:
+                raise error.at(path=str(config or ""), prefix=f"extensions[{index}]") from None
+        return found
 
     def print_json(self, value: object) -> None:
         """See CommandHost."""
@@ -78,7 +95,7 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Ta
             heading, justify="right" if right else "left", overflow="fold", no_wrap=number == 0
         )
     for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+        table.add_row(*(Text("" if value is None else printable(str(value))) for value in row))
     return table
 
 
