@@ -155,7 +155,13 @@ class Admission:
         """Read a CONNECT. Raises: RefusedError."""
         self.answers = answers_to(packet)
         link, context = self._link, self._context
-        origin = Origin(link.peer, context.listener, link.tls_subject, context.allow_anonymous)
+        origin = Origin(
+            link.peer,
+            context.listener,
+            link.tls_subject,
+            context.allow_anonymous,
+            link.tls_principal,
+        )
         now_us = context.runtime.now_us()
         streams = context.broker.large_bodies is not None
         terms, request = read_connect(packet, context.options, origin, now_us, streams=streams)

@@ -46,6 +46,7 @@ class Origin:
     listener: str
     tls_subject: str
     anonymous_allowed: bool
+    tls_principal: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def read_connect(
         anonymous_allowed=origin.anonymous_allowed,
         prefetch_count=terms.window,
         tls_subject=origin.tls_subject,
+        tls_principal=origin.tls_principal,
     )
     assert properties.authentication_method is None or terms.is_v5
     return terms, request
