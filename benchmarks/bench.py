@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Never, TypeVar
 
-from benchkit import backlog, idle, machine, report, retained
+from benchkit import backlog, hostile, idle, machine, report, retained
+from benchkit.attacks import Ports
 from benchkit.brokers import (
     BENCHMARKS,
     BROKERS,
@@ -103,6 +104,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         help="instead of the scenarios: N pending messages in Tidegate, SIGKILL, a new start and the "
         "drain, in one queue and again over --pending-queues; goals for N = 5000000",
     )
+    parser.add_argument(
+        "--hostile",
+        action="store_true",
+        help="instead of the scenarios: each attack of benchkit/attacks.py on Tidegate (--only chooses), "
+        "and how long a second client's QoS 1 round trip takes meanwhile",
+    )
     parser.add_argument("--pending-queues", type=int, default=1000, metavar="QUEUES")
     parser.add_argument(
         "--pending-starts",
@@ -155,9 +162,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--pending-queues from 1 to 2000")
     if not 1 <= options.pending_starts <= 100:
         parser.error("--pending-starts from 1 to 100")
-    instead = (options.idle, options.retained, options.pending)
+    instead = (options.idle, options.retained, options.pending, options.hostile or None)
     if sum(value is not None for value in instead) > 1:
-        parser.error("one of --idle, --retained and --pending at a time")
+        parser.error("one of --idle, --retained, --pending and --hostile at a time")
     if not 1 <= options.idle_hold <= 3600:
         parser.error("--idle-hold from 1 to 3600")
     return options
@@ -500,6 +507,40 @@ def run_pending(
     return runs
 
 
+def run_hostile(options: argparse.Namespace) -> list[hostile.HostileRun]:
+    """Measure a second client beside each attack, on a gateway that has just started.
+
+    Raises: SetupError for an attack that there is not.
+    """
+    try:
+        names = hostile.choose(options.only)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+    runs: list[hostile.HostileRun] = []
+    for name in names:
+        state = options.work / "tidegate-state"
+        shutil.rmtree(state, ignore_errors=True)
+        state.mkdir()
+        ports = Ports(*free_ports(3))
+        config = state / "bench.toml"
+        config.write_text(hostile.config(state / "data", ports))
+        command = [str(options.tidegate_command), "run", "--config", str(config)]
+        addresses = [Address("127.0.0.1", port) for port in (ports.mqtt, ports.stomp, ports.ws)]
+        try:
+            with running(command, options.work / "tidegate.log", addresses) as broker:
+                run = hostile.measure(name, broker, ports, options.duration)
+        except BrokerStartError as error:
+            run = hostile.HostileRun(name, error=str(error))
+        runs.append(run)
+        console.print(escape(run.line()))
+    missed = [run.attack for run in runs if not run.reached]
+    console.print(
+        f"goal p99 < {hostile.P99_GOAL_MS:g} ms, worst < {hostile.WORST_GOAL_MS:g} ms: "
+        + (f"[red]missed[/red] beside {', '.join(missed)}" if missed else "[green]reached[/green]")
+    )
+    return runs
+
+
 def say_goals(run: backlog.BacklogRun) -> None:
     """Print one run and what became of its goals."""
     console.print(escape(run.line()))
@@ -583,9 +624,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options.work = options.work.resolve()
         options.work.mkdir(parents=True, exist_ok=True)
-        scenarios = choose_scenarios(options.only)
-        build_load_generator()
-        if options.pending is not None:
+        scenarios = [] if options.hostile else choose_scenarios(options.only)
+        if not options.hostile:
+            build_load_generator()
+        if options.pending is not None or options.hostile:
             options.peers = "none"
         targets = choose_targets(options)
     except SetupError as error:
@@ -607,6 +649,16 @@ def main(arguments: Sequence[str]) -> int:
         retained.write_json(path, timed, about, versions, [sys.argv[0], *arguments])
         console.print(f"results: {path}")
         return EXIT_MISSED if any(run.error for run in timed if run.broker in OURS) else 0
+    if options.hostile:
+        try:
+            attacked = run_hostile(options)
+        except SetupError as error:
+            Console(stderr=True).print(f"bench: {error}", style="red", highlight=False)
+            return EXIT_USAGE
+        hostile.write_json(path, attacked, about, versions, [sys.argv[0], *arguments])
+        console.print(f"results: {path}")
+        missed = options.check_goals and not all(run.reached for run in attacked)
+        return EXIT_MISSED if missed or any(run.error for run in attacked) else 0
     if options.pending is not None:
         backlogs = run_pending(options, say_goals)
         backlog.write_json(path, backlogs, about, versions, [sys.argv[0], *arguments])

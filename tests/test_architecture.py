@@ -51,7 +51,14 @@ class Import:
 
 
 # Distributions whose import name is not their own with underscores.
-_IMPORT_NAMES = {"google-crc32c": "google_crc32c", "paho-mqtt": "paho", "stomp-py": "stomp"}
+_IMPORT_NAMES = {
+    "argon2-cffi": "argon2",
+    "google-crc32c": "google_crc32c",
+    "libpass": "passlib",
+    "paho-mqtt": "paho",
+    "pyjwt": "jwt",
+    "stomp-py": "stomp",
+}
 
 
 def declared(pyproject: Path, *extras: str) -> frozenset[str]:

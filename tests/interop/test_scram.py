@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -195,5 +196,33 @@ def test_a_user_who_is_added_while_it_runs_gets_in(gateway: GatewayProcess, user
         write(users, ("carol", "c", METHODS[0]))
         with closing(ScramConnection(gateway.mqtt_port, "carol", "c")) as client:
             assert client.connect().code == 0
+    finally:
+        users.write_text(before)
+
+
+async def test_a_user_who_is_removed_while_it_runs_is_out(
+    gateway: GatewayProcess, users: Path
+) -> None:
+    before = users.read_text()
+    try:
+        made = users.with_suffix(".new")
+        made.touch(0o600)
+        made.write_text(before + "dave:{SHA}CEo1Ae3vaEXy8eQZjsOiuBz1xrw=\n")  # sesame
+        made.replace(users)
+        alice = await StompClient.connect(gateway.stomp_port, login="alice", passcode="secret")
+        stomp = await StompClient.connect(gateway.stomp_port, login="dave", passcode="sesame")
+        mqtt = Client(gateway.mqtt_port, V5)
+        assert mqtt.connect("dave", username="dave", password=b"sesame").code == 0
+        users.write_text(before)
+        error = await asyncio.wait_for(stomp.receive(), 60)
+        assert error.command == "ERROR"
+        assert "no such user any more" in error.headers["message"]
+        assert mqtt.receive(DISCONNECT).code == 0x87
+        assert mqtt.is_closed()
+        mqtt.socket.close()
+        alice.send("SEND", b"x", destination="/topic/a", receipt="1")
+        await alice.receipt("1")
+        await alice.aclose()
+        await stomp.aclose()
     finally:
         users.write_text(before)

@@ -21,6 +21,7 @@ from rich.text import Text
 from tidegate.cli import _show
 from tidegate.config import load_config, resolve
 from tidegate.plugins import PluginHost
+from tidegate.spi import ConfigError, parse_options
 from tidegate.spi.commands import ConfiguredStore
 from tidegate.spi.commands import Progress as ProgressCall
 
@@ -39,6 +40,21 @@ class Host:
             gateway_name=resolved.broker.name,
             persistent=resolved.broker.persistent,
         )
+
+    def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
+        """See CommandHost."""
+        tables = load_config(config).extensions
+        wanted = [(index, table) for index, table in enumerate(tables) if table.plugin == plugin]
+        if not wanted:
+            return []
+        options_type: type[object] = PluginHost().extension(plugin).options_type
+        found: list[object] = []
+        for index, table in wanted:
+            try:
+                found.append(parse_options(options_type, table.options))
+            except ConfigError as error:
+                raise error.at(path=str(config or ""), prefix=f"extensions[{index}]") from None
+        return found
 
     def print_json(self, value: object) -> None:
         """See CommandHost."""

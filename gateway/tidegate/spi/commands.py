@@ -76,6 +76,13 @@ class CommandHost(Protocol):
         """
         ...
 
+    def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
+        """The options of each ``[[extensions]]`` table that names *plugin*, in order; makes nothing.
+
+        Raises: ConfigError, PluginError.
+        """
+        ...
+
     def print_json(self, value: object) -> None:
         """*value* as JSON on stdout."""
         ...

@@ -1,1 +1,1 @@
-"""SCRAM (RFC 5802, RFC 7677) and plain passwords against one file of users."""
+"""Users in a file: argon2id, SCRAM (RFC 5802, RFC 7677), and hashes of other programs."""

@@ -3,52 +3,109 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeVar, final
 
-from tidegate.spi import AccessError, AuthenticationExchange, Credentials, Principal, option
+from tidegate.spi import (
+    AccessError,
+    AuthenticationExchange,
+    ConfigError,
+    Credentials,
+    Kind,
+    Principal,
+    option,
+)
+from tidegate_auth_file._directory import UserDirectory
+from tidegate_auth_file._edit import replace_hash
 from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
-from tidegate_auth_file._users import UserDirectory
-from tidegate_auth_file._verifier import METHODS, is_correct, prepared_name
+from tidegate_auth_file._hashes import PasswordHash, make_hash
+from tidegate_auth_file._verifier import METHODS, prepared_name
 
-#: Passwords that wait to be checked. At 25 ms each, two at a time, the last one waits
-#: longer than a client may take to connect.
-WAITING_MAX: Final = 1000
+T = TypeVar("T")
+
+logger = logging.getLogger("tidegate.auth_file")
+
+#: How much threads that check passwords stand back for the rest of the process (Linux only).
+_NICENESS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class ScramOptions:
+class AuthFileOptions:
     """The extension's own keys of its ``[[extensions]]`` table."""
 
     users: Path = option(
-        help="The file of users, made with `python -m tidegate_auth_file add FILE NAME`. Nobody "
-        "else may read it; it is read again when it changes."
+        help="The file of users, made with `tidegate user add`. Nobody else may read it; when it "
+        "changes it is read again.",
     )
     checks_max: int = option(
         2,
         minimum=1,
         maximum=64,
-        help="Plain passwords checked at a time, each in a thread: what a flood of wrong ones can "
-        "take of the machine. SCRAM needs no threads.",
+        help="Plain passwords checked at a time, each in a thread that stands back for the rest: "
+        "what a flood of wrong ones can take of the machine. SCRAM needs no threads.",
+    )
+    memory_limit: int = option(
+        128 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 20,
+        help="What all these checks may take together; a user whose hash needs more than its part "
+        "of it is an error in the file. Guards against hashes that were made to cost a gigabyte.",
+    )
+    rehash: bool = option(
+        False,
+        help="Replace a hash that was taken over (bcrypt, apr1, SHA, mosquitto's), or costs less "
+        "than ours, by argon2id when its user logs in. The gateway then writes the file, and needs "
+        "the right to.",
     )
 
 
 @final
-class ScramAuthenticator:
-    """Implements :class:`tidegate.spi.Authenticator` and `tidegate.spi.EnhancedAuthenticator`.
+class FileAuthenticator:
+    """Implements Authenticator, EnhancedAuthenticator, Directory and Service of `tidegate.spi`.
 
     Raises: ConfigError when the file of users is missing or wrong.
     """
 
-    def __init__(self, options: ScramOptions) -> None:
-        self._users = UserDirectory(options.users)
-        self._checks = asyncio.Semaphore(options.checks_max)
-        self._waiting_count = 0
+    def __init__(self, options: AuthFileOptions) -> None:
+        self._options = options
+        self._users = UserDirectory(options.users, options.memory_limit // options.checks_max)
+        self._threads = ThreadPoolExecutor(
+            options.checks_max, thread_name_prefix="tidegate-password", initializer=_stand_back
+        )
+        self._turns = asyncio.Semaphore(options.checks_max)
+        self._nobody: PasswordHash | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._rehashing: set[str] = set()
+        self._cannot_rehash = False
 
     def __repr__(self) -> str:
-        return "scram"
+        return "auth-file"
+
+    # --------------------------------------------------------------------------- Service, Directory
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        """See Service."""
+        self._watching = asyncio.create_task(self._users.watch(changed), name="auth-file watch")
+
+    async def stop(self) -> None:
+        """See Service."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def find_principal(self, name: str) -> Principal | None:
+        """See Directory."""
+        return self._users.principal(name)
+
+    # ------------------------------------------------------------------------------ authenticators
 
     @property
     def methods(self) -> Sequence[str]:
@@ -62,7 +119,10 @@ class ScramAuthenticator:
         return ScramExchange(method, self._users)
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """See Authenticator. Without a password others may know the client."""
+        """See Authenticator. Without a password others may know the client.
+
+        Cancellation: a check that has not begun is not made.
+        """
         if credentials.password is None:
             return None
         name = credentials.username
@@ -74,20 +134,56 @@ class ScramAuthenticator:
             name = prepared_name(name)
         except ValueError:  # UnicodeDecodeError is one
             raise refused from None
-        if self._waiting_count >= WAITING_MAX:
-            raise AccessError(
-                f"{WAITING_MAX} passwords wait to be checked already; try again later",
-                principal=name,
-            )
-        self._waiting_count += 1
-        try:
-            async with self._checks:
-                await self._users.refresh()
-                verifier, exists = self._users.find(name, "")
-                # One that does not exist costs the same.
-                correct = await asyncio.to_thread(is_correct, password, verifier)
-        finally:
-            self._waiting_count -= 1
+        await self._users.refresh()
+        found, exists = self._users.find_hash(name)
+        if found is None:
+            found = await self._nobodys()
+        # One that does not exist costs the same.
+        correct = await self._in_thread(lambda: found.matches(password))
         if not (correct and exists):
             raise refused
-        return Principal(name)
+        principal = self._users.principal(name)
+        now, _ = self._users.find_hash(name)
+        if principal is None or now is None or now.written() != found.written():
+            raise refused  # the file changed meanwhile
+        if self._options.rehash and not found.is_ours:
+            await self._rehash(name, password, found)
+        return principal
+
+    async def _nobodys(self) -> PasswordHash:
+        """What is checked when there are no users at all."""
+        if self._nobody is None:
+            self._nobody = await self._in_thread(lambda: make_hash("nobody has this password"))
+        return self._nobody
+
+    async def _rehash(self, name: str, password: str, found: PasswordHash) -> None:
+        """Replace *found* in the file. What goes wrong is logged, once, and the hash stays."""
+        if name in self._rehashing or self._cannot_rehash:
+            return
+        self._rehashing.add(name)
+        path = self._users.path
+        try:
+            await self._in_thread(lambda: replace_hash(path, name, found, make_hash(password)))
+        except (ConfigError, OSError) as error:
+            self._cannot_rehash = True
+            logger.warning(
+                "hashes stay as they are: %s cannot be written: %s; let the gateway write it and"
+                " its directory, or set rehash = false",
+                path,
+                error,
+            )
+        finally:
+            self._rehashing.discard(name)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        async with self._turns:  # whoever leaves before its turn is never handed to a thread
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _stand_back() -> None:
+    """Called in each thread that checks passwords: the event loop comes first."""
+    if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        except OSError:
+            logger.debug("threads that check passwords have the priority of others")

@@ -1,131 +1,240 @@
-"""``python -m tidegate_auth_file``: add and remove lines of the file of users.
+"""``tidegate user``: users in a file.
 
-The password comes from the terminal or, when stdin is none, from its first line; never from an
-argument, which every user of the machine can see. The file is exchanged in one step, so that a
-gateway that reads it meanwhile sees the old one or the new one.
+A password comes from the terminal or, when stdin is none, from its first line; never from an argument,
+which every user of the machine can see. A gateway that runs takes a change up by itself.
 """
 
 from __future__ import annotations
 
-import argparse
-import base64
+import enum
 import getpass
-import os
-import secrets
-import stat
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from tidegate.spi import ConfigError
-from tidegate_auth_file._users import SECRET_BYTES, SECRET_PREFIX, parse_users, read_users
-from tidegate_auth_file._verifier import (
-    ITERATIONS_DEFAULT,
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
-    METHOD_DEFAULT,
-    METHODS,
-    SALT_BYTES,
-    make,
-    prepared_name,
+import typer
+
+from tidegate.spi import CommandHost, ConfigError
+from tidegate_auth_file import _edit
+from tidegate_auth_file._authenticator import AuthFileOptions
+from tidegate_auth_file._users import FILE_BYTES_MAX, read_users
+from tidegate_auth_file._verifier import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN
+
+#: The name of the extension in the configuration.
+PLUGIN: Final = "auth-file"
+
+app: Final = typer.Typer(
+    rich_markup_mode=None,
+    help="Users in a file: add, remove, change, list, take over.",
+    epilog="A gateway that runs takes a change up by itself.",
 )
 
-#: Exit code of a command that could not do it; a wrong call is argparse's 2.
-EXIT_FAILED: Final = 1
 
-_MODE_NEW: Final = 0o600
-_NOT_AT_THE_START: Final = ("#", "!")
+class Method(enum.Enum):
+    """What is stored of a password."""
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        name = _checked_name(options.name)
-        if options.command == "add":
-            add(options.file, name, options.method, options.iterations)
-        else:
-            remove(options.file, name)
-    except (ConfigError, ValueError) as error:
-        problem = error.problem if isinstance(error, ConfigError) else str(error)
-        sys.stderr.write(f"tidegate_auth_file: error: {problem}\n")
-        return EXIT_FAILED
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"tidegate_auth_file: error: {where}{error.strerror}\n")
-        return EXIT_FAILED
-    return 0
+    ARGON2ID = "argon2id"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tidegate_auth_file",
-        description="Users of the gateway and their passwords.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    adding = commands.add_parser(
-        "add",
-        help="add a user, or give one another password",
-        description="Add a user, or give one another password. It is asked for, or is the first"
-        " line of stdin when that is no terminal.",
-    )
-    removing = commands.add_parser("remove", help="remove a user")
-    for command in (adding, removing):
-        command.add_argument("file", type=Path, metavar="FILE", help="the file of users")
-        command.add_argument("name", metavar="NAME", help="the user")
-    adding.add_argument(
-        "--method", choices=tuple(METHODS), default=METHOD_DEFAULT, help="(default: %(default)s)"
-    )
-    adding.add_argument(
-        "--iterations",
-        type=int,
-        default=ITERATIONS_DEFAULT,
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", metavar="FILE", help="The file of users itself, instead."),
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
+MethodOption = Annotated[
+    list[Method] | None,
+    typer.Option(
+        "--method",
+        "-m",
+        help="What to store: argon2id for plain passwords, SCRAM for MQTT 5.0 clients that can;"
+        " may be repeated.",
+    ),
+]
+IterationsOption = Annotated[
+    int,
+    typer.Option(
+        min=ITERATIONS_MIN,
+        max=ITERATIONS_MAX,
         metavar="N",
-        help="what trying a password costs, and every log-in, for a SCRAM client on its own side"
-        " (default: %(default)s)",
-    )
-    return parser
+        help="What a SCRAM client pays at each login, and whoever has the file for each guess.",
+    ),
+]
 
 
-def add(path: Path, name: str, method: str, iterations: int) -> None:
-    """Replace the line of *name* and *method*, or add it; make the file when there is none.
+@app.command()
+def add(
+    context: typer.Context,
+    name: NameArgument,
+    config: ConfigOption = None,
+    file: FileOption = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="A group of the user's; repeatable.")
+    ] = None,
+    method: MethodOption = None,
+    iterations: IterationsOption = ITERATIONS_DEFAULT,
+) -> None:
+    """Add a user.
 
-    Raises: ConfigError for a file that is wrong; ValueError for a password that cannot be one.
+    The password is asked for, or is the first line of stdin when that is no terminal. The file is made,
+    for its owner alone, when there is none.
     """
-    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-        raise ValueError(f"--iterations: from {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
-    lines = _lines(path) if path.exists() else []
-    if not any(line.startswith(SECRET_PREFIX) for line in lines):
-        secret = base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
-        lines.insert(0, SECRET_PREFIX + secret)
-    verifier = make(_password(), method, iterations, secrets.token_bytes(SALT_BYTES))
-    mine = f"{name}:{method}$"
-    kept = [line for line in lines if not line.startswith(mine)]
-    _write(path, [*kept, f"{name}:{verifier.written()}"])
+    path = _file(context, config, file)
+    wanted = _wanted(method or [Method.ARGON2ID], iterations)
+    with _told():
+        _edit.add(path, name, _password(), wanted, group or [])
 
 
-def remove(path: Path, name: str) -> None:
-    """Remove every line of *name*. Raises: ConfigError; ValueError when there is none."""
-    lines = _lines(path)
-    mine = tuple(f"{name}:{method}$" for method in METHODS)
-    kept = [line for line in lines if not line.startswith(mine)]
-    if len(kept) == len(lines):
-        raise ValueError(f"{path} has no user {name!r}")
-    _write(path, kept)
+@app.command()
+def passwd(
+    context: typer.Context,
+    name: NameArgument,
+    config: ConfigOption = None,
+    file: FileOption = None,
+    method: MethodOption = None,
+    iterations: IterationsOption = ITERATIONS_DEFAULT,
+) -> None:
+    """Give a user another password.
+
+    Without --method what the user has stays: argon2id, and the SCRAM methods.
+    """
+    path = _file(context, config, file)
+    wanted = _wanted(method, iterations) if method else None
+    with _told():
+        _edit.set_password(path, name, _password(), wanted)
 
 
-def _checked_name(name: str) -> str:
-    prepared = prepared_name(name)
-    if prepared.startswith(_NOT_AT_THE_START):
-        raise ValueError(f"a user name must not begin with {prepared[0]!r}")
-    return prepared
+@app.command()
+def remove(
+    context: typer.Context,
+    name: NameArgument,
+    config: ConfigOption = None,
+    file: FileOption = None,
+) -> None:
+    """Remove a user. A gateway that runs ends its connections."""
+    path = _file(context, config, file)
+    with _told():
+        _edit.remove(path, name)
 
 
-def _lines(path: Path) -> list[str]:
-    read_users(path)  # a file that is wrong is not made worse
-    return path.read_text(encoding="utf-8").splitlines()
+@app.command()
+def groups(
+    context: typer.Context,
+    name: NameArgument,
+    group: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP]...", help="None: in no group.")
+    ] = None,
+    config: ConfigOption = None,
+    file: FileOption = None,
+) -> None:
+    """Set the groups of a user, in place of those that it is in."""
+    path = _file(context, config, file)
+    with _told():
+        _edit.set_groups(path, name, group or [])
+
+
+@app.command(name="list")
+def list_command(
+    context: typer.Context,
+    config: ConfigOption = None,
+    file: FileOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Show the users, and what is stored of their passwords (not the hashes)."""
+    host: CommandHost = context.obj
+    users = read_users(_file(context, config, file))
+    rows = [
+        {
+            "user": name,
+            "password": found.kind,
+            "scram": [verifier.method for verifier in users.verifiers_of(name)],
+            "groups": sorted(users.groups_of(name)),
+            "should_be_replaced": not found.is_ours,
+        }
+        for name, found in sorted(users.hashes())
+    ]
+    if as_json:
+        host.print_json({"users": rows})
+        return
+    host.print_table(
+        ("user", "password", "SCRAM", "groups"),
+        [
+            (
+                row["user"],
+                f"{row['password']} (old)" if row["should_be_replaced"] else row["password"],
+                " ".join(map(str, row["scram"])),  # type: ignore[call-overload]
+                " ".join(map(str, row["groups"])),  # type: ignore[call-overload]
+            )
+            for row in rows
+        ],
+    )
+
+
+@app.command(name="import")
+def import_command(
+    context: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Of htpasswd or mosquitto_passwd.")
+    ],
+    config: ConfigOption = None,
+    file: FileOption = None,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leave out what cannot be taken over.")
+    ] = False,
+) -> None:
+    """Take the users of another program's file over, with the passwords that they have.
+
+    Their hashes stay as they are until the user has another password, or logs in while the extension
+    has rehash = true. A line that cannot be taken over is named, and then nothing is changed.
+    """
+    path = _file(context, config, file)
+    with _told():
+        if source.stat().st_size > FILE_BYTES_MAX:
+            raise ValueError(f"{source} is larger than {FILE_BYTES_MAX} bytes")
+        users, problems = _edit.read_foreign(source.read_text(encoding="utf-8"))
+        for problem in problems:
+            typer.echo(f"{source}: {problem}", err=True)
+        if problems and not skip:
+            raise ValueError(
+                f"{source}: {len(problems)} lines cannot be taken over; nothing was changed (--skip"
+                " leaves them out)"
+            )
+        if users:
+            _edit.take_over(path, users)
+    typer.echo(f"{len(users)} users taken over into {path}")
+
+
+# ------------------------------------------------------------------------------------- helpers
+
+
+def _file(context: typer.Context, config: Path | None, file: Path | None) -> Path:
+    """The file of users. Raises: ConfigError when nothing says which."""
+    if file is not None:
+        return file
+    host: CommandHost = context.obj
+    found = host.extension_options(config, PLUGIN)
+    if len(found) != 1:
+        what = "no" if not found else "more than one"
+        raise ConfigError(
+            f'there is {what} [[extensions]] with plugin = "{PLUGIN}"; name a configuration that has'
+            " one with --config, or the file of users with --file",
+            path=str(config or ""),
+        )
+    options = found[0]
+    assert isinstance(options, AuthFileOptions)
+    return options.users
+
+
+def _wanted(methods: list[Method], iterations: int) -> _edit.Wanted:
+    scram = [method.value for method in dict.fromkeys(methods) if method is not Method.ARGON2ID]
+    return _edit.Wanted(Method.ARGON2ID in methods, tuple(scram), iterations)
 
 
 def _password() -> str:
@@ -137,24 +246,12 @@ def _password() -> str:
     return password
 
 
-def _write(path: Path, lines: Sequence[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    parse_users(text, str(path))  # what we write we can read
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(made)
+@contextmanager
+def _told() -> Generator[None]:
+    """What cannot be, as the contract's error for it."""
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            if path.exists():  # whoever may read it now may read it then
-                status = path.stat()
-                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
-                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
-            else:
-                os.fchmod(file.fileno(), _MODE_NEW)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        yield
+    except UnicodeDecodeError:
+        raise ConfigError("the file is not UTF-8 text") from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -8,7 +8,7 @@ from scramp import ScramMechanism  # pyright: ignore[reportMissingTypeStubs]  # 
 from scramp.utils import ScramException  # pyright: ignore[reportMissingTypeStubs]  # untyped package
 
 from tidegate.spi import AccessError, Principal
-from tidegate_auth_file._users import UserDirectory
+from tidegate_auth_file._directory import UserDirectory
 
 #: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time in
 #: proportion to its length, and strangers send it.
@@ -84,7 +84,10 @@ class ScramExchange:
         self._is_over = True
         self._server.set_client_final(text)
         answer = cast("str", self._server.get_server_final())
-        self._principal = Principal(self._name)
+        principal = self._users.principal(self._name)
+        if principal is None:
+            raise self._refusal(_REFUSED)  # the file changed meanwhile
+        self._principal = principal
         return answer
 
     def _refusal(self, problem: str) -> AccessError:

@@ -1,81 +1,118 @@
-"""The file of users: one ``NAME:VERIFIER`` a line, read again when it has changed.
+"""What the file of users says: one ``NAME:HASH`` a line.
 
-A user may have a line for each method. Empty lines and those that begin with ``#`` mean nothing.
+A user has at most one hash for plain passwords and one SCRAM verifier for each method, each on a line
+of its own; without the former a SCRAM verifier checks plain passwords, too. Empty lines and those that
+begin with ``#`` mean nothing. ``!groups:GROUP,GROUP:NAME`` says in which groups a user is, and
 ``!secret:BASE64`` is what the salts of users that do not exist are made of.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
-import logging
 import os
+import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from tidegate.spi import ConfigError
+from tidegate_auth_file._hashes import HASH_BEGINS, PasswordHash, Scram, parse_hash
 from tidegate_auth_file._verifier import (
     ITERATIONS_DEFAULT,
-    METHOD_DEFAULT,
     METHODS,
     SALT_BYTES,
     Verifier,
-    parse,
     prepared_name,
 )
-
-logger = logging.getLogger("tidegate.auth_file")
 
 #: Room for about 100,000 users; a larger file is a mistake that would take the memory.
 FILE_BYTES_MAX: Final = 16 << 20
 
 SECRET_PREFIX: Final = "!secret:"
 SECRET_BYTES: Final = 32
+GROUPS_PREFIX: Final = "!groups:"
+
+#: What a line begins with that is not a user's.
+NOT_A_NAME: Final = ("#", "!")
+
+#: Who nobody can be: the principal of clients that no extension authenticated.
+ANONYMOUS: Final = "anonymous"
 
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
+_GROUP: Final = re.compile(r"[^\s,:]{1,100}")
 
 
 class Users:
     """What the file says.
 
-    Args: verifiers: by name and method; secret: None when it has none.
+    Args: hashes: for plain passwords, by name; verifiers: of SCRAM, by name and method; groups: by
+        name; secret: None when it has none.
     """
 
-    __slots__ = ("_alike", "_verifiers", "secret")
+    __slots__ = ("_alike", "_groups", "_hashes", "_plain", "_verifiers", "names", "secret")
 
-    def __init__(self, verifiers: Mapping[tuple[str, str], Verifier], secret: bytes | None) -> None:
+    def __init__(
+        self,
+        hashes: Mapping[str, PasswordHash],
+        verifiers: Mapping[tuple[str, str], Verifier],
+        groups: Mapping[str, frozenset[str]],
+        secret: bytes | None,
+    ) -> None:
+        self._hashes = dict(hashes)
         self._verifiers = verifiers
+        self._groups = groups
         self.secret = secret
+        for method in METHODS:  # the first that somebody has checks plain passwords
+            for (name, its_method), verifier in verifiers.items():
+                if its_method == method:
+                    self._hashes.setdefault(name, Scram(verifier))
+        self.names: frozenset[str] = frozenset(self._hashes)
         # What a user that does not exist is made like: sought for each attempt, so found quickly.
-        self._alike: dict[str, list[Verifier]] = {"": list(verifiers.values())}
-        for verifier in self._alike[""]:
+        self._plain: Sequence[PasswordHash] = list(self._hashes.values())
+        self._alike: dict[str, list[Verifier]] = {}
+        for verifier in verifiers.values():
             self._alike.setdefault(verifier.method, []).append(verifier)
 
+    def groups_of(self, name: str) -> frozenset[str]:
+        """The groups that *name* is in."""
+        return self._groups.get(name, frozenset())
+
+    def hash_of(self, name: str) -> PasswordHash | None:
+        """What checks the plain password of *name*."""
+        return self._hashes.get(name)
+
+    def hash_like(self, name: str, secret: bytes) -> PasswordHash | None:
+        """One that costs what those of others cost, always the same for a name; None: no users."""
+        if not self._plain:
+            return None
+        digest = hmac.new(secret, name.encode(), hashlib.sha256).digest()
+        return self._plain[int.from_bytes(digest[:8], "big") % len(self._plain)]
+
+    def hashes(self) -> Iterator[tuple[str, PasswordHash]]:
+        """All that check plain passwords."""
+        return iter(self._hashes.items())
+
     def get(self, name: str, method: str) -> Verifier | None:
-        """The verifier of *name* for *method*; "" takes any that there is."""
-        if method:
-            return self._verifiers.get((name, method))
-        for one in METHODS:
-            verifier = self._verifiers.get((name, one))
-            if verifier is not None:
-                return verifier
-        return None
+        """The verifier of *name* for *method*."""
+        return self._verifiers.get((name, method))
+
+    def verifiers_of(self, name: str) -> Sequence[Verifier]:
+        """All verifiers of *name*."""
+        return [found for (its_name, _), found in self._verifiers.items() if its_name == name]
 
     def made_up(self, name: str, method: str, secret: bytes) -> Verifier:
         """One that no password fits, the same salt for the same arguments, looking like others."""
         digest = hmac.new(secret, f"{method}\0{name}".encode(), hashlib.sha512).digest()
         alike = self._alike.get(method)
         like = alike[int.from_bytes(digest[:8], "big") % len(alike)] if alike else None
-        made_method = method or (like.method if like else METHOD_DEFAULT)
-        length = METHODS[made_method]
+        length = METHODS[method]
         return Verifier(
-            made_method,
+            method,
             like.iterations if like else ITERATIONS_DEFAULT,
             hashlib.shake_256(digest).digest(len(like.salt) if like else SALT_BYTES),
             secrets.token_bytes(length),
@@ -83,34 +120,111 @@ class Users:
         )
 
 
+def checked_name(name: str) -> str:
+    """*name* as it is compared. Raises: ValueError for one that nobody can have."""
+    prepared = prepared_name(name)
+    if prepared.startswith(NOT_A_NAME):
+        raise ValueError(f"a user name must not begin with {prepared[0]!r}")
+    if prepared == ANONYMOUS:
+        raise ValueError(
+            "nobody can be called 'anonymous': that is the name of clients without a user"
+        )
+    return prepared
+
+
+def checked_groups(groups: Sequence[str]) -> frozenset[str]:
+    """Raises: ValueError."""
+    for group in groups:
+        if not _GROUP.fullmatch(group):
+            raise ValueError(
+                f"{group[:40]!r} cannot be a group: 1 to 100 characters without spaces, ',' and ':'"
+            )
+    return frozenset(groups)
+
+
+class _Parser:
+    """Takes the lines of a file."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[str, PasswordHash] = {}
+        self.verifiers: dict[tuple[str, str], Verifier] = {}
+        self.groups: dict[str, frozenset[str]] = {}
+        self.groups_at: dict[str, int] = {}
+        self.secret: bytes | None = None
+
+    def take(self, number: int, line: str) -> None:
+        """Raises: ValueError."""
+        if not line or line.startswith("#"):
+            return
+        if line.startswith(SECRET_PREFIX):
+            self.secret = _parse_secret(line)
+        elif line.startswith(GROUPS_PREFIX):
+            self._take_groups(number, line.removeprefix(GROUPS_PREFIX))
+        else:
+            self._take_user(line)
+
+    def _take_groups(self, number: int, text: str) -> None:
+        listed, mark, name = text.partition(":")
+        if not mark:
+            raise ValueError(f"is not {GROUPS_PREFIX}GROUP,GROUP:NAME")
+        _check_is_prepared(name)
+        if name in self.groups:
+            raise ValueError(f"is the second one with groups of {name!r}")
+        self.groups[name] = checked_groups(listed.split(","))
+        self.groups_at[name] = number
+
+    def _take_user(self, line: str) -> None:
+        name, text = split_line(line)
+        _check_is_prepared(name)
+        found = parse_hash(text)
+        if isinstance(found, Scram):
+            key = name, found.verifier.method
+            if key in self.verifiers:
+                raise ValueError(f"is the second one of {name!r} with {found.kind}")
+            self.verifiers[key] = found.verifier
+            return
+        if name in self.hashes:
+            raise ValueError(f"is the second one of {name!r} with a hash for plain passwords")
+        self.hashes[name] = found
+
+    def users(self) -> Users:
+        """Raises: ValueError with the line in front."""
+        names = {*self.hashes, *(name for name, _ in self.verifiers)}
+        for name, number in self.groups_at.items():
+            if name not in names:
+                raise ValueError(f"line {number} has groups of {name!r}, who is no user here")
+        return Users(self.hashes, self.verifiers, self.groups, self.secret)
+
+
 def parse_users(text: str, where: str) -> Users:
     """Read the text of the file. Raises: ConfigError with *where* and the line."""
-    verifiers: dict[tuple[str, str], Verifier] = {}
-    secret: bytes | None = None
+    parser = _Parser()
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.removesuffix("\r")
         try:
-            if not line or line.startswith("#"):
-                continue
-            if line.startswith(SECRET_PREFIX):
-                secret = _parse_secret(line)
-                continue
-            name, mark, verifier_text = line.rpartition(":SCRAM-")
-            if not mark:
-                raise ValueError("is not NAME:SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY")
-            verifier = parse(f"SCRAM-{verifier_text}")
-            if name != prepared_name(name):
-                raise ValueError(
-                    "has a user name that is not in the form in which names are compared"
-                    " (SASLprep); write it with 'add'"
-                )
-            key = name, verifier.method
-            if key in verifiers:
-                raise ValueError(f"is the second one of {name!r} with {verifier.method}")
+            parser.take(number, line.removesuffix("\r"))
         except ValueError as error:
             raise ConfigError(f"{where}: line {number} {error}", key="users") from None
-        verifiers[key] = verifier
-    return Users(verifiers, secret)
+    try:
+        return parser.users()
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}", key="users") from None
+
+
+def split_line(line: str) -> tuple[str, str]:
+    """Name and hash of a user's line. Raises: ValueError."""
+    marks = list(HASH_BEGINS.finditer(line))
+    if not marks:
+        raise ValueError("is not NAME:HASH with a hash of a kind that is known; see docs/users.md")
+    mark = marks[-1]
+    return line[: mark.start()], line[mark.end() :]
+
+
+def _check_is_prepared(name: str) -> None:
+    if name != checked_name(name):
+        raise ValueError(
+            "has a user name that is not in the form in which names are compared"
+            " (SASLprep); write it with `tidegate user add`"
+        )
 
 
 def _parse_secret(line: str) -> bytes:
@@ -125,6 +239,11 @@ def _parse_secret(line: str) -> bytes:
 
 def read_users(path: Path) -> Users:
     """Read the file. Raises: ConfigError that says what is wrong and what to do."""
+    return parse_users(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that only its owner, and perhaps a group, may read. Raises: ConfigError."""
     try:
         # Of the open file, so that nobody can exchange it between the check and the reading.
         with path.open("rb") as file:
@@ -140,59 +259,12 @@ def read_users(path: Path) -> Users:
                 )
             if status.st_size > FILE_BYTES_MAX:
                 raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes", key="users")
-            text = file.read().decode()
+            return file.read().decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text", key="users") from None
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}; make it with"
-            f" python -m tidegate_auth_file add {path} NAME",
+            f" tidegate user add --file {path} NAME",
             key="users",
         ) from None
-    return parse_users(text, str(path))
-
-
-@final
-class UserDirectory:
-    """The users of a file, as it is now.
-
-    A file that has become wrong is reported in the log, once, and the users of before stay: a
-    half-written file must not lock everybody out. Raises: ConfigError when it is wrong at first.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = self._stamp_now()
-        self._users = read_users(path)
-        # Without one in the file it lasts as long as the process.
-        self._secret = secrets.token_bytes(SECRET_BYTES)
-
-    def _stamp_now(self) -> tuple[int, int, int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
-
-    async def refresh(self) -> None:
-        """Read the file again if it has changed. Cancellation: the next call may see the old."""
-        stamp = self._stamp_now()
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._users = await asyncio.to_thread(read_users, self._path)
-            logger.info("users read again file=%s", self._path)
-        except ConfigError as error:
-            logger.error("users stay as they were: %s", error.problem)  # noqa: TRY400
-
-    def find(self, name: str, method: str) -> tuple[Verifier, bool]:
-        """What checks the password of *name*, and whether there is such a user.
-
-        Of one that does not exist it is made up, always the same for a name, so that answers do
-        not tell who exists. *method*: "" takes whatever the user has.
-        """
-        verifier = self._users.get(name, method)
-        if verifier is not None:
-            return verifier, True
-        return self._users.made_up(name, method, self._users.secret or self._secret), False

@@ -9,11 +9,8 @@ subscription, receipts that become due together leave in one write, and so do me
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import logging
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,20 +23,19 @@ from tidegate.spi import (
     ConnectResult,
     GatewayError,
     Held,
-    LargeBody,
     PeerProtocolError,
     RequestError,
     StoredMessage,
     Token,
     format_duration,
 )
-from tidegate_protocols.stomp._client import ACTIONS, Client
+from tidegate_protocols.stomp._client import Client
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._handshake import Handshake, read_handshake
 from tidegate_protocols.stomp._headers import check_no_body
 from tidegate_protocols.stomp._heartbeat import negotiate
-from tidegate_protocols.stomp._large_in import LargeSends
 from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp._receiving import Receiving
 from tidegate_protocols.stomp._split import SUBPROTOCOLS
 from tidegate_protocols.stomp._transitions import Input, State, input_of, step
 from tidegate_protocols.stomp._wire import Wire
@@ -49,7 +45,7 @@ from tidegate_protocols.stomp.codec.encoder import (
     encode_connected,
     encode_receipts,
 )
-from tidegate_protocols.stomp.codec.frames import ACK_RUN, AckRun, Frame, LargeSend, Version
+from tidegate_protocols.stomp.codec.frames import AckRun, Frame, LargeSend, Version
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
@@ -98,9 +94,8 @@ class Session:
         "_handshake",
         "_is_behind",
         "_is_graceful",
-        "_is_lost",
-        "_large_in",
         "_loop",
+        "_receiving",
         "_throttled",
         "_wire",
         "state",
@@ -118,7 +113,6 @@ class Session:
         if large is not None:
             limits = context.options.limits_with(large.size_min, unsized=True)
         self._decoder = Decoder(limits)
-        self._large_in: LargeSends | None = None  # since the first large SEND
         self._wire = Wire(
             link,
             loop,
@@ -136,7 +130,7 @@ class Session:
         )
         self._connect_task: asyncio.Task[None] | None = None
         self._is_graceful = False  # the client said DISCONNECT
-        self._is_lost = False  # the socket is gone, and large messages are still to be published
+        self._receiving: Receiving | None = None  # since CONNECTED
         self._throttled = False
         self._is_behind = False  # it does not read what it asked for
 
@@ -158,24 +152,28 @@ class Session:
         if self.state is not State.CLOSED:
             logger.debug("connection lost peer=%s error=%s", self._wire.link.peer, error)
         self._wire.cancel_large()
-        client, large = self._client, self._large_in
-        if self.state is _CONNECTED and client is not None and large is not None and large.cut():
-            # What came whole counts, as when it had been small: the end waits its turn.
-            self._is_lost = True
+        client, receiving = self._client, self._receiving
+        if (
+            self.state is _CONNECTED
+            and client is not None
+            and receiving is not None
+            and receiving.lost()
+        ):
+            # What came whole counts: the end waits its turn.
             self._wire.stop_beating()
             client.connection.writable(False)
             return
-        self._lose()
+        self.lose()
 
-    def _lose(self) -> None:
-        self._is_lost = False
+    def lose(self) -> None:
+        """The link is gone, and all that came whole is handled."""
         self.state = step(self.state, Input.LOST)
         self._release()
         self._context.ended(self)
 
     def end(self, error: GatewayError) -> None:
         """The listener ends the connection: ERROR, then close."""
-        self._refuse(error, None)
+        self.refuse(error, None)
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -188,14 +186,14 @@ class Session:
         self._wire.writable(True)
         if self._is_behind:
             self._is_behind = False
-            self._adjust_reading()
+            self.adjust_reading()
         if self._client is not None and not self._wire.is_streaming:
             self._client.connection.writable(True)
 
     def _stop_reading(self) -> None:
         """It reads so slowly that it is not to ask for more."""
         self._is_behind = True
-        self._adjust_reading()
+        self.adjust_reading()
 
     # ---------------------------------------------------------------------------- from the broker
 
@@ -219,7 +217,7 @@ class Session:
     def failed(self, token: Token, error: GatewayError) -> None:
         """ClientPeer: an operation was not carried out: ERROR, and the connection ends."""
         receipt = token.receipt if isinstance(token, _Farewell) else cast("str | None", token)
-        self._refuse(error, None, receipt)
+        self.refuse(error, None, receipt)
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
@@ -235,21 +233,21 @@ class Session:
     def throttle(self, paused: bool) -> None:
         """ClientPeer: producers are too fast (or no longer)."""
         self._throttled = paused
-        self._adjust_reading()
+        self.adjust_reading()
 
     def closed(self, error: GatewayError) -> None:
         """ClientPeer: the broker ended the connection: ERROR, then close."""
         self._client = None
-        self._refuse(error, None)
+        self.refuse(error, None)
 
     # ------------------------------------------------------------------------------------- frames
 
     def _process(self) -> None:
         """Handle the frames that are complete, as far as the state lets us."""
-        if self.state is State.CONNECTED:
-            self._process_work()
+        if self.state is _CONNECTED and self._receiving is not None:
+            self._receiving.run()
         elif self.state is State.CONNECTING:
-            self._adjust_reading()
+            self.adjust_reading()
         # Here CONNECT is awaited, or everything is an error (after DISCONNECT). In CONNECTING
         # further frames wait in the decoder, and in CLOSED for ever.
         while self.state is State.WAITING or self.state is State.LEAVING:
@@ -258,53 +256,11 @@ class Session:
                 frame = next(self._decoder.events(), None)
                 if frame is None:
                     return
-                self._step_by(frame)
+                self.step_by(frame)
             except GatewayError as error:
-                self._refuse(error, frame)
+                self.refuse(error, frame)
 
-    def _process_work(self) -> None:
-        """The hot loop: frames of a connected client."""
-        client = self._client
-        assert client is not None, "a connected session has a client"
-        client.received_at = time.time_ns() // 1000
-        events = self._decoder.events()
-        large = self._large_in
-        if large is not None:
-            if not large.receive():
-                return
-            held = large.take_held()
-            if held is not None:
-                events = itertools.chain((held,), events)
-        touched = client.touched
-        blamed: Frame | AckRun | LargeSend | None = None
-        try:
-            for frame in events:
-                command = frame.command
-                if touched and command != ACK_RUN and command != "ACK":
-                    blamed = None
-                    client.flush_acknowledged()
-                action = ACTIONS.get(command)
-                blamed = frame
-                if action is None:
-                    if isinstance(frame, LargeSend):
-                        blamed = frame.head
-                        self._begin_large(client, frame)
-                        self._process_work()
-                        return
-                    self._step_by(frame)
-                else:
-                    action(client, frame)
-                if self.state is not _CONNECTED:  # DISCONNECT, or the broker ended us meanwhile
-                    return
-            if touched:
-                blamed = None
-                client.flush_acknowledged()
-        except GatewayError as error:
-            with contextlib.suppress(GatewayError):  # the first problem is the one to tell
-                client.flush_acknowledged()  # what came before the bad frame counts
-            self._refuse(error, blamed)
-
-    def _step_by(self, frame: Frame | AckRun | LargeSend) -> None:
+    def step_by(self, frame: Frame | AckRun | LargeSend) -> None:
         """A frame that changes the state, or one at the wrong moment."""
         after = step(self.state, input_of(frame.command), frame.command.rstrip("*+"))
         assert isinstance(frame, Frame), "no step is taken by an ACK"
@@ -316,7 +272,7 @@ class Session:
             self._is_graceful = True
             self._client.connection.synchronize(_Farewell(frame.headers.get("receipt")))
         self.state = after
-        self._adjust_reading()
+        self.adjust_reading()
 
     def _connect(self, frame: Frame) -> None:
         """CONNECT or STOMP. STOMP 1.2 "CONNECT or STOMP Frame"."""
@@ -338,7 +294,7 @@ class Session:
             else:
                 result.connection.disconnect(graceful=False)
         except GatewayError as error:
-            self._refuse(error, None)
+            self.refuse(error, None)
         except Exception:
             logger.exception("connect failed, connection aborted peer=%s", self._wire.link.peer)
             self._wire.link.abort()
@@ -356,6 +312,9 @@ class Session:
             client_id=handshake.client_id,
             options=context.options,
             store_id=context.broker.store_id,
+        )
+        self._receiving = Receiving(
+            self, self._client, self._decoder, self._wire, context.broker.large_bodies
         )
         self._connect_timer.cancel()
         server = context.options.heart_beat_ms
@@ -383,49 +342,9 @@ class Session:
         result.connection.resume()
         if not self._wire.is_writable:
             result.connection.writable(False)
-        self._adjust_reading()
+        self.adjust_reading()
 
     # ------------------------------------------------------------------------------- large bodies
-
-    def _begin_large(self, client: Client, event: LargeSend) -> None:
-        """A SEND whose body is still to come. Raises: GatewayError."""
-        if self._large_in is None:
-            bodies = self._context.broker.large_bodies
-            assert bodies is not None, "the decoder was told of a store that streams"
-            self._large_in = LargeSends(
-                bodies,
-                self._decoder,
-                check=client.check_large,
-                publish=self._publish_large,
-                adjust=self._adjust_reading,
-                failed=self._refuse,
-                go_on=self._go_on_behind_large,
-                crashed=self._large_crashed,
-            )
-        self._large_in.begin(event)
-
-    def _publish_large(self, frame: Frame, body: LargeBody) -> None:
-        client = self._client
-        if client is None or self.state is not State.CONNECTED:
-            return  # nobody refers to the body, so it goes
-        client.received_at = time.time_ns() // 1000
-        client.send(frame, body)
-
-    def _go_on_behind_large(self) -> None:
-        """Everything is published that the next frame had to wait for."""
-        large = self._large_in
-        if large is None or self.state is not State.CONNECTED:
-            return
-        self._process_work()
-        self._adjust_reading()
-        if self._is_lost and not large.is_busy:
-            self._lose()
-
-    def _large_crashed(self, error: Exception) -> None:
-        logger.error("a large message failed peer=%s", self._wire.link.peer, exc_info=error)
-        self._wire.link.abort()
-        if self._is_lost:  # nobody says so again
-            self._loop.call_soon(self._lose)
 
     def _all_written(self) -> None:
         if self.state is State.CLOSED:  # DISCONNECT was answered meanwhile
@@ -441,7 +360,7 @@ class Session:
             error,
         )
         self._wire.link.abort()
-        if self.state is _CONNECTED and self._large_in is not None and self._large_in.is_busy:
+        if self.state is _CONNECTED and self._receiving is not None and self._receiving.is_behind:
             return  # it is lost in a moment, and what came whole before counts
         if self.state is not State.CLOSED:
             self.state = step(self.state, Input.FAIL)
@@ -449,7 +368,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------- the end
 
-    def _refuse(
+    def refuse(
         self,
         error: GatewayError,
         frame: object,
@@ -470,7 +389,7 @@ class Session:
         self.state = step(self.state, Input.FAIL)
         self._wire.link.close()
         # Not at once: the broker may be calling us, and wants no call before it returned.
-        self._loop.call_soon(self._lose if self._is_lost else self._release)
+        self._loop.call_soon(self.lose if self._is_lost else self._release)
 
     def _release(self) -> None:
         """Let go of timers, the task and the broker's side. Idempotent."""
@@ -479,8 +398,8 @@ class Session:
             self._connect_task.cancel()
             self._connect_task = None
         self._wire.stop_beating()
-        if self._large_in is not None:
-            self._large_in.abandon()
+        if self._receiving is not None:
+            self._receiving.stop()
         client, self._client = self._client, None
         if client is not None:
             client.connection.disconnect(graceful=self._is_graceful)
@@ -488,7 +407,7 @@ class Session:
     def _connect_timed_out(self) -> None:
         what = "no CONNECT came" if self.state is State.WAITING else "CONNECT was not answered"
         limit_s = self._context.options.connect_timeout
-        self._refuse(RequestError(f"{what} within {format_duration(limit_s)}"), None)
+        self.refuse(RequestError(f"{what} within {format_duration(limit_s)}"), None)
 
     def _heart_beat_expired(self, silent_s: float) -> None:
         logger.info(
@@ -496,24 +415,37 @@ class Session:
         )
         problem = f"no heart-beat: nothing was heard for {round(silent_s * 1000)} ms"
         error = ConnectionEndedError("heart-beat", problem)
-        if self.state is _CONNECTED and self._large_in is not None and self._large_in.cut():
-            self._large_in.fail(error)  # what came whole before counts
-        else:
-            self._refuse(error, None)
+        receiving = self._receiving
+        if receiving is None or self.state is not _CONNECTED or not receiving.fail_behind(error):
+            self.refuse(error, None)
 
     # ------------------------------------------------------------------------------------- helpers
+
+    @property
+    def is_connected(self) -> bool:
+        """From CONNECTED to the end."""
+        return self.state is _CONNECTED
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing more is said."""
+        return self.state is State.CLOSED
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._receiving is not None and self._receiving.is_lost
 
     @property
     def _version(self) -> Version:
         return Version.V1_0 if self._handshake is None else self._handshake.version
 
-    def _adjust_reading(self) -> None:
-        large = self._large_in
+    def adjust_reading(self) -> None:
+        receiving = self._receiving
         paused = (
             self._throttled
             or self._is_behind
             # Whoever leaves now is noticed only while its socket is read; so it is, until it sends.
             or (self.state is State.CONNECTING and self._decoder.buffered_bytes > 0)
-            or (large is not None and large.wants_pause)
+            or (receiving is not None and receiving.wants_pause)
         )
         self._wire.readable(not paused)

@@ -8,6 +8,7 @@ library's: docs/decisions/0005-websocket-library.md.
 from __future__ import annotations
 
 import codecs
+import sys
 from collections.abc import Callable
 from typing import Final, final
 
@@ -102,6 +103,7 @@ class FrameDecoder:
     """
 
     __slots__ = (
+        "_has_more",
         "_head",
         "_in_message",
         "_is_last",
@@ -119,7 +121,8 @@ class FrameDecoder:
     def __init__(self, message_bytes_max: int, *, text_allowed: bool) -> None:
         self._message_bytes_max = message_bytes_max
         self._text_allowed = text_allowed
-        self._head = b""  # the beginning of a header or control frame
+        self._head = b""  # the beginning of a header or control frame, or what is left behind
+        self._has_more = False
         self._left = 0  # payload bytes of the current data frame that have not come yet
         self._mask = b""  # turned so that it fits the next of those
         self._is_last = True  # the current data frame has the FIN bit
@@ -130,20 +133,34 @@ class FrameDecoder:
         self.ping: bytes | None = None
         self.close: tuple[int, str] | None = None
 
-    def receive_data(self, data: bytes) -> bytes:
+    @property
+    def has_more(self) -> bool:
+        """The last call left frames behind: call again, without data."""
+        return self._has_more
+
+    def keep(self, data: bytes) -> None:
+        """Take bytes from the socket, behind the frames that were left."""
+        self._head += data
+
+    def receive_data(self, data: bytes = b"", *, frames_max: int = sys.maxsize) -> bytes:
         """Take bytes from the socket; returns the payload of data messages in them, in order.
 
-        Nothing is read after a Close frame. Raises: WebSocketError.
+        Nothing is read after a Close frame. Args: frames_max: in one call. Raises: WebSocketError.
         """
         if self.close is not None:
             return b""
         if self._head:
             data = self._head + data
             self._head = b""
+        self._has_more = False
         pieces: list[bytes] = []
         position = self._continue_payload(data, pieces) if self._left else 0
         end = len(data)
         while end - position >= 2:
+            if not frames_max:
+                self._has_more = True
+                break
+            frames_max -= 1
             first = data[position]
             size = data[position + 1] - 0x80
             if first & 0x70:

@@ -28,6 +28,10 @@ logger = logging.getLogger("tidegate.transport")
 WRITE_BUFFER_HIGH_BYTES: Final = 256 * 1024
 WRITE_BUFFER_LOW_BYTES: Final = 64 * 1024
 
+#: A read of so many bytes or more is the only one of its connection in a turn of the loop: uvloop
+#: would go on, up to 32 times 256,000 bytes, as long as the peer keeps the socket full.
+FULL_READ_BYTES: Final = 128 * 1024
+
 #: How long a closed connection waits for the peer to take the last bytes. Closing a socket while
 #: unread input is queued makes the kernel send RST, which destroys what the peer has not read yet:
 #: exactly the ERROR frame that says why. So: end the write side, discard input, then close.
@@ -77,7 +81,9 @@ class TcpLink:
         "_loop",
         "_pieces",
         "_reading_paused",
+        "_rests",
         "_transport",
+        "_wants_reading",
         "peer",
         "tls_principal",
         "tls_subject",
@@ -101,6 +107,8 @@ class TcpLink:
         self._pieces: list[bytes] = []
         self._closing = False
         self._reading_paused = False
+        self._wants_reading = True
+        self._rests = False
         self._linger: asyncio.TimerHandle | None = None
 
     @property
@@ -189,7 +197,20 @@ class TcpLink:
             self._linger.cancel()
             self._linger = None
 
+    def rest(self) -> None:
+        """Read no more in this turn of the loop."""
+        if not self._rests and not self._closing:
+            self._rests = True
+            self._loop.call_soon(self._rested)
+            self._set_reading(self._wants_reading)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._set_reading(self._wants_reading)
+
     def _set_reading(self, on: bool) -> None:
+        self._wants_reading = on
+        on = on and not self._rests
         # asyncio tolerates a repeated call, uvloop raises: keep the state here for both.
         if on is not self._reading_paused or self._transport.is_closing():
             return
@@ -457,6 +478,8 @@ class _Connection(asyncio.Protocol):
         link, handler = self._link, self._handler
         if link is None or handler is None or link.is_closing:
             return  # lingering close: input is read only so that the peer gets our last bytes
+        if len(data) >= FULL_READ_BYTES:
+            link.rest()
         try:
             handler.data_received(data)
         except Exception as error:

@@ -29,15 +29,23 @@ from tidegate_protocols.transport._frames import (
 )
 from tidegate_protocols.transport._link import Handler, Link
 from tidegate_protocols.transport._options import TransportOptions
+from tidegate_protocols.transport._slices import Share
 from tidegate_protocols.transport._tcp import CLOSE_LINGER_S
 from tidegate_protocols.transport._upgrade import Answer, Upgrade, WebSocketProfile, refuse
 
 logger = logging.getLogger("tidegate.transport")
 
+#: Frames that are read in one step, before the clock is looked at: a frame of one byte takes about
+#: a microsecond, and what is left behind is copied in each step.
+STEP_FRAMES: Final = 512
+
 
 @final
 class WebSocketLink:
     """A :class:`~tidegate_protocols.transport.Link` that writes WebSocket messages.
+
+    Args: paused: called when :attr:`is_paused` is another one: see to it that nothing is read.
+    Attributes: is_paused: the session does not want to be given anything.
 
     Each ``send`` becomes one message, or as many as the profile's ``split`` cuts, of the kind that
     the client sent last; bytes that are not UTF-8 are always a binary message.
@@ -50,7 +58,9 @@ class WebSocketLink:
         "_is_in_pieces",
         "_linger",
         "_loop",
+        "_paused",
         "_split",
+        "is_paused",
         "subprotocol",
     )
 
@@ -61,8 +71,11 @@ class WebSocketLink:
         loop: asyncio.AbstractEventLoop,
         profile: WebSocketProfile,
         subprotocol: str,
+        paused: Callable[[], None],
     ) -> None:
         self.subprotocol: Final = subprotocol
+        self.is_paused = False
+        self._paused = paused
         self._below = below
         self._decoder = decoder
         self._loop = loop
@@ -123,7 +136,8 @@ class WebSocketLink:
         self._is_closing = True
         self._below.send(encode_close(code, reason))
         self._below.flush()
-        self._below.resume_reading()  # or its Close would never be seen
+        self.is_paused = False
+        self._paused()  # or its Close would never be seen
         self._linger = self._loop.call_later(CLOSE_LINGER_S, self._below.abort)
 
     def finish(self, reply: bytes = b"") -> None:
@@ -145,12 +159,15 @@ class WebSocketLink:
         self._below.abort()
 
     def pause_reading(self) -> None:
-        if not self._is_closing:
-            self._below.pause_reading()
+        self._set_paused(True)
 
     def resume_reading(self) -> None:
-        if not self._is_closing:
-            self._below.resume_reading()
+        self._set_paused(False)
+
+    def _set_paused(self, value: bool) -> None:
+        if value is not self.is_paused and not self._is_closing:
+            self.is_paused = value
+            self._paused()
 
 
 @final
@@ -171,12 +188,14 @@ class WebSocketHandler:
         "_ended",
         "_error",
         "_inner",
+        "_is_due",
         "_is_paused",
         "_link",
         "_loop",
         "_make_inner",
         "_options",
         "_profile",
+        "_share",
         "_timer",
         "_upgrade",
     )
@@ -204,6 +223,8 @@ class WebSocketHandler:
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = None
         self._is_paused = False
+        self._share: Share | None = None  # since the handshake
+        self._is_due = False  # to go on in the next turn of the loop
 
     # --------------------------------------------------------------------------- as a Handler
 
@@ -212,13 +233,22 @@ class WebSocketHandler:
         self._timer = self._loop.call_later(self._options.handshake_timeout, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
-        link, inner = self._link, self._inner
-        if link is None or inner is None:
+        if self._share is None:
             self._shake_hands(data)
+        elif self._decoder.has_more:
+            self._decoder.keep(data)
+        else:
+            self._receive(data)
+            if self._decoder.has_more:
+                self._adjust_reading()
+
+    def _receive(self, data: bytes = b"") -> None:
+        """Handle some frames: of *data*, or that were left behind."""
+        link, inner, decoder = self._link, self._inner, self._decoder
+        if link is None or inner is None:
             return
-        decoder = self._decoder
         try:
-            payload = decoder.receive_data(data)
+            payload = decoder.receive_data(data, frames_max=STEP_FRAMES)
         except WebSocketError as error:
             self._fail(link, error)
             return
@@ -230,6 +260,32 @@ class WebSocketHandler:
             # RFC 6455 section 5.5.1: answer with the code that came, unless ours was first.
             link.finish(b"" if link.is_closing else encode_close(decoder.close[0]))
 
+    def _work(self, _count_max: int) -> bool:
+        """Handle some of what was left behind, unless the session has enough to do."""
+        if self._link is None or self._link.is_paused or not self._decoder.has_more:
+            return False
+        self._receive()
+        return self._decoder.has_more
+
+    def _adjust_reading(self) -> None:
+        """The session, or this, has enough to do, or not any more."""
+        link, share, below = self._link, self._share, self._below
+        if link is None or share is None or below is None:
+            return
+        if link.is_paused or self._decoder.has_more:
+            below.pause_reading()
+        else:
+            below.resume_reading()
+        if not (link.is_paused or share.is_waiting or self._is_due) and self._decoder.has_more:
+            self._is_due = True
+            self._loop.call_soon(self._go_on)  # not now: the session may be in the middle of it
+
+    def _go_on(self) -> None:
+        self._is_due = False
+        if self._share is not None and self._inner is not None:
+            self._share.run()
+            self._adjust_reading()
+
     def closed(self, error: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -237,6 +293,10 @@ class WebSocketHandler:
         self._ended(self)
         if self._link is not None:
             self._link.released()
+        while self._decoder.has_more and self._error is None:
+            self._receive()  # what came counts; the session takes it bit by bit
+        if self._share is not None:
+            self._share.stop()
         inner, self._inner = self._inner, None
         if inner is not None:
             inner.closed(self._error or error)
@@ -276,8 +336,14 @@ class WebSocketHandler:
             return
         below.send(answer.response)
         self._link = link = WebSocketLink(
-            below, self._decoder, self._loop, self._profile, answer.subprotocol
+            below,
+            self._decoder,
+            self._loop,
+            self._profile,
+            answer.subprotocol,
+            self._adjust_reading,
         )
+        self._share = Share(below, self._work, self._adjust_reading)
         self._inner = inner = self._make_inner()
         inner.opened(link)
         if self._is_paused:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.spi import Credentials
+from tidegate_auth_file._hashes import make_hash
 from tidegate_auth_file._verifier import make
 
 #: As few iterations as are allowed: these tests are not about what a password costs.
@@ -33,6 +34,16 @@ def line():
 
     def made(name: str, password: str, method: str = "SCRAM-SHA-256", iterations: int = ITERATIONS):
         return f"{name}:{make(password, method, iterations, SALT).written()}"
+
+    return made
+
+
+@pytest.fixture
+def hashed():
+    """The line of a user with an argon2id hash that costs next to nothing."""
+
+    def made(name: str, password: str):
+        return f"{name}:{make_hash(password, memory_kib=64, time_cost=1).written()}"
 
     return made
 

@@ -9,26 +9,28 @@ from tidegate.spi import (
     AccessError,
     Authenticator,
     Authorizer,
+    Directory,
     EnhancedAuthenticator,
     Interceptor,
     Principal,
+    Service,
     parse_options,
 )
-from tidegate_auth_file import _authenticator
-from tidegate_auth_file._authenticator import ScramAuthenticator, ScramOptions
+from tidegate_auth_file import _authenticator, _edit, _hashes
+from tidegate_auth_file._authenticator import AuthFileOptions, FileAuthenticator
 
 
 @pytest.fixture
 def authenticator(users_file, line):
     path = users_file(line("alice", "secret"), line("bob", "se\u00a0cret", "SCRAM-SHA-512"))
-    return ScramAuthenticator(ScramOptions(path))
+    return FileAuthenticator(AuthFileOptions(path))
 
 
 def test_it_is_both_kinds_of_authenticator_and_nothing_else(authenticator):
     assert isinstance(authenticator, Authenticator)
     assert isinstance(authenticator, EnhancedAuthenticator)
     assert not isinstance(authenticator, Authorizer | Interceptor)
-    assert repr(authenticator) == "scram"
+    assert repr(authenticator) == "auth-file"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ async def test_the_offered_methods_can_be_begun_and_others_not(authenticator, cr
 
 
 async def test_a_changed_password_counts_at_once(users_file, line, credentials):
-    authenticator = ScramAuthenticator(ScramOptions(users_file(line("alice", "old"))))
+    authenticator = FileAuthenticator(AuthFileOptions(users_file(line("alice", "old"))))
     assert await authenticator.authenticate(credentials("alice", b"old")) == Principal("alice")
     users_file(line("alice", "new"))
     assert await authenticator.authenticate(credentials("alice", b"new")) == Principal("alice")
@@ -95,13 +97,13 @@ async def test_no_more_passwords_are_checked_at_a_time_than_allowed(
     users_file, line, credentials, monkeypatch
 ):
     """And a client that went away while it waited costs nothing."""
-    authenticator = ScramAuthenticator(ScramOptions(users_file(line("alice", "a")), checks_max=2))
+    authenticator = FileAuthenticator(AuthFileOptions(users_file(line("alice", "a")), checks_max=2))
     go = threading.Event()
     both = threading.Event()
     lock = threading.Lock()
     checking: list[str] = []
 
-    def check(password, verifier):
+    def check(verifier, password):
         with lock:
             checking.append(password)
             if len(checking) == 2:
@@ -109,7 +111,7 @@ async def test_no_more_passwords_are_checked_at_a_time_than_allowed(
         assert go.wait(60)
         return True
 
-    monkeypatch.setattr(_authenticator, "is_correct", check)
+    monkeypatch.setattr(_hashes.Scram, "matches", check)
 
     tasks = [
         asyncio.create_task(authenticator.authenticate(credentials("alice", b"%d" % number)))
@@ -125,18 +127,126 @@ async def test_no_more_passwords_are_checked_at_a_time_than_allowed(
     assert sorted(checking) == ["0", "1", "2"]
 
 
-async def test_a_flood_is_refused_instead_of_waiting(authenticator, credentials, monkeypatch):
-    monkeypatch.setattr(_authenticator, "WAITING_MAX", 3)
-
-    done = await asyncio.gather(
-        *(authenticator.authenticate(credentials("alice", b"secret")) for _ in range(5)),
-        return_exceptions=True,
-    )
-    assert done[:3] == [Principal("alice")] * 3
-    assert all("try again later" in str(error) for error in done[3:])
-    assert await authenticator.authenticate(credentials("alice", b"secret")) == Principal("alice")
-
-
 def test_the_options_are_read_from_a_table(users_file):
     path = users_file()
-    assert parse_options(ScramOptions, {"users": str(path)}) == ScramOptions(path, 2)
+    assert parse_options(AuthFileOptions, {"users": str(path)}) == AuthFileOptions(
+        path, 2, 128 << 20, False
+    )
+
+
+SESAME = "{SHA}CEo1Ae3vaEXy8eQZjsOiuBz1xrw="
+
+
+async def test_groups_come_with_the_name(users_file, hashed, credentials):
+    path = users_file(hashed("alice", "secret"), "!groups:ops:alice")
+    authenticator = FileAuthenticator(AuthFileOptions(path))
+    principal = Principal("alice", frozenset({"ops"}))
+    assert await authenticator.authenticate(credentials("alice", b"secret")) == principal
+    assert authenticator.find_principal("alice") == principal
+    assert authenticator.find_principal("bob") is None
+
+
+async def test_without_any_user_a_password_costs_what_it_costs(
+    users_file, credentials, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(_hashes.Argon2, "matches", lambda found, password: asked.append(password))
+    authenticator = FileAuthenticator(AuthFileOptions(users_file()))
+    for _ in range(2):
+        with pytest.raises(AccessError, match="wrong user name or password"):
+            await authenticator.authenticate(credentials("alice", b"secret"))
+    assert asked == ["secret", "secret"]
+
+
+async def test_a_user_that_does_not_exist_is_checked_like_another(
+    users_file, hashed, credentials, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(_hashes.Argon2, "matches", lambda found, password: asked.append(password))
+    authenticator = FileAuthenticator(AuthFileOptions(users_file(hashed("alice", "secret"))))
+    with pytest.raises(AccessError, match="wrong user name or password"):
+        await authenticator.authenticate(credentials("nobody", b"secret"))
+    assert asked == ["secret"]
+
+
+@pytest.mark.parametrize("others", [[], ["other"]])
+async def test_a_user_that_is_removed_or_changed_while_checked_does_not_get_in(
+    users_file, hashed, credentials, monkeypatch, others
+):
+    authenticator = FileAuthenticator(AuthFileOptions(users_file(hashed("alice", "secret"))))
+    matches = _hashes.Argon2.matches
+
+    def slowly(found, password):
+        users_file(hashed("bob", "b"), *(hashed("alice", other) for other in others))
+        asyncio.run_coroutine_threadsafe(authenticator._users.refresh(), loop).result(60)
+        return matches(found, password)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(_hashes.Argon2, "matches", slowly)
+    with pytest.raises(AccessError, match="wrong user name or password"):
+        await authenticator.authenticate(credentials("alice", b"secret"))
+
+
+class TestRehash:
+    @pytest.fixture(autouse=True)
+    def cheap(self, monkeypatch):
+        make = _hashes.make_hash
+        monkeypatch.setattr(
+            _authenticator, "make_hash", lambda word: make(word, memory_kib=64, time_cost=1)
+        )
+
+    async def test_a_foreign_hash_is_replaced_when_its_user_logs_in(self, users_file, credentials):
+        path = users_file("# ours", f"alice:{SESAME}", f"bob:{SESAME}", "!groups:ops:alice")
+        authenticator = FileAuthenticator(AuthFileOptions(path, rehash=True))
+        with pytest.raises(AccessError):
+            await authenticator.authenticate(credentials("alice", b"wrong"))
+        assert f"alice:{SESAME}" in path.read_text()
+        for _ in range(2):
+            await authenticator.authenticate(credentials("alice", b"sesame"))
+        text = path.read_text()
+        assert "alice:$argon2id$" in text
+        assert f"bob:{SESAME}" in text
+        assert "# ours" in text
+        assert "!groups:ops:alice" in text
+        principal = await authenticator.authenticate(credentials("alice", b"sesame"))
+        assert principal == Principal("alice", frozenset({"ops"}))
+
+    async def test_unless_it_is_asked_for_hashes_stay(self, users_file, credentials):
+        path = users_file(f"alice:{SESAME}")
+        before = path.read_text()
+        authenticator = FileAuthenticator(AuthFileOptions(path))
+        await authenticator.authenticate(credentials("alice", b"sesame"))
+        assert path.read_text() == before
+
+    async def test_a_file_that_cannot_be_written_is_told_once_and_lets_in(
+        self, users_file, credentials, monkeypatch, caplog
+    ):
+        def fails(*_):
+            raise PermissionError(13, "Permission denied")
+
+        path = users_file(f"alice:{SESAME}")
+        monkeypatch.setattr(_edit, "_write", fails)
+        authenticator = FileAuthenticator(AuthFileOptions(path, rehash=True))
+        for _ in range(2):
+            assert await authenticator.authenticate(credentials("alice", b"sesame")) is not None
+        assert len(caplog.records) == 1
+        assert "hashes stay as they are" in caplog.text
+
+
+async def test_while_it_runs_it_watches_and_then_it_ends(users_file, hashed, monkeypatch):
+    monkeypatch.setattr("tidegate_auth_file._directory.WATCH_INTERVAL_S", 0.001)
+    path = users_file(hashed("alice", "a"), hashed("bob", "b"))
+    authenticator = FileAuthenticator(AuthFileOptions(path))
+    told = asyncio.Event()
+    await authenticator.start(told.set)
+    users_file(hashed("bob", "b"))
+    await asyncio.wait_for(told.wait(), 60)
+    assert authenticator.find_principal("alice") is None
+    await authenticator.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_it_keeps_the_contract_of_a_service_and_a_directory(users_file):
+    made = FileAuthenticator(AuthFileOptions(users_file()))
+    assert isinstance(made, Service)
+    assert isinstance(made, Directory)

@@ -1,16 +1,26 @@
-"""``python -m tidegate_auth_file``."""
+"""``tidegate user``."""
 
 import io
+import json
 import stat
-import subprocess
 import sys
 
 import pytest
 
-from tidegate_auth_file import _command
-from tidegate_auth_file._command import EXIT_FAILED, main
+from tidegate.cli import main
+from tidegate_auth_file import _command, _edit, _hashes
 from tidegate_auth_file._users import read_users
 from tidegate_auth_file._verifier import is_correct
+
+FAILED = 2
+SHA = "{SHA}CEo1Ae3vaEXy8eQZjsOiuBz1xrw="  # sesame
+
+
+@pytest.fixture(autouse=True)
+def cheap(monkeypatch):
+    make = _hashes.make_hash
+    monkeypatch.setattr(_edit, "make_hash", lambda word: make(word, memory_kib=64, time_cost=1))
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture
@@ -23,11 +33,16 @@ def typed(monkeypatch):
     return types
 
 
-def add(path, name, *more):
-    return main(["add", str(path), name, "--iterations", "4096", *more])
+def user(command, path, *more):
+    return main(["user", command, "--file", str(path), *map(str, more)])
 
 
-def correct(path, name, password, method=""):
+def correct(path, name, password):
+    found = read_users(path).hash_of(name)
+    return found is not None and found.matches(password)
+
+
+def scram(path, name, password, method):
     verifier = read_users(path).get(name, method)
     return verifier is not None and is_correct(password, verifier)
 
@@ -35,50 +50,70 @@ def correct(path, name, password, method=""):
 def test_the_first_user_makes_the_file_for_its_owner_alone(tmp_path, typed):
     path = tmp_path / "users"
     typed("secret\n")
-    assert add(path, "alice") == 0
+    assert user("add", path, "alice", "--group", "ops", "-g", "admins") == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert correct(path, "alice", "secret")
-    assert read_users(path).secret is not None
+    users = read_users(path)
+    assert users.groups_of("alice") == {"ops", "admins"}
+    assert users.secret is not None
+    assert users.verifiers_of("alice") == []
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_user_can_be_added_replaced_and_removed(tmp_path, typed, users_file, line):
-    path = users_file("# ours", line("bob", "b"))
+def test_a_user_can_be_added_changed_and_removed(tmp_path, typed, users_file, hashed):
+    path = users_file("# ours", hashed("bob", "b"))
     path.chmod(0o640)
-    for name, password in (("alice", "one"), ("alice", "two")):
-        typed(password)
-        assert add(path, name) == 0
+    typed("one")
+    assert user("add", path, "alice", "-g", "ops") == 0
+    secret = read_users(path).secret
+    typed("two")
+    assert user("passwd", path, "alice") == 0
     assert correct(path, "alice", "two")
     assert correct(path, "bob", "b")
     assert path.read_text().count("alice:") == 1
     assert "# ours" in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    secret = read_users(path).secret
-    assert main(["remove", str(path), "alice"]) == 0
-    assert read_users(path).get("alice", "") is None
-    assert correct(path, "bob", "b")
+    assert read_users(path).groups_of("alice") == {"ops"}
+    assert user("groups", path, "alice", "a", "b") == 0
+    assert read_users(path).groups_of("alice") == {"a", "b"}
+    assert user("groups", path, "alice") == 0
+    assert read_users(path).groups_of("alice") == frozenset()
+    assert user("groups", path, "alice", "c") == 0
+    assert user("remove", path, "alice") == 0
+    assert read_users(path).names == {"bob"}
+    assert "alice" not in path.read_text()
     assert read_users(path).secret == secret
 
 
-def test_a_user_may_have_both_methods(tmp_path, typed):
+def test_a_user_may_have_scram_besides_and_keeps_it(tmp_path, typed):
     path = tmp_path / "users"
+    typed("one")
+    methods = ("-m", "argon2id", "-m", "SCRAM-SHA-256", "-m", "SCRAM-SHA-512")
+    assert user("add", path, "alice", *methods, "--iterations", 4096) == 0
+    typed("two")
+    assert user("passwd", path, "alice") == 0
+    assert correct(path, "alice", "two")
     for method in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        typed(method)
-        assert add(path, "alice", "--method", method) == 0
-    for method in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        assert correct(path, "alice", method, method)
-    assert main(["remove", str(path), "alice"]) == 0
-    assert read_users(path).get("alice", "") is None
+        assert scram(path, "alice", "two", method)
+    assert {found.iterations for found in read_users(path).verifiers_of("alice")} == {4096}
+    typed("three")
+    assert user("passwd", path, "alice", "-m", "SCRAM-SHA-256", "--iterations", 4096) == 0
+    assert path.read_text().count("alice:") == 1
+    assert correct(path, "alice", "three")
+    typed("four")
+    assert user("passwd", path, "alice") == 0
+    assert "argon2id" not in path.read_text()
+    assert scram(path, "alice", "four", "SCRAM-SHA-256")
 
 
 def test_a_name_that_begins_like_another_is_another(tmp_path, typed):
     path = tmp_path / "users"
     for name in ("a", "a:b", "ab"):
         typed(name)
-        assert add(path, name) == 0
-    assert main(["remove", str(path), "a"]) == 0
+        assert user("add", path, name, "-g", "g") == 0
+    assert user("remove", path, "a") == 0
+    assert read_users(path).names == {"a:b", "ab"}
     assert correct(path, "a:b", "a:b")
-    assert correct(path, "ab", "ab")
 
 
 def test_the_password_is_asked_for_twice_on_a_terminal(tmp_path, monkeypatch, capsys):
@@ -86,11 +121,11 @@ def test_the_password_is_asked_for_twice_on_a_terminal(tmp_path, monkeypatch, ca
     monkeypatch.setattr(_command.getpass, "getpass", lambda prompt: next(answers))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     path = tmp_path / "users"
-    assert add(path, "alice") == 0
+    assert user("add", path, "alice") == 0
     assert correct(path, "alice", "secret")
-    assert add(path, "bob") == EXIT_FAILED
+    assert user("add", path, "bob") == FAILED
     assert "not the same" in capsys.readouterr().err
-    assert read_users(path).get("bob", "") is None
+    assert read_users(path).names == {"alice"}
 
 
 @pytest.mark.parametrize(
@@ -101,45 +136,184 @@ def test_the_password_is_asked_for_twice_on_a_terminal(tmp_path, monkeypatch, ca
         ("#alice", "a", [], "must not begin"),
         ("!secret", "a", [], "must not begin"),
         ("a\nb", "a", [], "cannot contain"),
-        ("alice", "a", ["--iterations", "4095"], "from 4096"),
+        ("anonymous", "a", [], "nobody can be called 'anonymous'"),
+        ("alice", "a", ["-g", "a,b"], "cannot be a group"),
+        ("alice", "\0", ["-m", "SCRAM-SHA-256"], "cannot contain"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_written(
     tmp_path, typed, capsys, name, password, more, problem
 ):
     typed(password)
-    assert add(tmp_path / "users", name, *more) == EXIT_FAILED
+    assert user("add", tmp_path / "users", *more, "--", name) == FAILED
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_user_that_is_there_is_not_added_again(users_file, hashed, typed, capsys):
+    path = users_file(hashed("alice", "a"))
+    typed("b")
+    assert user("add", path, "alice") == FAILED
+    assert "has a user 'alice' already; use passwd" in capsys.readouterr().err
+    assert correct(path, "alice", "a")
+
+
+@pytest.mark.parametrize("command", ["passwd", "remove", "groups"])
+def test_a_user_that_does_not_exist_cannot_be_changed(users_file, hashed, typed, capsys, command):
+    path = users_file(hashed("bob", "b"))
+    before = path.read_text()
+    typed("x")
+    assert user(command, path, "alice") == FAILED
+    assert "has no user 'alice'" in capsys.readouterr().err
+    assert path.read_text() == before
+
+
 def test_a_file_that_is_wrong_stays_as_it_is(users_file, typed, capsys):
     path = users_file("nonsense")
     typed("a")
-    assert add(path, "alice") == EXIT_FAILED
+    assert user("add", path, "alice") == FAILED
     assert "line 1" in capsys.readouterr().err
     assert path.read_text() == "nonsense\n"
 
 
-def test_a_user_that_does_not_exist_cannot_be_removed(users_file, line, capsys):
-    path = users_file(line("bob", "b"))
-    assert main(["remove", str(path), "alice"]) == EXIT_FAILED
-    assert "has no user 'alice'" in capsys.readouterr().err
-
-
 def test_a_folder_that_is_missing_is_named(tmp_path, typed, capsys):
     typed("a")
-    assert add(tmp_path / "none" / "users", "alice") == EXIT_FAILED
+    assert user("add", tmp_path / "none" / "users", "alice") != 0
     assert "none" in capsys.readouterr().err
 
 
-def test_it_runs_as_a_module(tmp_path):
-    path = tmp_path / "users"
-    command = [sys.executable, "-m", "tidegate_auth_file", "add", path, "alice"]
-    done = subprocess.run(
-        command, input="secret\n", text=True, timeout=60, check=False, capture_output=True
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(
+    users_file, hashed, typed, monkeypatch
+):
+    def fails(descriptor):
+        raise OSError(28, "No space left on device")
+
+    path = users_file(hashed("bob", "b"))
+    before = path.read_text()
+    monkeypatch.setattr(_edit.os, "fsync", fails)
+    typed("a")
+    assert user("add", path, "alice") != 0
+    assert path.read_text() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_file_and_directory_are_synced_before_and_after_it_has_its_name(
+    users_file, hashed, monkeypatch
+):
+    done = []
+    path = users_file(hashed("bob", "b"), hashed("alice", "a"))
+    sync, replace = _edit.os.fsync, _edit.Path.replace
+
+    def synced(descriptor):
+        is_directory = stat.S_ISDIR(_edit.os.fstat(descriptor).st_mode)
+        done.append("directory" if is_directory else "file")
+        sync(descriptor)
+
+    def replaced(self, target):
+        done.append("name")
+        return replace(self, target)
+
+    monkeypatch.setattr(_edit.os, "fsync", synced)
+    monkeypatch.setattr(_edit.Path, "replace", replaced)
+    assert user("remove", path, "bob") == 0
+    assert done == ["file", "name", "directory"]
+
+
+def test_the_list_shows_who_there_is_and_no_hash(users_file, hashed, line, capsys):
+    path = users_file(
+        hashed("alice", "a"), line("alice", "a"), f"bob:{SHA}", "!groups:ops,admins:alice"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert correct(path, "alice", "secret")
+    assert user("list", path) == 0
+    shown = capsys.readouterr().out
+    assert [text.split() for text in shown.splitlines() if "alice" in text or "bob" in text] == [
+        ["alice", "argon2id", "(old)", "SCRAM-SHA-256", "admins", "ops"],
+        ["bob", "SHA-1", "(old)"],
+    ]
+    assert "$" not in shown
+    assert user("list", path, "--json") == 0
+    users = json.loads(capsys.readouterr().out)["users"]
+    assert users[1] == {
+        "user": "bob",
+        "password": "SHA-1",
+        "scram": [],
+        "groups": [],
+        "should_be_replaced": True,
+    }
+
+
+class TestImport:
+    def test_users_of_other_programs_come_with_their_hashes(self, tmp_path, capsys):
+        source, path = tmp_path / "htpasswd", tmp_path / "users"
+        apr1 = "$apr1$tidegate$XAlUUm0FHfELORTSKY3rX."
+        source.write_text(f"# old\n\nalice:{SHA}\r\nbob:{apr1}\n")
+        assert user("import", path, source) == 0
+        assert "2 users taken over" in capsys.readouterr().out
+        for name in ("alice", "bob"):
+            assert correct(path, name, "sesame")
+        assert apr1 in path.read_text()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    @pytest.mark.parametrize(
+        ("bad", "problem"),
+        [
+            ("carol:rqXexS6ZhobKA", "a DES hash, which anybody can break"),
+            ("carol:pencil", "a plain password; give the user a password with `tidegate user add"),
+            ("carol", "is not NAME:HASH"),
+            ("carol:$9$a$b", "is not NAME:HASH"),
+            (f"anonymous:{SHA}", "nobody can be called 'anonymous'"),
+            (f"alice:{SHA}", "is the second one of 'alice'"),
+        ],
+    )
+    def test_what_cannot_be_taken_over_is_named_and_nothing_done(
+        self, tmp_path, capsys, bad, problem
+    ):
+        source, path = tmp_path / "htpasswd", tmp_path / "users"
+        source.write_text(f"alice:{SHA}\n{bad}\n")
+        assert user("import", path, source) == FAILED
+        error = capsys.readouterr().err
+        assert f"{source}: line 2 " in error
+        assert problem in error
+        assert "nothing was changed" in error
+        assert "rqXexS6ZhobKA" not in error
+        assert "pencil" not in error
+        assert not path.exists()
+        assert user("import", path, source, "--skip") == 0
+        assert read_users(path).names == {"alice"}
+
+    def test_a_user_that_is_there_already_stays(self, tmp_path, users_file, hashed, capsys):
+        path = users_file(hashed("alice", "a"))
+        source = tmp_path / "htpasswd"
+        source.write_text(f"bob:{SHA}\nalice:{SHA}\n")
+        assert user("import", path, source) == FAILED
+        assert "has a user 'alice' already" in capsys.readouterr().err
+        assert read_users(path).names == {"alice"}
+
+    def test_what_is_no_text_is_refused(self, tmp_path, capsys):
+        source = tmp_path / "htpasswd"
+        source.write_bytes(b"\xff\n")
+        assert user("import", tmp_path / "users", source) == FAILED
+        assert "not UTF-8" in capsys.readouterr().err
+
+
+class TestConfiguration:
+    def test_it_names_the_file(self, tmp_path, typed):
+        path, config = tmp_path / "users", tmp_path / "tidegate.toml"
+        config.write_text(f'[[extensions]]\nplugin = "auth-file"\nusers = "{path}"\n')
+        typed("secret")
+        assert main(["user", "add", "--config", str(config), "alice"]) == 0
+        assert correct(path, "alice", "secret")
+
+    def test_one_that_names_none_is_an_error_that_says_what_to_do(self, tmp_path, capsys):
+        config = tmp_path / "tidegate.toml"
+        config.write_text("")
+        assert main(["user", "list", "--config", str(config)]) == FAILED
+        assert "no [[extensions]] with plugin" in capsys.readouterr().err
+        assert main(["user", "list"]) == FAILED
+
+    def test_one_that_is_wrong_names_the_key(self, tmp_path, capsys):
+        config = tmp_path / "tidegate.toml"
+        config.write_text('[[extensions]]\nplugin = "auth-file"\nuser = "x"\n')
+        assert main(["user", "list", "--config", str(config)]) == FAILED
+        assert "extensions[0].user" in capsys.readouterr().err

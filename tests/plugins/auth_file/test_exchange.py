@@ -11,8 +11,8 @@ from tidegate.spi import (
     AccessError,
     Principal,
 )
+from tidegate_auth_file._directory import UserDirectory
 from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
-from tidegate_auth_file._users import UserDirectory
 from tidegate_auth_file._verifier import make
 
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -54,7 +54,7 @@ def never(packet):
 @pytest.mark.parametrize("level", [4, 5])
 def test_messages_and_acknowledgements_do_not_trouble_the_session(begin, connection, stored, level):
     conversation = begin(level=level)
-    conversation.control(Subscribe(1, (TopicRequest("a", 1),)))
+    assert list(conversation.subscribe(Subscribe(1, (TopicRequest("a", 1),)))) == []
     conversation.deliver("a", [stored(41)])
     assert conversation.receive([Publish("b", b"x", 1, 7), Puback(1)], NOW_US, never) is True
     conversation.settle()
@@ -103,7 +103,7 @@ def test_a_session_that_is_taken_up_to_end_is_still_the_stores(begin, connection
 
 def test_leaving_says_what_was_answered_and_what_was_not(begin, connection, stored):
     conversation = begin()
-    conversation.control(Subscribe(1, (TopicRequest("$share/g/a", 2),)))
+    assert list(conversation.subscribe(Subscribe(1, (TopicRequest("$share/g/a", 2),)))) == []
     conversation.deliver("$share/g/a", [stored(41, qos=1), stored(42)])
     conversation.receive([Puback(1)], NOW_US, never)
     connection.calls.clear()
@@ -117,7 +117,7 @@ def test_leaving_says_what_was_answered_and_what_was_not(begin, connection, stor
 
 def test_the_last_acknowledgements_may_be_lost_but_the_broker_is_left(begin, connection, stored):
     conversation = begin()
-    conversation.control(Subscribe(1, (TopicRequest("a", 1),)))
+    assert list(conversation.subscribe(Subscribe(1, (TopicRequest("a", 1),)))) == []
     conversation.deliver("a", [stored(41)])
     conversation.receive([Puback(1)], NOW_US, never)
     connection.errors["acknowledge"] = StoreFullError("full")

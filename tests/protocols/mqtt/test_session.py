@@ -46,10 +46,8 @@ from tidegate_protocols.mqtt import (
     Will,
     encode,
 )
-from tidegate_protocols.mqtt.session.session import (
-    CONNECT_BYTES_MAX,
-    LONG_PACKET_BYTES,
-)
+from tidegate_protocols.mqtt.session.receiving import LONG_PACKET_BYTES
+from tidegate_protocols.mqtt.session.session import CONNECT_BYTES_MAX
 
 IN, OUT = InflightDirection.IN, InflightDirection.OUT
 PUBLISHED, RECEIVED, RELEASED = (

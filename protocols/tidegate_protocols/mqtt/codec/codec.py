@@ -142,6 +142,11 @@ class Codec:
         """Bytes were received that are not decoded yet."""
         return bool(self._partial) or self._position < len(self._buffer)
 
+    @property
+    def left_behind(self) -> bool:
+        """Tell whether :meth:`events` has left packets, an error or a body behind."""
+        return self._is_halted or self._position < len(self._buffer)
+
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the peer. Never raises; see :meth:`events`."""
         partial = self._partial

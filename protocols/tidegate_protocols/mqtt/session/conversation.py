@@ -6,7 +6,7 @@ What ends it, and when, is the session's; see ``session``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
 
 from tidegate.spi import (
@@ -120,14 +120,14 @@ class Conversation:
     # ------------------------------------------------------------------------- from the client
 
     def receive(
-        self, packets: Sequence[Event], now_us: int, control: Callable[[Event], bool]
+        self, packets: Iterable[Event], now_us: int, control: Callable[[Event], bool]
     ) -> bool:
-        """Handle packets in order. :meth:`settle` is to follow the last ones of a read.
+        """Handle packets in order. :meth:`settle` is to follow the last ones of a step.
 
         Args:
             now_us: when they came, microseconds since the epoch.
-            control: called for every packet but PUBLISH and PUBACK; False: the connection ended.
-        Returns: False when the connection ended.
+            control: called for every packet but PUBLISH and PUBACK; False: no more for now.
+        Returns: False when *control* did, and there may be more of *packets*.
         Raises: PeerProtocolError; any other GatewayError when something cannot be done for which
             the version has no answer.
         """
@@ -167,8 +167,14 @@ class Conversation:
                 return False
         return True
 
+    def subscribe(self, packet: Subscribe | Unsubscribe) -> Iterator[None]:
+        """Carry it out in steps. Raises: as receive."""
+        if isinstance(packet, Subscribe):
+            return self._subscriptions.subscribe(packet)
+        return self._subscriptions.unsubscribe(packet, self._outgoing)
+
     def control(self, packet: Packet) -> None:
-        """One of the packets that are about messages or subscriptions. Raises: as receive."""
+        """One of the packets that are about messages on their way. Raises: as receive."""
         match packet:
             case Pubrel():
                 self.incoming.pubrel(packet.packet_id)
@@ -176,10 +182,6 @@ class Conversation:
                 self._window.pubrec(packet.packet_id, packet.reason_code)
             case Pubcomp():
                 self._window.pubcomp(packet.packet_id)
-            case Subscribe():
-                self._subscriptions.subscribe(packet)
-            case Unsubscribe():
-                self._subscriptions.unsubscribe(packet, self._outgoing)
             case _:
                 raise AssertionError(f"the table lets {packet!r} through")
 

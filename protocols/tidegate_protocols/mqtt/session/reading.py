@@ -21,6 +21,7 @@ class Pause(enum.IntFlag):
     BY_BROKER = 2
     UNREAD_REPLIES = 4
     BEHIND_LARGE = 8  # the disk is behind, or what comes next has to wait for it
+    OTHERS_TURN = 16  # it has had its slice of time, and what it sent is not handled yet
 
 
 @final

@@ -40,6 +40,8 @@ from tidegate_protocols.mqtt.codec.packets import (
     Event,
     LargePublish,
     Pingreq,
+    Subscribe,
+    Unsubscribe,
 )
 from tidegate_protocols.mqtt.session.admission import Admission
 from tidegate_protocols.mqtt.session.connect import (
@@ -48,8 +50,8 @@ from tidegate_protocols.mqtt.session.connect import (
 )
 from tidegate_protocols.mqtt.session.context import SessionContext, Timer
 from tidegate_protocols.mqtt.session.conversation import Conversation
-from tidegate_protocols.mqtt.session.large_in import LargePublishes
 from tidegate_protocols.mqtt.session.reading import Pause, Reading
+from tidegate_protocols.mqtt.session.receiving import Receiving
 from tidegate_protocols.mqtt.session.states import PACKET_INPUTS, Input, SessionState, next_state
 from tidegate_protocols.mqtt.session.writing import Writing
 from tidegate_protocols.transport import Link
@@ -59,10 +61,6 @@ logger = logging.getLogger("tidegate.mqtt")
 #: Largest packet before the client is accepted: a CONNECT whose five fields are all as long as
 #: they can be. Strangers cannot make the gateway keep more than this.
 CONNECT_BYTES_MAX: Final = 10 + 5 * (2 + 65_535)
-
-#: While a packet at least this long is on its way, its bytes count as a sign of life: a client
-#: cannot send a PINGREQ in the middle of a packet.
-LONG_PACKET_BYTES: Final = 4096
 
 #: A client is given up after this many keep-alive times without a packet [MQTT-3.1.2-24].
 KEEP_ALIVE_FACTOR: Final = 1.5
@@ -86,11 +84,10 @@ class Session:
         "_codec",
         "_context",
         "_conversation",
-        "_large_in",
         "_link",
-        "_lost",
         "_options",
         "_reading",
+        "_receiving",
         "_runtime",
         "_silence_s",
         "_timer",
@@ -108,8 +105,7 @@ class Session:
         self._codec = Codec(min(options.packet_bytes_max, CONNECT_BYTES_MAX), from_client=True)
         self.state = SessionState.CONNECTING
         self._conversation: Conversation | None = None  # from CONNACK to the end
-        self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
-        self._lost: str | None = None  # why the link is gone, while what came whole is published
+        self._receiving: Receiving | None = None  # as long
         self._reading = Reading(
             link, runtime, options.unread_output_max, options.unread_output_timeout
         )
@@ -128,6 +124,11 @@ class Session:
             options.connect_timeout, self._connect_timed_out
         )
 
+    @property
+    def is_connected(self) -> bool:
+        """From CONNACK to the end."""
+        return self.state is _CONNECTED
+
     def advance(self, event: Input) -> None:
         """Take a step. Raises: PeerProtocolError for one that is not in the table."""
         self.state = next_state(self.state, event)
@@ -144,8 +145,8 @@ class Session:
             self.end(Input.BAD_INPUT, problem, logging.INFO)
             return
         codec.receive_data(data)
-        if self.state is _CONNECTED:
-            self._read()
+        if self._receiving is not None:
+            self._receiving.run()
         elif self.state is SessionState.CONNECTING:
             self._admission.read_connect()
         elif self.state is SessionState.CHALLENGED:
@@ -157,15 +158,12 @@ class Session:
         """The link is gone. Called once."""
         reason = str(error) if error is not None else "the client closed the connection"
         self._writing.cancel_large()
-        conversation, large = self._conversation, self._large_in
-        if conversation is not None and large is not None and large.cut():
-            # What came whole counts, as when it had been small: the end of the link waits its turn.
-            self._lost = reason
-            conversation.connection.writable(False)
-            return
-        self._lose(reason)
+        if self._receiving is not None and self._receiving.lost(reason):
+            return  # what came whole counts: the end of the link waits its turn
+        self.lose(reason)
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
+        """The link is gone, and all that came whole is handled."""
         self.end(Input.LOST, reason, logging.DEBUG)
         self._writing.cancel_large()
         self._disconnect()
@@ -207,7 +205,7 @@ class Session:
         if self._conversation.failed(token, error):
             return
         # Not disconnected from here: the broker is in the middle of telling us.
-        self._fail(error, disconnect=False)
+        self.fail(error, disconnect=False)
         self._runtime.call_later(0.0, self._disconnect)
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
@@ -244,6 +242,15 @@ class Session:
             self._writing.send,
             self._writing.expect_large,
         )
+        self._receiving = Receiving(
+            self,
+            self._conversation,
+            self._codec,
+            self._reading,
+            self._link,
+            self._runtime,
+            self._context.broker,
+        )
         self._codec.packet_bytes_max = options.packet_bytes_max
         bodies = self._context.broker.large_bodies
         if bodies is not None:
@@ -256,42 +263,12 @@ class Session:
             connection.writable(False)
         connection.resume()
         self._reading.resume(Pause.AUTHENTICATING)
-        self._read()  # what came behind the CONNECT
+        if self.is_connected:
+            self._receiving.run()  # what came behind the CONNECT
 
     # ------------------------------------------------------------------------------- receiving
 
-    def _read(self) -> None:
-        """Handle every packet that is complete. Only called when connected."""
-        conversation, codec, runtime = self._conversation, self._codec, self._runtime
-        reading, large = self._reading, self._large_in
-        assert conversation is not None
-        try:
-            if codec.incomplete_bytes >= LONG_PACKET_BYTES:
-                reading.last_heard = runtime.time()
-            held: Event | None = None
-            if large is not None:
-                if large.is_busy:
-                    reading.last_heard = runtime.time()
-                if not large.receive():
-                    return
-                held = large.take_held()
-            # More than one round only when a packet broke the rules, which the second one says,
-            # and around large messages.
-            while packets := codec.events() if held is None else [held]:
-                held = None
-                reading.last_heard = runtime.time()
-                if not conversation.receive(packets, runtime.now_us(), self._control):
-                    return
-                large = self._large_in
-                if large is not None:
-                    if not large.receive():
-                        return
-                    held = large.take_held()
-            conversation.settle()
-        except GatewayError as error:
-            self._fail(error)
-
-    def _fail(self, error: GatewayError, *, disconnect: bool = True) -> None:
+    def fail(self, error: GatewayError, *, disconnect: bool = True) -> None:
         """What was asked for cannot be done, and there is no answer to that: the connection ends."""
         # A packet that is wrong [MQTT-4.8.0-1] [MQTT-4.13.1-1]; or, before MQTT 5.0, a PUBLISH that
         # is not allowed or has no room, which is not acknowledged [MQTT-3.3.5-2].
@@ -300,13 +277,14 @@ class Session:
             event, reason = Input.BAD_INPUT, error.problem
         self.end(event, reason, logging.INFO, code=end_reason(error), disconnect=disconnect)
 
-    def _control(self, packet: Event) -> bool:
+    def control(self, packet: Event) -> bool:
         """Any packet but PUBLISH and PUBACK, which the table allows in this state only.
 
-        Returns: False when the connection ended.
+        Returns: False when no more is to be handled for now, or ever.
         """
-        conversation = self._conversation
+        conversation, receiving = self._conversation, self._receiving
         assert conversation is not None
+        assert receiving is not None
         # PUBACKs that came before must count before what comes now.
         conversation.settle()
         if isinstance(packet, Disconnect):
@@ -316,7 +294,10 @@ class Session:
         if isinstance(packet, Pingreq):
             self._writing.send(PINGRESP)  # [MQTT-3.12.4-1]
         elif isinstance(packet, LargePublish):
-            self._begin_large(packet)
+            receiving.begin_large(packet)
+        elif isinstance(packet, (Subscribe, Unsubscribe)):
+            receiving.carry_out(conversation.subscribe(packet))
+            return False
         elif isinstance(packet, Auth):
             self._admission.authenticate_again(packet)
         else:
@@ -341,52 +322,6 @@ class Session:
         )
         # Only reason 0x00 takes back the will [MQTT-3.1.2-10] [MQTT-3.14.4-3].
         self._disconnect(graceful=True, publish_will=packet.reason_code != 0, session_expiry=expiry)
-
-    # -------------------------------------------------------------------- large PUBLISH packets
-
-    def _begin_large(self, packet: LargePublish) -> None:
-        """Raises: GatewayError, when the connection has to end."""
-        conversation, bodies = self._conversation, self._context.broker.large_bodies
-        assert conversation is not None
-        assert bodies is not None, "the codec was told of a store that streams"
-        if self._large_in is None:
-            runtime = self._runtime
-            self._large_in = LargePublishes(
-                bodies,
-                self._codec,
-                conversation.incoming,
-                now_us=runtime.now_us,
-                spawn=runtime.spawn,
-                adjust=self._adjust_reading,
-                failed=lambda error, _blamed: self._fail(error),
-                go_on=self._go_on_behind_large,
-                crashed=self._large_crashed,
-            )
-        self._large_in.begin(packet)
-
-    def _adjust_reading(self) -> None:
-        if self._large_in is not None and self._large_in.wants_pause:
-            self._reading.pause(Pause.BEHIND_LARGE)
-        else:
-            self._reading.resume(Pause.BEHIND_LARGE)
-
-    def _go_on_behind_large(self) -> None:
-        """Everything is published that the next packet had to wait for."""
-        if self.state is _CONNECTED:
-            self._read()
-        large, lost = self._large_in, self._lost
-        assert large is not None, "it says so"
-        if lost is not None and self.state is _CONNECTED and not large.cut():
-            self._lose(lost)
-
-    def _large_crashed(self, error: Exception) -> None:
-        peer = self._link.peer
-        logger.error(
-            "connection failed client=%s peer=%s", self._admission.client_id, peer, exc_info=error
-        )
-        self._link.abort()
-        if self._lost is not None:  # nobody says so again
-            self._lose(self._lost)
 
     # --------------------------------------------------------------------------------- writing
 
@@ -439,8 +374,8 @@ class Session:
         )
         self._cancel_timers()
         self._admission.cancel()
-        if self._large_in is not None:
-            self._large_in.abandon()
+        if self._receiving is not None:
+            self._receiving.stop()
         if self._writing.is_streaming:
             self._writing.cancel_large()  # a PUBLISH ends in the middle: nothing can follow it
         elif event not in _UNTOLD:

@@ -1,0 +1,141 @@
+"""The users of a file as it is now: read again when it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+from tidegate.spi import ConfigError, Principal
+from tidegate_auth_file._hashes import PasswordHash
+from tidegate_auth_file._users import SECRET_BYTES, Users, read_users
+from tidegate_auth_file._verifier import Verifier
+
+logger = logging.getLogger("tidegate.auth_file")
+
+#: How often the file is looked at while nobody logs in. A removed user is out so soon.
+WATCH_INTERVAL_S: Final = 1.0
+
+
+@final
+class UserDirectory:
+    """See the module.
+
+    A file that has become wrong is reported in the log, once, and the users of before stay: a
+    half-written file must not lock everybody out.
+
+    Args: memory_bytes_max: what checking one password may take.
+    Raises: ConfigError when the file is wrong at first.
+    """
+
+    def __init__(self, path: Path, memory_bytes_max: int = sys.maxsize) -> None:
+        self._path = path
+        self._memory_bytes_max = memory_bytes_max
+        self._changed: Callable[[], None] | None = None
+        self._reading = asyncio.Lock()
+        self._stamp = self._stamp_now()
+        self._users = self._read()
+        # Without one in the file it lasts as long as the process.
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Look at the file until cancelled. *changed*: called when somebody is another one now."""
+        self._changed = changed
+        try:
+            while True:
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                await self.refresh()
+        finally:
+            self._changed = None
+
+    async def refresh(self) -> None:
+        """Read the file again if it has changed. Cancellation: the next call reads it."""
+        if self._stamp_now() == self._stamp:
+            return
+        async with self._reading:
+            stamp = self._stamp_now()
+            if stamp == self._stamp:
+                return
+            try:
+                users = await asyncio.to_thread(self._read)
+            except ConfigError as error:
+                self._stamp = stamp
+                logger.error("users stay as they were: %s", error.problem)  # noqa: TRY400
+                return
+            self._stamp = stamp
+            before, self._users = self._users, users
+            logger.info("users read again file=%s users=%d", self._path, len(users.names))
+            if self._changed is not None and _differs(before, users):
+                self._changed()
+
+    def principal(self, name: str) -> Principal | None:
+        """Who *name* is now; None: nobody."""
+        if name not in self._users.names:
+            return None
+        return Principal(name, self._users.groups_of(name))
+
+    def find_hash(self, name: str) -> tuple[PasswordHash | None, bool]:
+        """What checks the plain password of *name*, and whether there is such a user.
+
+        Of one that does not exist it is somebody's, so that answers do not tell who exists by the
+        time that they take; None when there are no users at all.
+        """
+        users = self._users
+        found = users.hash_of(name)
+        if found is not None:
+            return found, True
+        return users.hash_like(name, users.secret or self._secret), False
+
+    def find(self, name: str, method: str) -> tuple[Verifier, bool]:
+        """The SCRAM verifier of *name*, and whether there is one.
+
+        Of one that does not exist it is made up, always the same for a name, so that answers do
+        not tell who exists.
+        """
+        verifier = self._users.get(name, method)
+        if verifier is not None:
+            return verifier, True
+        return self._users.made_up(name, method, self._users.secret or self._secret), False
+
+    def _read(self) -> Users:
+        users = read_users(self._path)
+        for name, found in users.hashes():
+            if found.memory_bytes > self._memory_bytes_max:
+                raise ConfigError(
+                    f"{self._path}: checking the password of {name!r} takes"
+                    f" {found.memory_bytes >> 20} MiB; `memory_limit` leaves"
+                    f" {self._memory_bytes_max >> 20} MiB for each of `checks_max`. Raise it, or"
+                    f" give the user the password anew: tidegate user passwd",
+                    key="users",
+                )
+        return users
+
+    def _stamp_now(self) -> tuple[int, ...] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return (
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_size,
+            status.st_ino,
+            status.st_mode,
+        )
+
+
+def _differs(before: Users, after: Users) -> bool:
+    """Whether anybody is gone or is in other groups."""
+    return any(
+        name not in after.names or after.groups_of(name) != before.groups_of(name)
+        for name in before.names
+    )

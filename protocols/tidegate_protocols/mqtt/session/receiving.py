@@ -1,0 +1,217 @@
+"""What a connected client sends, from its bytes to what the conversation does with each packet.
+
+Bit by bit (:class:`~tidegate_protocols.transport.Share`), in the client's order: a step ends after
+so many packets, and after a SUBSCRIBE or an UNSUBSCRIBE, which may be carried out in several. What
+came whole before the link was lost is handled as if it were still there, and so is a large body.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final, Protocol, final
+
+from tidegate.spi import Broker, GatewayError
+from tidegate_protocols.mqtt.codec.codec import Codec
+from tidegate_protocols.mqtt.codec.packets import Event, LargePublish
+from tidegate_protocols.mqtt.session.context import Runtime
+from tidegate_protocols.mqtt.session.conversation import Conversation
+from tidegate_protocols.mqtt.session.large_in import LargePublishes
+from tidegate_protocols.mqtt.session.reading import Pause, Reading
+from tidegate_protocols.transport import Link, Share
+
+logger = logging.getLogger("tidegate.mqtt")
+
+#: While a packet at least this long is on its way, its bytes count as a sign of life: a client
+#: cannot send a PINGREQ in the middle of a packet.
+LONG_PACKET_BYTES: Final = 4096
+
+
+class Session(Protocol):
+    """What is needed of the session."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    def control(self, packet: Event) -> bool:
+        """Any packet but PUBLISH and PUBACK. Returns: False when no more is to be handled now."""
+        ...
+
+    def fail(self, error: GatewayError) -> None:
+        """The connection has to end."""
+        ...
+
+    def lose(self, reason: str) -> None:
+        """The link is gone, and all that came whole is handled."""
+        ...
+
+
+@final
+class Receiving:
+    """Owned by one session, from CONNACK to the end.
+
+    Args: codec: has the bytes; bodies of the broker: where large ones go.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_codec",
+        "_conversation",
+        "_held",
+        "_large_in",
+        "_link",
+        "_lost",
+        "_reading",
+        "_runtime",
+        "_session",
+        "_share",
+        "_steps",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        conversation: Conversation,
+        codec: Codec,
+        reading: Reading,
+        link: Link,
+        runtime: Runtime,
+        broker: Broker,
+    ) -> None:
+        self._session = session
+        self._conversation = conversation
+        self._codec = codec
+        self._reading = reading
+        self._link = link
+        self._runtime = runtime
+        self._broker = broker
+        self._share = Share(link, self._work, self._turned)
+        self._held: list[Event] = []  # decoded, to be handled in the next step
+        self._steps: Iterator[None] | None = None  # of what is carried out in several
+        self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
+        self._lost: str | None = None  # why the link is gone, while what came whole is handled
+
+    def run(self) -> None:
+        """The codec has new bytes."""
+        self._share.run()
+
+    def lost(self, reason: str) -> bool:
+        """The link is gone. Returns: True when the session is to wait: it is told later."""
+        large = self._large_in
+        is_large = large is not None and large.cut()
+        if not (is_large or self._share.is_waiting):
+            return False
+        self._lost = reason
+        self._conversation.connection.writable(False)
+        return True
+
+    def stop(self) -> None:
+        """The session ended: nothing more is handled."""
+        self._share.stop()
+        self._held = []
+        self._steps = None
+        if self._large_in is not None:
+            self._large_in.abandon()
+
+    # ----------------------------------------------------------------------------------- in steps
+
+    def _turned(self) -> None:
+        """The connection has to wait for its turn, or not any more."""
+        if self._share.is_waiting:
+            self._reading.pause(Pause.OTHERS_TURN)
+        else:
+            self._reading.resume(Pause.OTHERS_TURN)
+            self._lose_if_done()
+
+    def _work(self, count_max: int) -> bool:
+        """Handle packets that are complete, at most so many. Returns: True when there may be more."""
+        if not self._session.is_connected:
+            return False
+        codec, runtime, reading, large = self._codec, self._runtime, self._reading, self._large_in
+        conversation = self._conversation
+        try:
+            if self._steps is not None:
+                for _ in self._steps:
+                    reading.last_heard = runtime.time()
+                    return True
+                self._steps = None
+            packets, self._held = self._held, []
+            if not packets:
+                if codec.incomplete_bytes >= LONG_PACKET_BYTES:
+                    reading.last_heard = runtime.time()
+                if large is not None:
+                    if large.is_busy:
+                        reading.last_heard = runtime.time()
+                    if not large.receive():
+                        return False
+                    held = large.take_held()
+                    if held is not None:
+                        packets = [held]
+                if not packets:
+                    packets = codec.events(count_max)
+            if packets:
+                reading.last_heard = runtime.time()
+                rest = iter(packets)
+                if not conversation.receive(rest, runtime.now_us(), self._session.control):
+                    if not self._session.is_connected:
+                        return False
+                    self._held = list(rest)
+                    return bool(self._steps or self._held or codec.left_behind)
+            # What the client acknowledged in a step counts before the next one, which may be far.
+            conversation.settle()
+        except GatewayError as error:
+            self._session.fail(error)
+            return False
+        return bool(packets) and codec.left_behind
+
+    def carry_out(self, steps: Iterator[None]) -> None:
+        """What a packet asks for is done in *steps*; those behind it wait. Raises: GatewayError."""
+        for _ in steps:
+            self._steps = steps
+            return
+
+    # -------------------------------------------------------------------- large PUBLISH packets
+
+    def begin_large(self, packet: LargePublish) -> None:
+        """Raises: GatewayError, when the connection has to end."""
+        bodies = self._broker.large_bodies
+        assert bodies is not None, "the codec was told of a store that streams"
+        if self._large_in is None:
+            runtime = self._runtime
+            self._large_in = LargePublishes(
+                bodies,
+                self._codec,
+                self._conversation.incoming,
+                now_us=runtime.now_us,
+                spawn=runtime.spawn,
+                adjust=self._adjust_reading,
+                failed=lambda error, _blamed: self._session.fail(error),
+                go_on=self._go_on_behind_large,
+                crashed=self._large_crashed,
+            )
+        self._large_in.begin(packet)
+
+    def _adjust_reading(self) -> None:
+        if self._large_in is not None and self._large_in.wants_pause:
+            self._reading.pause(Pause.BEHIND_LARGE)
+        else:
+            self._reading.resume(Pause.BEHIND_LARGE)
+
+    def _go_on_behind_large(self) -> None:
+        """Everything is published that the next packet had to wait for."""
+        if self._session.is_connected:
+            self._share.run()
+        self._lose_if_done()
+
+    def _lose_if_done(self) -> None:
+        lost, large = self._lost, self._large_in
+        if lost is None or self._share.is_waiting or not self._session.is_connected:
+            return
+        if large is None or not large.cut():
+            self._session.lose(lost)
+
+    def _large_crashed(self, error: Exception) -> None:
+        logger.error("connection failed peer=%s", self._link.peer, exc_info=error)
+        self._link.abort()
+        if self._lost is not None:  # nobody says so again
+            self._session.lose(self._lost)

@@ -1,0 +1,167 @@
+"""Slices of time: no client's input keeps the others waiting.
+
+One read of a socket can hold a hundred thousand packets, and one packet a thousand requests. So a
+session handles what has come bit by bit, and its :class:`Share` decides how long it may go on: a
+first step at once, as nearly everybody has no more than that to do, then until its slice is over.
+A connection that has more to do waits: it is not read (its input piles up at the client, not
+here), and it comes back through the loop, in turn with all others that wait. Together they get one
+slice of each turn of the loop, however many they are; whoever has little to do passes them by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final, final
+from weakref import WeakKeyDictionary
+
+from tidegate_protocols.transport._link import Link
+
+logger = logging.getLogger("tidegate.transport")
+
+#: Packets or frames that a session handles in one step at most, before the clock is looked at.
+#: Most take 2 to 10 microseconds each, so such a step is less than a millisecond; looking at the
+#: clock once a step costs nothing that can be measured.
+STEP_PACKETS: Final = 64
+
+#: What a step should take. A connection whose packets cost more gets shorter steps, down to one
+#: packet, until they cost less again.
+STEP_S: Final = 0.001
+
+#: How long a connection may go on when there is more, and how long all that wait may go on in one
+#: turn of the loop. A QoS 1 round trip takes four or five turns: with slices of 3 ms it stays
+#: below 50 ms, on a machine with much else to do, beside any number of connections that never run
+#: dry. Shorter slices would make smaller batches out of the input of a fast producer.
+SLICE_S: Final = 0.003
+
+
+@final
+class Share:
+    """One connection's share of the loop.
+
+    Args:
+        link: aborted when *work* fails with what nobody has foreseen.
+        work: does one step, of so many packets at most. Returns: True when there may be more to do.
+            It is not called again before :meth:`run` when it returned False.
+        changed: called when :attr:`is_waiting` is not what it was.
+
+    Attributes:
+        is_waiting: there is more to do, in a later turn of the loop; nothing is to be read.
+    """
+
+    __slots__ = ("_changed", "_link", "_step", "_work", "is_waiting")
+
+    def __init__(
+        self, link: Link, work: Callable[[int], bool], changed: Callable[[], None]
+    ) -> None:
+        self._link = link
+        self._work = work
+        self._changed = changed
+        self._step = STEP_PACKETS
+        self.is_waiting = False
+
+    def run(self) -> None:
+        """There may be something to do: begin, unless there is a turn to wait for anyway."""
+        if self.is_waiting:
+            return
+        begun_at = perf_counter()
+        if not self._work(self._step):
+            return
+        try:
+            waiting = _waiting_of(asyncio.get_running_loop())
+        except RuntimeError:  # without a loop there is nobody to keep waiting
+            while self._work(STEP_PACKETS):
+                pass
+            return
+        self._fit(perf_counter() - begun_at)
+        # Who has just come goes before those that have had a slice, but only for one step.
+        if waiting or self._has_more(perf_counter() + SLICE_S):
+            self.is_waiting = True
+            waiting.add(self)
+            self._changed()
+
+    def stop(self) -> None:
+        """What there is to do is not to be done any more."""
+        self.is_waiting = False
+
+    def go_on(self) -> bool:
+        """Its turn has come. Returns: False when it does not wait any more."""
+        if not self.is_waiting:
+            return False
+        try:
+            if self._has_more(perf_counter() + SLICE_S):
+                return self.is_waiting
+            if self.is_waiting:
+                self.is_waiting = False
+                self._changed()
+        except Exception:
+            self.is_waiting = False
+            logger.exception("handler failed, connection aborted peer=%s", self._link.peer)
+            self._link.abort()
+            self._changed()
+        return False
+
+    def _has_more(self, ends_at: float) -> bool:
+        now = perf_counter()
+        while self._work(self._step):
+            begun_at, now = now, perf_counter()
+            self._fit(now - begun_at)
+            if now >= ends_at:
+                return True
+        return False
+
+    def _fit(self, took_s: float) -> None:
+        """The last step took so long: make the next one shorter or longer."""
+        if took_s > STEP_S:
+            self._step = max(1, int(self._step * STEP_S / took_s))
+        elif took_s < STEP_S / 4:
+            self._step = min(2 * self._step, STEP_PACKETS)
+
+
+@final
+class _Waiting:
+    """The connections of one loop that wait for their next slice."""
+
+    __slots__ = ("__weakref__", "_call_soon", "_shares")
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._shares: deque[Share] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._shares)
+
+    def add(self, share: Share) -> None:
+        if not self._shares:
+            self._call_soon(self._turn)
+        self._shares.append(share)
+
+    def _turn(self) -> None:
+        shares = self._shares
+        ends_at = perf_counter() + SLICE_S
+        for _ in range(len(shares)):
+            share = shares[0]
+            try:
+                has_more = share.go_on()
+            finally:
+                shares.popleft()
+            if has_more:
+                shares.append(share)
+            if perf_counter() >= ends_at:
+                break
+        if shares:
+            self._call_soon(self._turn)
+
+
+_loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting]] = WeakKeyDictionary()
+
+
+def _waiting_of(loop: asyncio.AbstractEventLoop) -> _Waiting:
+    """All listeners of a process share its loop, whatever their protocol."""
+    found = _loops.get(loop)
+    if found is None:
+        found = _loops[loop] = _Waiting(loop.call_soon)
+    return found
