@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mqtt_raw as raw
 import pytest
@@ -45,8 +45,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     server.cert_chain_pems[0].write_to_path(directory / "server.pem")
     server.private_key_pem.write_to_path(directory / "server.key")
     for name in ("ann", "bob", "anonymous", "nobody"):
-        common = {} if name == "nobody" else {"common_name": name}
-        issued = authority.issue_cert(f"{name}.example", **common)
+        common_name = None if name == "nobody" else name
+        issued = authority.issue_cert(f"{name}.example", common_name=common_name)
         issued.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
     return directory
 
@@ -64,7 +64,7 @@ class Wire:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def dial(cls, port: int, files: Path, name: str) -> Wire:
+    async def dial(cls, port: int, files: Path, name: str) -> Self:
         context = certificate(files, name)
         return cls(*await asyncio.open_connection("localhost", port, ssl=context))
 
@@ -223,7 +223,8 @@ async def test_a_certificate_that_names_nobody_lets_nobody_in(
     async with EmbeddedGateway(config, data_directory=tmp_path) as gateway:
         for version, codes in ((raw.V311, (5, 4)), (raw.V5, (0x87, 0x86))):
             # Neither does a password, which nobody here checks.
-            for code, login in zip(codes, ({}, {"username": "ann", "password": b"x"}), strict=True):
+            logins: list[dict[str, Any]] = [{}, {"username": "ann", "password": b"x"}]
+            for code, login in zip(codes, logins, strict=True):
                 mqtt = await Mqtt.dial(gateway.mqtt_port, files, name)
                 connack = await mqtt.connect(version, **login)
                 assert (connack.kind, connack.code) == (raw.CONNACK, code)
