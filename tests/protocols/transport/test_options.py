@@ -52,7 +52,7 @@ def applies(key: str, transport: str) -> bool:
         return transport in ("tls", "wss")
     if key.startswith("websocket_"):
         return transport in ("ws", "wss")
-    return transport != "tcp" or key.startswith(("proxy_", "unread_output_"))
+    return transport != "tcp" or key.startswith(("proxy_", "unread_output_", "frame_"))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
