@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
+from tidegate_protocols.transport._principal import PrincipalRule
 from tidegate_protocols.transport._proxy import Proxies, parse_networks
 from tidegate_protocols.transport._tls import TlsOptions, server_context
 from tidegate_protocols.transport._upgrade import check_origins
@@ -49,6 +50,17 @@ class TransportOptions(TlsOptions):
         "has not taken a byte for so long.",
         act="the connection is closed",
         metric="held.output.bytes",
+    )
+    frame_timeout: float = option(
+        60.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="never",
+        help="Of a frame or packet that has begun and is kept in memory, one MiB more must come in this "
+        "time, or its end, or it is refused and the connection closed. Guards against clients that send half "
+        "of a large message and then nothing.",
+        act="the connection is closed",
+        metric="held.input.bytes",
     )
     handshake_timeout: float = option(
         10.0,
@@ -104,8 +116,14 @@ class TransportOptions(TlsOptions):
         parse_networks(self.proxy_addresses)
         for field in dataclasses.fields(TransportOptions):
             if field.name.startswith("tls_") and getattr(self, field.name) != field.default:
+                PrincipalRule(self)
                 server_context(self)
                 return
+
+    @property
+    def authenticates(self) -> bool:
+        """See :class:`tidegate.spi.AuthenticatingOptions`."""
+        return self.tls_principal != "none"
 
 
 def check_transport(transport: str, options: TransportOptions) -> None:
@@ -149,6 +167,6 @@ def _transports_of(option_name: str, options: TransportOptions) -> Sequence[str]
         return _WITH_TLS
     if option_name.startswith("websocket_"):
         return _WITH_WEBSOCKET
-    if option_name.startswith(("proxy_", "unread_output_")) or options.proxy_protocol:
+    if option_name.startswith(("proxy_", "unread_output_", "frame_")) or options.proxy_protocol:
         return TRANSPORTS
     return ("tls", "ws", "wss")
