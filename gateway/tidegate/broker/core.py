@@ -248,6 +248,7 @@ class BrokerCore(Parts):
         await self.writer.drained()
         for connection in list(self.connections):
             connection.end(ConnectionEndedError("shutdown", "the gateway is shutting down"))
+        self.flow.walks.finish()
         await self.writer.drained()
 
     async def _maintain(self) -> None:

@@ -213,8 +213,7 @@ class Connection(Client):
             parts.sessions.set_expiry(session, session_expiry)
         if unanswered:
             in_doubt.set_aside(self._writer, session, consumers, unanswered)
-        for consumer in list(consumers.values()):
-            self._serving.drop(consumer)
+        self._serving.drop_all()
         parts.temporary.remove_of(self)
         will = self._will
         has_will = will is not None and (publish_will or not graceful)
