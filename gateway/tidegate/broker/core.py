@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.parts import Parts
@@ -21,6 +22,7 @@ from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
     AccessError,
     Action,
+    AuditKind,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -28,6 +30,7 @@ from tidegate.spi import (
     FlowControlError,
     GatewayError,
     LargeBodies,
+    Principal,
     RecoveredState,
     StoreError,
     StoreIOError,
@@ -49,7 +52,7 @@ class BrokerCore(Parts):
         self.clients_maximum = 0
         sockets = self.sockets = Sockets(self.config.connections_max)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        self._authentication = Authentication(self.extensions, self.config)
+        self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
@@ -85,6 +88,7 @@ class BrokerCore(Parts):
         # Before anything happens to others: a client that is refused takes nothing over. A will is
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
+        self.access.audit(AuditKind.LOGIN, connection.identity)
         if request.will is not None:
             self.access.check_will(connection, request.will)
         key = connection.key
@@ -270,6 +274,10 @@ class BrokerCore(Parts):
         except StoreError as error:
             _log.error("acknowledged_log=unknown error=%r", str(error))
         self.flow.checks_publish = self.access.checks_publish
+
+    def _login_refused(self, request: ConnectRequest, error: AccessError) -> None:
+        claimed = identity_of(Principal(error.principal or request.username), request)
+        self.access.audit(AuditKind.LOGIN_REFUSED, claimed, problem=error.problem)
 
     # --- connections ---------------------------------------------------------------------------
 

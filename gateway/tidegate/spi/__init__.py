@@ -23,6 +23,9 @@ from tidegate.spi.clients.requests import (
 )
 from tidegate.spi.clients.security import (
     Action,
+    AuditEvent,
+    AuditKind,
+    Auditor,
     AuthenticationExchange,
     Authenticator,
     Authorizer,
@@ -166,6 +169,9 @@ __all__ = [
     "AddDestination",
     "AddDuplicateId",
     "AddMessage",
+    "AuditEvent",
+    "AuditKind",
+    "Auditor",
     "AuthenticationExchange",
     "Authenticator",
     "Authorizer",

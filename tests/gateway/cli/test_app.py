@@ -66,7 +66,7 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
         "no cursor plugin: pip install tidegate-cursors",
         "no protocol plugin: pip install tidegate-protocols",
         "no sink plugin: pip install tidegate-sink-spark",
-        "no extension plugin: pip install tidegate-auth-file",
+        "no extension plugin: pip install tidegate-auth-file or pip install tidegate-acl",
     ]
     assert tidegate("plugins", "--json").out == "[]\n"
 
@@ -277,7 +277,7 @@ def test_a_start_imports_nothing_that_it_does_not_use(
     assert not packages & {
         *("typer", "pydantic", "rich", "lark", "pyspark", "asyncpg", "aiosqlite", "sqlalchemy"),
         *("pyarrow", "tidegate_store_jdbc", "tidegate_store_journaled", "tidegate_sink_spark"),
-        *("tidegate_auth_file", "pytest", "hypothesis"),
+        *("tidegate_acl", "tidegate_auth_file", "pytest", "hypothesis"),
     }
 
 
