@@ -16,8 +16,11 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Final, TextIO, cast
+
+from tidegate.spi.printable import printable
 
 
 class LogLevel(enum.Enum):
@@ -35,7 +38,10 @@ _CHATTY: Final = ("asyncio", "py4j", "pyspark")
 _STANDARD: Final = frozenset(
     {*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "asctime", "taskName"}
 )
-_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+#: Lines of one kind in one window: more tell nobody more, and a client decides how many there are.
+FLOOD_LINES: Final = 200
+FLOOD_WINDOW_S: Final = 10.0
+_KINDS_MAX: Final = 1000
 #: Characters of one value that are shown: a topic name may have 65,535 bytes.
 VALUE_SHOWN_MAX: Final = 8192
 #: A printf conversion; its groups: what stands between ``%`` and the letter, and the letter.
@@ -59,10 +65,48 @@ class KeyValueFormatter(logging.Formatter):
         line = " ".join(parts)
         if record.exc_info:
             line += "".join(
-                f"\n  {_escaped(text)}"
+                f"\n  {printable(text)}"
                 for text in self.formatException(record.exc_info).split("\n")
             )
         return line
+
+
+class FloodFilter(logging.Filter):
+    """Leaves out lines of a kind that comes too often, so that no client fills the disk with them.
+
+    A kind is a logger and a text without its values; what was left out of it stands in the next line of
+    that kind that is written (``left_out=N``). DEBUG is for looking closely: there nothing is.
+
+    Args: clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._begun = 0.0
+        self._written: Counter[tuple[str, str]] = Counter()
+        self._left_out: Counter[tuple[str, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether *record* is written."""
+        if record.levelno < logging.INFO:
+            return True
+        now = self._clock()
+        if now - self._begun >= FLOOD_WINDOW_S:
+            self._begun = now
+            self._written.clear()
+            if len(self._left_out) > _KINDS_MAX:  # texts that are made up each time
+                self._left_out.clear()
+        # Libraries write values into the text itself: those would be kinds without end.
+        kind = (record.name, str(record.msg) if record.args else "")
+        if self._written[kind] >= FLOOD_LINES:
+            self._left_out[kind] += 1
+            return False
+        self._written[kind] += 1
+        left_out = self._left_out.pop(kind, 0)
+        if left_out:
+            record.left_out = left_out
+        return True
 
 
 def configure_logging(level: LogLevel, stream: TextIO | None = None) -> None:
@@ -72,6 +116,7 @@ def configure_logging(level: LogLevel, stream: TextIO | None = None) -> None:
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(KeyValueFormatter())
+    handler.addFilter(FloodFilter())
     number = logging.getLevelNamesMapping()[level.name]
     logging.basicConfig(level=number, handlers=[handler], force=True)
     for name in _CHATTY:
@@ -82,14 +127,14 @@ def _text(record: logging.LogRecord) -> str:
     """The record's message with every argument made safe, see the module's docstring."""
     message, arguments = str(record.msg), record.args
     if not arguments:
-        return _escaped(message)
+        return printable(message)
     if isinstance(arguments, tuple):
         pieces = _pieces(message)
         if len(pieces) == len(arguments):
             safe = tuple(
                 _safe(value, *piece) for value, piece in zip(arguments, pieces, strict=True)
             )
-            return _escaped(_as_strings(message) % safe)
+            return printable(_as_strings(message) % safe)
     try:
         return _quoted(record.getMessage())  # a mapping, or a width among the arguments
     except (TypeError, ValueError, KeyError):
@@ -129,15 +174,5 @@ def _quoted(value: object, *, among: re.Pattern[str] = _SEPARATING) -> str:
     if len(text) > VALUE_SHOWN_MAX:
         text = f"{text[:VALUE_SHOWN_MAX]}…({len(text) - VALUE_SHOWN_MAX} more)"
     if among.search(text) is None and (text or among is _FORGING):
-        return _escaped(text)
-    return '"' + _escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
-
-
-def _escaped(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else _ESCAPES.get(c) or _code(ord(c)) for c in text)
-
-
-def _code(point: int) -> str:
-    return f"\\x{point:02x}" if point < 256 else f"\\u{point:04x}"
+        return printable(text)
+    return '"' + printable(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

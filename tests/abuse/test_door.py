@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import stat
@@ -18,6 +19,7 @@ from tidegate.cli import main
 from tidegate.config import parse_config, resolve
 from tidegate.gateway import Gateway
 from tidegate.plugins import PluginHost
+from tidegate.spi import StoreLockedError, private_files
 
 STORES = {
     "journal": '[store]\nplugin = "journal"\nlarge_message_min_size = "64kb"\n',
@@ -71,6 +73,66 @@ async def test_others_can_read_nothing_that_the_gateway_writes(tmp_path: Path, s
     assert len(list(directory.rglob("*"))) > 1
     assert running == []
     assert wide(tmp_path / "above") == []
+
+
+@pytest.mark.parametrize("store", ["journal", "jdbc"])
+async def test_what_was_wide_before_is_told_with_what_to_do(
+    tmp_path: Path,
+    store: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(private_files, "_within_reach", lambda _path: 0o077)
+    directory, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    for path in (directory, elsewhere):
+        path.mkdir()
+        path.chmod(0o755)
+    (elsewhere / "tidegate.db").touch()
+    (elsewhere / "tidegate.db").chmod(0o644)
+    place = {
+        "journal": f'directory = "{elsewhere}"',
+        "jdbc": f'url = "sqlite:///{elsewhere}/tidegate.db"',
+    }[store]
+    host = PluginHost()
+    text = (
+        f'[broker]\ndata_directory = "{directory}"\n'
+        f'[store]\nplugin = "{store}"\n{place}\n{LISTENER}'
+    )
+    gateway = Gateway(resolve(parse_config(text), host), host)
+    with caplog.at_level(logging.WARNING):
+        await gateway.start()
+        try:
+            await exchange(gateway)
+        finally:
+            await gateway.stop()
+    told = [record.getMessage() for record in caplog.records if record.name == "tidegate.files"]
+    mended = elsewhere if store == "journal" else elsewhere / "tidegate.db"
+    assert len(told) == 2
+    assert told[0].endswith(f"run: chmod -R go-rwx {directory}")
+    assert told[1].endswith(f"go-rwx {mended}")
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755  # it is the operator's to narrow
+
+
+async def test_a_standby_of_the_same_user_takes_over_what_is_private(tmp_path: Path) -> None:
+    text = f'[broker]\ndata_directory = "{tmp_path}/data"\n[store]\nplugin = "journal"\n{LISTENER}'
+
+    def make() -> Gateway:
+        host = PluginHost()
+        return Gateway(resolve(parse_config(text), host), host)
+
+    first = make()
+    await first.start()
+    await exchange(first)
+    with pytest.raises(StoreLockedError):
+        await make().start()
+    await first.stop()
+    second = make()
+    await second.start()
+    try:
+        assert second.recovered is not None
+        assert [item.destination for item in second.recovered.destinations] == ["queue://q"]
+    finally:
+        await second.stop()
 
 
 @pytest.mark.usefixtures("no_umask")

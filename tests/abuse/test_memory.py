@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import mqtt_raw as raw
 import pytest
-from attack import MB, Attacker, Victim, connected, frame
+from attack import CONNECT, MB, Attacker, Victim, connected, frame
 
 #: Every attack tries to make it grow by so much; more than an hour's worth of noise, little work.
 ATTACK_BYTES = 96 * MB
 #: So much it may: what the limit lets in, and what it takes to deal with 8 MB, which is what the loop
 #: reads from one socket at a time.
 GROWTH_MAX = 56 * MB
+
+MQTT_CONNECT = raw.connect("attacker")
 
 
 def receipts(attacker: Attacker) -> int:
@@ -74,3 +77,104 @@ def test_control_open_transactions(make_victim: Callable[..., Victim]) -> None:
     with connected(victim) as attacker:
         assert transactions(attacker).startswith(b"RECEIPT\n")
     assert victim.growth_bytes > ATTACK_BYTES // 2
+
+
+def bodies_before_login(victim: Victim) -> list[Attacker]:
+    """Six CONNECTs that announce 90 MB of body, and send a part."""
+    head = frame("CONNECT", accept_version="1.2", host="h", content_length=90 * MB)[:-1]
+    attackers = [victim.attacker() for _ in range(6)]
+    for attacker in attackers:
+        attacker.flood([head, *[bytes(MB)] * 16])
+    return attackers
+
+
+def test_a_connect_has_no_body(victim: Victim) -> None:
+    for attacker in bodies_before_login(victim):
+        with attacker:
+            assert b"CONNECT must not have a body" in attacker.rest()
+    assert victim.growth_bytes < GROWTH_MAX
+
+
+def test_a_connect_has_no_body_of_unknown_length_either(victim: Victim) -> None:
+    with victim.attacker() as attacker:
+        attacker.flood([CONNECT[:-1], *[b"x" * MB] * 16])
+        assert b"CONNECT must not have a body" in attacker.rest()
+
+
+def half_a_message(attacker: Attacker) -> None:
+    """Half of a retained SEND, and no more."""
+    head = frame("SEND", destination="/topic/half", retain="true", content_length=90 * MB)[:-1]
+    attacker.flood([head, *[bytes(MB)] * 45])
+
+
+def test_half_a_message_is_no_longer_than_what_a_connection_may_hold(victim: Victim) -> None:
+    with connected(victim) as attacker:
+        half_a_message(attacker)
+        assert b"broker.connection_held_limit" in attacker.until(b"\0")
+    assert victim.growth_bytes < GROWTH_MAX // 2
+
+
+@pytest.mark.long
+def test_control_half_a_message(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim()
+    with connected(victim) as attacker:
+        half_a_message(attacker)
+        assert victim.growth_bytes > 30 * MB
+
+
+def test_half_a_message_has_a_time_limit(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim(stomp='frame_timeout = "100ms"', mqtt='frame_timeout = "100ms"')
+    with connected(victim) as attacker:
+        head = frame("SEND", destination="/topic/half", retain="true", content_length=9 * MB)[:-1]
+        attacker.flood([head, bytes(MB // 2)])
+        assert b"frame_timeout" in attacker.until(b"\0")
+    with Attacker(victim.mqtt_port) as attacker:
+        attacker.flood([MQTT_CONNECT, raw.publish("half", bytes(9 * MB), retain=True)[: MB // 2]])
+        attacker.rest()  # it ends
+    assert victim.log.read_text().count("frame_timeout") >= 2
+
+
+def names_without_end(victim: Victim) -> None:
+    """Publish to topics with names of 60 KB, each once."""
+    count = ATTACK_BYTES // 60_000
+    with Attacker(victim.mqtt_port) as attacker:
+        attacker.flood([MQTT_CONNECT], patience_s=20)
+        name = b"n" * 60_000
+        attacker.flood(
+            [raw.publish(b"%d" % number + name, b"") for number in range(count)], patience_s=20
+        )
+        attacker.flood([b"\xc0\x00"])
+        attacker.until(b"\xd0\x00")
+
+
+def test_names_that_are_used_once_are_not_kept(victim: Victim) -> None:
+    names_without_end(victim)
+    assert victim.growth_bytes < GROWTH_MAX
+
+
+def filters_of_many_levels(victim: Victim) -> bytes:
+    """Twenty filters of 30,000 levels. Returns: the reasons in the SUBACKs."""
+    with Attacker(victim.mqtt_port) as attacker:
+        attacker.flood([MQTT_CONNECT])
+        attacker.until(b"\x20\x02\0\0")
+        reasons = b""
+        for number in range(20):
+            wanted = f"{number}/" + "a/" * 30_000 + "#"
+            attacker.flood([raw.subscribe(number + 1, (wanted, 0))], patience_s=20)
+            head = b"\x90\x03" + raw.two(number + 1)
+            while len(attacker.heard.partition(head)[2]) < 1:
+                attacker.heard += attacker.socket.recv(100)
+            reasons += attacker.until(head)[-1:]
+        return reasons
+
+
+def test_filters_have_no_more_levels_than_are_allowed(victim: Victim) -> None:
+    assert filters_of_many_levels(victim) == b"\x80" * 20
+    assert victim.growth_bytes < GROWTH_MAX // 2
+
+
+@pytest.mark.long
+def test_control_filters_of_many_levels(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim(broker="levels_max = 65535")
+    assert filters_of_many_levels(victim) == b"\0" * 20
+    assert victim.growth_bytes > 3 * GROWTH_MAX // 2

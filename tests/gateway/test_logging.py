@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate._logging import KeyValueFormatter, LogLevel, configure_logging
+from tidegate._logging import (
+    FLOOD_LINES,
+    FLOOD_WINDOW_S,
+    FloodFilter,
+    KeyValueFormatter,
+    LogLevel,
+    configure_logging,
+)
 
 
 @pytest.fixture
@@ -145,3 +152,31 @@ def test_an_exception_is_written_with_its_trace() -> None:
     text = KeyValueFormatter().format(record)
     assert "Traceback" in text
     assert text.endswith("ValueError: why")
+
+
+def test_a_flood_of_one_kind_of_line_is_cut_and_counted(stream: io.StringIO) -> None:
+    now = 100.0
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(KeyValueFormatter())
+    handler.addFilter(FloodFilter(lambda: now))
+    log = logging.getLogger("tidegate.flood")
+    log.propagate = False
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        for number in range(FLOOD_LINES + 50):
+            log.warning("refused peer=%s", number)
+            log.debug("detail n=%d", number)
+        log.warning("another kind n=%d", 1)
+        now += FLOOD_WINDOW_S
+        log.warning("refused peer=%s", "x")
+        log.warning("refused peer=%s", "y")
+    finally:
+        log.removeHandler(handler)
+        log.propagate = True
+    lines = stream.getvalue().splitlines()
+    assert sum("refused" in line for line in lines) == FLOOD_LINES + 2
+    assert sum("detail" in line for line in lines) == FLOOD_LINES + 50
+    assert any("another kind" in line for line in lines)
+    assert lines[-2].endswith("refused peer=x left_out=50")
+    assert lines[-1].endswith("refused peer=y")

@@ -88,6 +88,7 @@ class Destinations:
         self.queues: dict[str, PendingList] = {}
         self._by_client: dict[str, dict[str, PendingList]] = {}
         # Shared subscriptions: the sessions that have them also while away.
+        self._levels_max = config.levels_max
         self._members: dict[Group, set[object]] = {}
         self._shared_limit = config.cursor_memory_limit
         self._store = flow.store
@@ -112,6 +113,13 @@ class Destinations:
     def policy(self, destination: str) -> DestinationPolicy:
         """The policy of a canonical destination or filter: the first one that matches."""
         return policy_for(self._policies, destination)
+
+    def check_levels(self, destination: str) -> None:
+        """Raises: RequestError: a name or filter has too many levels."""
+        if destination.count(".") >= self._levels_max:
+            raise RequestError(
+                f"{destination[:40]!r}… has more than {self._levels_max} levels (broker.levels_max)"
+            )
 
     # --- routes --------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from tidegate.plugins import PluginHost
 from tidegate.spi import ConfigError, parse_options
 from tidegate.spi.commands import ConfiguredStore
 from tidegate.spi.commands import Progress as ProgressCall
+from tidegate.spi.printable import printable
 
 
 class Host:
@@ -94,7 +95,7 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Ta
             heading, justify="right" if right else "left", overflow="fold", no_wrap=number == 0
         )
     for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+        table.add_row(*(Text("" if value is None else printable(str(value))) for value in row))
     return table
 
 

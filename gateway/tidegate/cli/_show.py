@@ -17,6 +17,7 @@ from rich.tree import Tree
 from tidegate.cli._options import option_values, toml_text
 from tidegate.config import Bind
 from tidegate.plugins import PROVIDERS, PluginHost, PluginKind, PluginRow
+from tidegate.spi.printable import printable_json
 
 if TYPE_CHECKING:
     from tidegate.config import ResolvedConfig, ResolvedListener
@@ -37,7 +38,7 @@ def make_console() -> Console:
 
 def print_json(value: object) -> None:
     """*value* as JSON on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
 # ---------------------------------------------------------------------------- check-config

@@ -32,6 +32,7 @@ from tidegate.spi import (
     Token,
     parse_branch_id,
 )
+from tidegate.spi.printable import printable
 
 if TYPE_CHECKING:
     from tidegate.gateway import Gateway
@@ -213,7 +214,7 @@ def _table(branches: Sequence[Branch], state: RecoveredState) -> Table:
     for branch in branches:
         facts = _described(branch, state)
         keys = ("branch", "state", "prepared_at", "principal", "client_id", "messages", "locked")
-        table.add_row(*(Text(str(facts[key])) for key in keys))
+        table.add_row(*(Text(printable(str(facts[key]))) for key in keys))
     return table
 
 

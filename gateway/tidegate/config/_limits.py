@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.spi import Kind, option
+from tidegate.spi import Kind, names, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,14 @@ class HeldLimits:
         "Guards the other principals' share of `held_limit`.",
         act="what would need more is refused",
         metric="held.refused",
+    )
+    levels_max: int = option(
+        names.LEVELS_MAX,
+        minimum=2,
+        maximum=names.NAME_BYTES_MAX,
+        help="Levels of a destination name, or of a filter; one with more is refused. Guards memory "
+        "and time: each level of a filter takes 300 bytes and a step of each search.",
+        act="the publish or subscription is refused",
     )
     connection_held_limit: int = option(
         128 << 20,

@@ -29,6 +29,13 @@ _TEMPORARY: Final = (
 #: reached from both protocols.
 NAME_BYTES_MAX: Final = 65_535
 
+#: Characters of a filter whose levels are remembered.
+_REMEMBERED_LENGTH_MAX: Final = 256
+
+#: Levels of a name or filter when nothing else is configured: matching and the trees of names cost time
+#: and memory for each of them.
+LEVELS_MAX: Final = 128
+
 _SWAP: Final = str.maketrans("./*+>#", "/.+*#>")
 
 
@@ -119,7 +126,9 @@ def matches(filter_name: str, name: str) -> bool:
     """
     if not is_filter(filter_name):
         return filter_name == name
-    wanted = _levels(filter_name)
+    # A long one is split each time: 4096 of those that clients made up would be 270 MB.
+    short = len(filter_name) <= _REMEMBERED_LENGTH_MAX
+    wanted = _levels(filter_name) if short else filter_name.split(".")
     if name.startswith("$") and wanted[0] in ("*", ">"):
         return False
     got = name.split(".")

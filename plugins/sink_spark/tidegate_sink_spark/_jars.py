@@ -31,7 +31,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from tidegate.spi import ConfigError
-from tidegate.spi.private_files import make_private_directory
+from tidegate.spi.private_files import WRITABLE, make_private_directory, warn_of_others
 from tidegate_sink_spark._runtime import spark_home
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,7 @@ def ensure_jars(
     if all(map(is_whole, wanted)):
         return wanted
     make_private_directory(cache)
+    warn_of_others(cache, "directory of jars", among=WRITABLE)  # what is there runs in the job
     ways: dict[str, Callable[[], None]] = {
         "packages": lambda: resolve(cache, repository, environment),
         "download": lambda: download(cache, repository, environment),

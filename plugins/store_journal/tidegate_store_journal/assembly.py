@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidegate.spi import StoreContext, StoreIOError
+from tidegate.spi.private_files import warn_of_others
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, Metadata
 from tidegate_store_journal.log.mapped import can_map, with_mapping
 from tidegate_store_journal.log.memory import MemoryStorage
@@ -58,6 +59,10 @@ def claim(context: StoreContext, options: JournalOptions, storage: Storage) -> N
                 "is on, or make the directory"
             )
     storage.lock(f"gateway={context.gateway_name}")
+    if isinstance(storage, NamedStorage):
+        place = directory_of(context, options.directory)
+        if not place.is_relative_to(context.data_directory):  # of that the host says it
+            warn_of_others(place, "journal directory")
 
 
 def _refuse_other_journal(context: StoreContext, directory: str) -> None:

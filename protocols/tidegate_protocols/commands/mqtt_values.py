@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate.spi.printable import printable_json
 from tidegate_protocols.commands.values import bad, read_time, text_of, write_body
 
 #: Where the password comes from; never from an argument, which every user of the machine can read.
@@ -193,7 +194,7 @@ def show(message: Any, output: Output) -> None:
     body = bytes(message.payload)
     out = sys.stdout
     if output is Output.JSON:
-        out.write(json.dumps(describe(message), ensure_ascii=False) + "\n")
+        out.write(printable_json(json.dumps(describe(message), ensure_ascii=False)) + "\n")
         out.flush()
         return
     write_body(body, f"{message.topic} ".encode() if output is Output.VERBOSE else b"")

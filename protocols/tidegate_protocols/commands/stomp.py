@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, final
 import typer
 
 from tidegate.spi import ClientError
+from tidegate.spi.printable import printable_json
 from tidegate_protocols.commands.values import (
     bad,
     read_file,
@@ -422,5 +423,5 @@ def _print(frame: Any, as_json: bool) -> None:
         write_body(body)
         return
     shown = {"headers": dict(frame.headers), **text_of("body", body)}
-    sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(shown, ensure_ascii=False)) + "\n")
     sys.stdout.flush()

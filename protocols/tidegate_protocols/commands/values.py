@@ -14,6 +14,7 @@ from typing import Final
 import typer
 
 from tidegate.spi import parse_duration
+from tidegate.spi.printable import printable_lines
 
 #: 30 days, which every wait of the platform can take.
 WAIT_MAX: Final = 30 * 86_400
@@ -87,7 +88,14 @@ def text_of(name: str, data: bytes) -> dict[str, str]:
 
 
 def write_body(body: bytes, head: bytes = b"") -> None:
-    """Print a line of bytes on stdout, and flush: the next step acknowledges it."""
+    """Print a line of bytes on stdout, and flush: the next step acknowledges it.
+
+    As they are, for a file or another program; on a terminal without what would act on it.
+    """
+    if sys.stdout.isatty():
+        sys.stdout.write(printable_lines((head + body).decode("utf-8", "replace")) + "\n")
+        sys.stdout.flush()
+        return
     sys.stdout.flush()
     sys.stdout.buffer.write(head + body + b"\n")
     sys.stdout.buffer.flush()

@@ -47,6 +47,8 @@ from tidegate_protocols.stomp.codec.messages import message_of
 
 #: Destination names whose canonical form a session remembers; it starts again when that is full.
 _DESTINATIONS_REMEMBERED: Final = 256
+#: Longer names are not remembered: 256 of 64 KB for each connection would be 16 MB.
+_REMEMBERED_LENGTH_MAX: Final = 256
 #: Browsing subscriptions that are over and whose UNSUBSCRIBE may still come: their ids.
 _BROWSED_REMEMBERED: Final = 64
 
@@ -226,6 +228,8 @@ class Client:
             known = (destination, written)
         if routing_type and own is None and canonical(written) is None:
             return known  # the next SEND to this name may state another type
+        if len(written) > _REMEMBERED_LENGTH_MAX:
+            return known
         if len(self._destinations) >= _DESTINATIONS_REMEMBERED:
             self._destinations.clear()
         self._destinations[written] = known

@@ -29,6 +29,7 @@ from tidegate.spi import (
     Token,
     format_duration,
 )
+from tidegate_protocols._unfinished import STEP_BYTES, UnfinishedInput
 from tidegate_protocols.stomp._client import Client
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._handshake import Handshake, read_handshake
@@ -97,6 +98,7 @@ class Session:
         "_loop",
         "_receiving",
         "_throttled",
+        "_unfinished",
         "_wire",
         "state",
     )
@@ -132,6 +134,7 @@ class Session:
         self._is_graceful = False  # the client said DISCONNECT
         self._receiving: Receiving | None = None  # since CONNECTED
         self._throttled = False
+        self._unfinished: UnfinishedInput | None = None  # since CONNECTED
         self._is_behind = False  # it does not read what it asked for
 
     # ------------------------------------------------------------------------- from the transport
@@ -146,6 +149,17 @@ class Session:
         except PeerProtocolError:
             return  # the error was answered when it was found
         self._process()
+        unfinished = self._unfinished
+        if unfinished is not None:
+            waiting = self._decoder.buffered_bytes
+            if waiting >= STEP_BYTES or unfinished.size:
+                self._hold_unfinished(unfinished, waiting)
+
+    def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
+        try:
+            unfinished.waits(waiting)
+        except GatewayError as error:
+            self.refuse(error, None)
 
     def link_closed(self, error: Exception | None) -> None:
         """The socket is gone."""
@@ -338,6 +352,14 @@ class Session:
             send_ms,
             receive_ms,
         )
+        self._unfinished = UnfinishedInput(
+            partial(result.connection.holds, Held.INPUT),
+            context.options.frame_timeout,
+            self._loop.call_later,
+            lambda: not self._wire.is_reading,
+            lambda error: self.refuse(error, None),
+            lambda: self._decoder.buffered_bytes,
+        )
         self._wire.unread.tell = partial(result.connection.holds, Held.OUTPUT)
         result.connection.resume()
         if not self._wire.is_writable:
@@ -398,6 +420,9 @@ class Session:
             self._connect_task.cancel()
             self._connect_task = None
         self._wire.stop_beating()
+        if self._unfinished is not None:
+            self._unfinished.stop()
+            self._unfinished = None
         if self._receiving is not None:
             self._receiving.stop()
         client, self._client = self._client, None

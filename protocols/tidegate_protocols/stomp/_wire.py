@@ -28,6 +28,7 @@ class Wire:
 
     Attributes:
         link: as given.
+        is_reading: the client is read.
         unread: what the client was sent and does not read.
         heart_beat: once it is negotiated.
     """
@@ -39,6 +40,7 @@ class Wire:
         "_large",
         "_loop",
         "heart_beat",
+        "is_reading",
         "link",
         "unread",
     )
@@ -62,6 +64,7 @@ class Wire:
         self._broken = broken
         self._large: LargeOut | None = None  # since the first large MESSAGE
         self.heart_beat: HeartBeat | None = None
+        self.is_reading = True
         self.unread = UnreadOutput(
             link, unread_max, unread_timeout_s, loop.call_later, stop_reading
         )
@@ -122,6 +125,7 @@ class Wire:
 
     def readable(self, value: bool) -> None:
         """Read from the client, or do not; while it is not read it cannot be heard."""
+        self.is_reading = value
         if value:
             self.link.resume_reading()
         else:

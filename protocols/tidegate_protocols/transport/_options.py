@@ -50,6 +50,17 @@ class TransportOptions(TlsOptions):
         act="the connection is closed",
         metric="held.output.bytes",
     )
+    frame_timeout: float = option(
+        60.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="never",
+        help="Of a frame or packet that has begun and is kept in memory, one MiB more must come in this "
+        "time, or its end, or it is refused and the connection closed. Guards against clients that send half "
+        "of a large message and then nothing.",
+        act="the connection is closed",
+        metric="held.input.bytes",
+    )
     handshake_timeout: float = option(
         10.0,
         kind=Kind.DURATION,
@@ -149,6 +160,6 @@ def _transports_of(option_name: str, options: TransportOptions) -> Sequence[str]
         return _WITH_TLS
     if option_name.startswith("websocket_"):
         return _WITH_WEBSOCKET
-    if option_name.startswith(("proxy_", "unread_output_")) or options.proxy_protocol:
+    if option_name.startswith(("proxy_", "unread_output_", "frame_")) or options.proxy_protocol:
         return TRANSPORTS
     return ("tls", "ws", "wss")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
+
 import pytest
 from broker_harness import Broker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.broker.route.router import ROUTES_CACHED_MAX, FilterTree
+from tidegate.broker.route.router import ROUTE_BYTES, ROUTES_CACHED_BYTES, FilterTree
 from tidegate.spi import AddMessage, names
 
 
@@ -252,6 +254,7 @@ async def test_one_list_that_fails_does_not_keep_messages_from_the_others(
 
 async def test_routes_of_topics_without_subscribers_do_not_pile_up_for_ever() -> None:
     async with Broker() as broker:
-        for number in range(ROUTES_CACHED_MAX + 10):
+        for number in range(ROUTES_CACHED_BYTES // ROUTE_BYTES + 10):
             broker.core.publisher.resolve(f"topic://t{number}")
-        assert len(broker.core.destinations.routes) <= ROUTES_CACHED_MAX
+        routes = broker.core.destinations.routes
+        assert 0 < sum(ROUTE_BYTES + getsizeof(name) for name in routes) <= ROUTES_CACHED_BYTES

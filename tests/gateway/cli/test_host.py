@@ -76,3 +76,9 @@ def test_without_a_terminal_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) ->
     with Bars() as bars:
         bars("reading", 1, 2)
     assert out.getvalue() == ""
+
+
+def test_a_name_in_a_table_cannot_act_on_the_terminal() -> None:
+    text = "\n".join(rendered(plain_table(("name", "count"), [("\x1b[2Jq\x9b31m\u202e", 5)])))
+    assert r"\x1b[2Jq\x9b31m\u202e" in text
+    assert not set("\x1b\x9b\u202e") & set(text)

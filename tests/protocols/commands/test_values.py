@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,3 +56,18 @@ def test_pairs_keep_their_order_and_may_repeat() -> None:
     for line in ("novalue", ":v"):
         with pytest.raises(typer.BadParameter, match="is not NAME:VALUE"):
             values.read_pairs([line], "-D")
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "printed"),
+    [(True, b"t a\\x1b[2J\nb\\x07\tc\xef\xbf\xbd\n"), (False, b"t a\x1b[2J\nb\x07\tc\xff\n")],
+)
+def test_a_body_cannot_act_on_a_terminal_and_is_as_it_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, printed: bytes
+) -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="utf-8", newline="")
+    monkeypatch.setattr(out, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("sys.stdout", out)
+    values.write_body(b"a\x1b[2J\nb\x07\tc\xff", b"t ")
+    assert raw.getvalue() == printed

@@ -20,6 +20,7 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
     "tls_ciphers": ("HIGH", ("tls_certificate",)),
     "unread_output_max": ("2mb", ()),
     "unread_output_timeout": ("9s", ()),
+    "frame_timeout": ("9s", ()),
     "handshake_timeout": ("3s", ()),
     "proxy_protocol": (True, ("proxy_addresses",)),
     "proxy_addresses": (["10.0.0.1"], ("proxy_protocol",)),

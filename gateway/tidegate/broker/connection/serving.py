@@ -51,6 +51,7 @@ class Serving:
         parts = self._parts
         if parts.writer.error is not None:
             parts.writer.check_writable()
+        parts.destinations.check_levels(request.destination)
         if names.is_temporary(request.destination):
             parts.temporary.check_subscribe(self._client, request)
         parts.access.check_subscribe(self._client, request)

@@ -71,6 +71,7 @@ class Publisher:
                 names.check_name(names.name_of(destination))
             except ValueError as error:
                 raise RequestError(str(error)) from None
+            self._destinations.check_levels(destination)
             if names.is_temporary(destination):
                 self._temporary.check_exists(destination)
             if is_system(destination):  # never cached, so this is always found out here

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import attrgetter
+from sys import getsizeof
 from typing import Final
 
 from tidegate.broker.lists.pending_list import PendingList
@@ -20,8 +21,11 @@ _log = logging.getLogger("tidegate.broker.router")
 _sequence_of: Final = attrgetter("sequence")
 
 #: Routes kept for topics that nobody subscribes to would grow with every topic ever published
-#: to; past this many the cache is emptied and refills with what is in use.
-ROUTES_CACHED_MAX: Final = 100_000
+#: to; past so many bytes the cache is emptied and refills with what is in use. Room for 80,000
+#: routes with names of usual length.
+ROUTES_CACHED_BYTES: Final = 32 << 20
+#: What a route takes besides its name, with its place in the cache.
+ROUTE_BYTES: Final = 350
 
 
 #: Subsets of one route's lists that are kept: many selectors make many, and few come often.
@@ -201,6 +205,7 @@ class Router:
 
     def __init__(self, queue_list: Callable[[str], PendingList]) -> None:
         self.routes: dict[str, Route] = {}
+        self._cached_bytes = 0
         self._queue_list = queue_list
         self._filters = FilterTree()
 
@@ -211,8 +216,10 @@ class Router:
             route = Route((queue,), ()) if queue.is_stored else Route((), (queue,))
         else:
             route = self.topic_route(destination)
-        if len(self.routes) >= ROUTES_CACHED_MAX:
-            self.routes.clear()
+        size = ROUTE_BYTES + getsizeof(destination)
+        if self._cached_bytes + size > ROUTES_CACHED_BYTES:
+            self._forget_all()
+        self._cached_bytes += size
         self.routes[destination] = route
         return route
 
@@ -234,9 +241,13 @@ class Router:
 
     def _forget(self, filter_destination: str) -> None:
         if names.is_filter(names.name_of(filter_destination)):
-            self.routes.clear()
+            self._forget_all()
         else:
             self.routes.pop(filter_destination, None)
+
+    def _forget_all(self) -> None:
+        self.routes.clear()
+        self._cached_bytes = 0
 
 
 def _one_per_client(lists: Iterator[PendingList]) -> list[PendingList]:

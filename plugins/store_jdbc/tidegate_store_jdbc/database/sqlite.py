@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import aiosqlite
 
 from tidegate.spi import store_error
-from tidegate.spi.private_files import DIRECTORY_MODE, FILE_MODE
+from tidegate.spi.private_files import DIRECTORY_MODE, FILE_MODE, warn_of_others
 from tidegate_store_jdbc.database.adapter import (
     AdapterContext,
     DatabaseCorruptError,
@@ -114,6 +114,8 @@ class SqliteAdapter:
                 _make_directory(file.parent)
                 # Messages are nobody else's business; SQLite gives its other files the same mode.
                 os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE))
+                if not file.is_relative_to(self._context.directory):  # of that the host says it
+                    warn_of_others(file, "database")
             connection = sqlite3.connect(
                 ":memory:" if file is None else file,
                 timeout=timeout,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidegate.spi import CommandHost, ConfigError, StoreLockedError
+from tidegate.spi.printable import printable_lines
 from tidegate_store_journal.tools.located import (
     directory_around,
     directory_of,
@@ -137,7 +138,7 @@ def why(
     if as_json:
         host.print_json(dataclasses.asdict(found) | {"live_share": found.live_share})
     else:
-        typer.echo(_report.describe(found))
+        typer.echo(printable_lines(_report.describe(found)))
 
 
 @app.command()

@@ -138,6 +138,11 @@ class Codec:
         return self._needed if self._partial else 0
 
     @property
+    def partial_bytes(self) -> int:
+        """Bytes that are here of the packet whose end has not come."""
+        return len(self._partial)
+
+    @property
     def has_more(self) -> bool:
         """Bytes were received that are not decoded yet."""
         return bool(self._partial) or self._position < len(self._buffer)

@@ -64,6 +64,11 @@ class Reading:
         self._timer: Timer | None = None
         self.last_heard = runtime.time()
 
+    @property
+    def is_paused(self) -> bool:
+        """The client is not read."""
+        return bool(self._pauses)
+
     def pause(self, reason: Pause) -> None:
         """Read no more."""
         if not self._pauses:

@@ -25,6 +25,7 @@ from tidegate.spi import (
     StoredMessage,
     Token,
 )
+from tidegate_protocols._unfinished import STEP_BYTES, UnfinishedInput
 from tidegate_protocols.mqtt._reasons import end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.codes import (
@@ -91,6 +92,7 @@ class Session:
         "_runtime",
         "_silence_s",
         "_timer",
+        "_unfinished",
         "_writing",
         "state",
     )
@@ -119,6 +121,7 @@ class Session:
         self._admission = Admission(
             self, context, link, self._codec, self._reading, self._writing.send, self._principal
         )
+        self._unfinished: UnfinishedInput | None = None  # since CONNACK
         self._silence_s = 0.0
         self._timer: Timer | None = runtime.call_later(
             options.connect_timeout, self._connect_timed_out
@@ -147,12 +150,23 @@ class Session:
         codec.receive_data(data)
         if self._receiving is not None:
             self._receiving.run()
+            unfinished = self._unfinished
+            if unfinished is not None:
+                waiting = codec.partial_bytes
+                if waiting >= STEP_BYTES or unfinished.size:
+                    self._hold_unfinished(unfinished, waiting)
         elif self.state is SessionState.CONNECTING:
             self._admission.read_connect()
         elif self.state is SessionState.CHALLENGED:
             self._admission.read_answer()
         elif self.state is SessionState.AUTHENTICATING:
             self._reading.pause(Pause.AUTHENTICATING)  # they stay undecoded [MQTT-3.1.4-5]
+
+    def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
+        try:
+            unfinished.waits(waiting)
+        except GatewayError as error:
+            self.fail(error)
 
     def link_closed(self, error: Exception | None) -> None:
         """The link is gone. Called once."""
@@ -258,6 +272,14 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
+        self._unfinished = UnfinishedInput(
+            partial(connection.holds, Held.INPUT),
+            options.frame_timeout,
+            self._runtime.call_later,
+            lambda: self._reading.is_paused,
+            self.fail,
+            lambda: self._codec.partial_bytes,
+        )
         self._reading.unread.tell = partial(connection.holds, Held.OUTPUT)
         if self._reading.unread.is_paused:
             connection.writable(False)
@@ -373,6 +395,9 @@ class Session:
             reason,
         )
         self._cancel_timers()
+        if self._unfinished is not None:
+            self._unfinished.stop()
+            self._unfinished = None
         self._admission.cancel()
         if self._receiving is not None:
             self._receiving.stop()

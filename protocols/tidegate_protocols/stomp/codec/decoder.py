@@ -39,6 +39,11 @@ _LINE_ENDS: Final = re.compile(rb"(?:\r?\n)*")
 #: Digits of a content-length that int() is asked to read; no limit needs more.
 _CONTENT_LENGTH_DIGITS_MAX: Final = 18
 
+#: Only these have a body (STOMP 1.2 "Body"). What others have is ignored in 1.0 and refused later, when
+#: it is here: so no more of it is kept than of a head.
+_WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
+_GREETINGS: Final = frozenset({"CONNECT", "STOMP"})
+
 #: Reading a short content-length from here costs a third of checking and converting it.
 _SMALL_LENGTHS: Final = {str(length): length for length in range(1025)}
 
@@ -209,7 +214,7 @@ class Decoder:
                     )
                     yield LargeSend(Frame(command, headers, b"", pairs), size_large)
                     return
-                stop = self._find_body_end(buffer, start, length_text)
+                stop = self._find_body_end(buffer, start, length_text, command)
                 if stop < 0:
                     break
             position = self._position = stop + 1
@@ -270,9 +275,21 @@ class Decoder:
         self._heads.check_beginning(buffer, position)
         return None
 
-    def _find_body_end(self, buffer: bytes, start: int, length_text: str | None) -> int:
+    def _find_body_end(
+        self, buffer: bytes, start: int, length_text: str | None, command: str
+    ) -> int:
         """Where the NUL behind the body is; -1: not there yet."""
         body_bytes_max = self._limits.body_bytes
+        if command in _GREETINGS and self._heads.version is None:
+            # Refused at its first byte: nobody knows yet who it is that would have it kept.
+            is_stated = length_text is not None and length_text.strip("0")
+            if is_stated or (start < len(buffer) and buffer[start]):
+                self._error = PeerProtocolError(f"{command} must not have a body")
+                raise self._error
+            if length_text is None and start == len(buffer):
+                return -1  # its next byte is the NUL, or refused
+        elif command not in _WITH_BODY:
+            body_bytes_max = min(body_bytes_max, self._limits.header_bytes)
         if length_text is None:
             stop = buffer.find(0, start)
             if self._may_stream:

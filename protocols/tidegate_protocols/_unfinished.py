@@ -1,0 +1,115 @@
+"""A frame or packet that has begun and does not end: counted, and given a time in which it must move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+from tidegate.spi import FlowControlError, GatewayError, format_duration, format_size
+
+#: Fewer bytes of a frame are not worth a timer: what every connection may have waiting anyway. The broker
+#: is told each time that it is so many more.
+STEP_BYTES: Final = 64 * 1024
+
+#: So much more of it must have come each time that ``frame_timeout`` is over: 17 KiB/s by default.
+PROGRESS_BYTES: Final = 1024 * 1024
+
+
+class Timer(Protocol):
+    """Something that can be called off."""
+
+    def cancel(self) -> object: ...
+
+
+@final
+class UnfinishedInput:
+    """Owned by one session.
+
+    Args:
+        tell: told how many bytes are held of it. May raise FlowControlError.
+        timeout_s: see ``PROGRESS_BYTES``; 0: it may take as long as it likes.
+        call_later: of the event loop.
+        is_paused: the client is not read now, so that nothing can come.
+        refuse: called when it is too slow.
+        measure: how many bytes wait now: what came whole may have been waiting for its turn only.
+
+    Attributes: size: bytes told.
+    """
+
+    __slots__ = (
+        "_call_later",
+        "_is_paused",
+        "_least",
+        "_measure",
+        "_refuse",
+        "_tell",
+        "_timeout_s",
+        "_timer",
+        "size",
+    )
+
+    def __init__(
+        self,
+        tell: Callable[[int], None],
+        timeout_s: float,
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        is_paused: Callable[[], bool],
+        refuse: Callable[[GatewayError], None],
+        measure: Callable[[], int],
+    ) -> None:
+        self.size = 0
+        self._tell = tell
+        self._timeout_s = timeout_s
+        self._call_later = call_later
+        self._is_paused = is_paused
+        self._refuse = refuse
+        self._measure = measure
+        self._least = 0
+        self._timer: Timer | None = None
+
+    def waits(self, size: int) -> None:
+        """After a read: *size* bytes have come of a frame whose end has not. Call it when that is at
+        least ``STEP_BYTES``, and as long as :attr:`size` is not 0.
+
+        Raises: FlowControlError: it is more than may be held.
+        """
+        if size < self.size:  # it has ended
+            self.stop()
+            self._put(0)
+        if size - self.size < STEP_BYTES:
+            return
+        self._put(size)
+        if self._timer is None and self._timeout_s:
+            self._begin()
+
+    def stop(self) -> None:
+        """Nothing waits any more, or nobody for it. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _put(self, size: int) -> None:
+        self._tell(size)
+        self.size = size
+
+    def _begin(self) -> None:
+        self._least = self.size + PROGRESS_BYTES
+        self._timer = self._call_later(self._timeout_s, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        size = self._measure()
+        if size < STEP_BYTES:
+            self._put(0)
+            return
+        if self._is_paused() or size < self.size or size >= self._least:
+            self._put(min(size, self.size))
+            self._begin()
+            return
+        self._refuse(
+            FlowControlError(
+                f"of a frame {format_size(self.size)} have come, and less than"
+                f" {format_size(PROGRESS_BYTES)} of it in {format_duration(self._timeout_s)}"
+                " (frame_timeout)"
+            )
+        )
