@@ -27,6 +27,7 @@ ROOMS = {
     "tidegate-sink-spark": ("plugins/sink_spark", "tidegate_sink_spark"),
     "tidegate-acl": ("plugins/acl", "tidegate_acl"),
     "tidegate-auth-file": ("plugins/auth_file", "tidegate_auth_file"),
+    "tidegate-auth-jwt": ("plugins/auth_jwt", "tidegate_auth_jwt"),
 }
 
 
