@@ -14,6 +14,7 @@ from typing import Final
 
 from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
+from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
@@ -50,7 +51,8 @@ class BrokerCore(Parts):
         super().__post_init__()
         self.connections: set[Connection] = set()
         self.clients_maximum = 0
-        sockets = self.sockets = Sockets(self.config.connections_max)
+        overload = self.overload = Overload(self.config.overload_lag)
+        sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
@@ -217,6 +219,7 @@ class BrokerCore(Parts):
         self.sessions.end_recovery()
         self.flow.checks_publish = self.access.checks_publish
         self.tasks.spawn(self._maintain(), "maintenance")
+        self.tasks.spawn(self.overload.watch(), "overload")
         if self.config.system_topics_interval:
             system = SystemTopics(
                 self.flow,
@@ -311,6 +314,8 @@ class BrokerCore(Parts):
             "clients.disconnected": disconnected,
             "clients.total": connected + disconnected,
             "clients.maximum": self.clients_maximum,
+            "overload.active": int(self.overload.is_on),
+            "overload.refused": self.overload.refused,
             "clients.expired": self.sessions.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
             "subscriptions.count": served + away,
