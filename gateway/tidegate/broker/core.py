@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
@@ -22,6 +23,7 @@ from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
     AccessError,
     Action,
+    AuditKind,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -29,6 +31,7 @@ from tidegate.spi import (
     FlowControlError,
     GatewayError,
     LargeBodies,
+    Principal,
     RecoveredState,
     StoreError,
     StoreIOError,
@@ -51,7 +54,7 @@ class BrokerCore(Parts):
         overload = self.overload = Overload(self.config.overload_lag)
         sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        self._authentication = Authentication(self.extensions, self.config)
+        self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
@@ -87,6 +90,7 @@ class BrokerCore(Parts):
         # Before anything happens to others: a client that is refused takes nothing over. A will is
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
+        self.access.audit(AuditKind.LOGIN, connection.identity)
         if request.will is not None:
             self.access.check_will(connection, request.will)
         key = connection.key
@@ -118,7 +122,7 @@ class BrokerCore(Parts):
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if key:
             self._by_client[key] = connection
-        if connection.expires_at:
+        if connection.expires_at or request.exchange is not None:  # which may come to expire
             self._expiring.add(connection)
         if is_stored:
             await self._admit(connection)
@@ -261,7 +265,7 @@ class BrokerCore(Parts):
 
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
-        for connection in [item for item in self._expiring if item.expires_at <= now]:
+        for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
             connection.end(
                 AccessError("the credentials have expired", principal=connection.principal)
             )
@@ -274,6 +278,10 @@ class BrokerCore(Parts):
         except StoreError as error:
             _log.error("acknowledged_log=unknown error=%r", str(error))
         self.flow.checks_publish = self.access.checks_publish
+
+    def _login_refused(self, request: ConnectRequest, error: AccessError) -> None:
+        claimed = identity_of(Principal(error.principal or request.username), request)
+        self.access.audit(AuditKind.LOGIN_REFUSED, claimed, problem=error.problem)
 
     # --- connections ---------------------------------------------------------------------------
 
