@@ -244,7 +244,13 @@ class StoreBranches(StoreFixtures):
     async def test_rolling_back_a_branch_leaves_what_it_locked(
         self, box: StoreBox, branching: None, durable: None
     ) -> None:
-        ids = [BranchId(1, b"a"), BranchId(1, b"b"), BranchId(1, b"a", b"q")]
+        ids = [
+            BranchId(1, b"a"),
+            BranchId(1, b"b"),
+            BranchId(1, b"a", b"q"),
+            BranchId(1, b"a", owner="ann"),
+            BranchId(1, b"a", owner="bob"),
+        ]
         await box.open(QUEUE, add(1))
         for number, branch_id in enumerate(ids, 10):
             branch = Branch(branch_id, number, locked=(LockedMessages(1, (1,)),))
