@@ -26,7 +26,6 @@ STORES = {
     "journal": '[store]\nplugin = "journal"\nlarge_message_min_size = "64kb"\n',
     "directories": '[store]\nplugin = "journal"\nper_destination = ["queue://q"]\n',
     "jdbc": '[store]\nplugin = "jdbc"\n',
-    "journaled": '[store]\nplugin = "journaled"\n',
 }
 LISTENER = '[[listeners]]\nprotocol = "stomp"\nbind = "127.0.0.1:0"\nallow_anonymous = true\n'
 

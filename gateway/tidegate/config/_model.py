@@ -54,6 +54,15 @@ class BrokerConfig(HeldLimits):
         "memory and file descriptors; 512 of those of the process are left to the store, so that "
         "fewer connections are let in where its limit is low.",
     )
+    overload_lag: float = option(
+        1.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="never",
+        help="When the event loop comes later than this to what is due, several times in a row, new "
+        "connections are closed at once until it is below half of it for two seconds. Guards those "
+        "that are connected on a machine that cannot keep up.",
+    )
     login_checks_max: int = option(
         8,
         minimum=1,

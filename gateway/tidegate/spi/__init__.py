@@ -29,6 +29,9 @@ from tidegate.spi.clients.requests import (
 )
 from tidegate.spi.clients.security import (
     Action,
+    AuditEvent,
+    AuditKind,
+    Auditor,
     AuthenticationExchange,
     Authenticator,
     Authorizer,
@@ -172,6 +175,9 @@ __all__ = [
     "AddDestination",
     "AddDuplicateId",
     "AddMessage",
+    "AuditEvent",
+    "AuditKind",
+    "Auditor",
     "AuthenticatingOptions",
     "AuthenticationExchange",
     "Authenticator",

@@ -55,8 +55,11 @@ class ClientPeer(Protocol):
         """
         ...
 
-    def throttle(self, paused: bool) -> None:
-        """Stop (True) or resume (False) reading from the socket: producers are too fast."""
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
+        """Stop (True) or resume (False) reading from the socket: producers are too fast.
+
+        Args: at_once: what was read already waits, too. The next call without it ends that.
+        """
         ...
 
     def closed(self, error: GatewayError) -> None:
@@ -77,6 +80,14 @@ class BrokerConnection(Protocol):
 
     @property
     def principal(self) -> str: ...
+
+    def authenticated_again(self, exchange: AuthenticationExchange) -> None:
+        """The client has gone through another exchange, which has succeeded: groups are those of now,
+        and the connection lasts as long as *exchange* says.
+
+        Only for one whose ConnectRequest had an exchange. Raises: AccessError for somebody else.
+        """
+        ...
 
     def resume(self) -> None:
         """The handshake's answer has been written: deliveries to restored subscriptions begin."""
