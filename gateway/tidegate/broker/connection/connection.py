@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.messages import Messages
 from tidegate.broker.connection.serving import Serving
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
+from tidegate.broker.sessions.authentication import vouched_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.spi import (
     AccessError,
     Action,
+    AuthenticationExchange,
     Branch,
     BranchId,
     ClientPeer,
@@ -95,6 +100,16 @@ class Connection(Client):
         self._set_writable()
         self.throttle(STOPPING)
 
+    def authenticated_again(self, exchange: AuthenticationExchange) -> None:
+        vouched = vouched_of(exchange)
+        principal = vouched.principal
+        if principal.name != self.principal:
+            raise AccessError("authenticated again as somebody else", principal=self.principal)
+        self.vouched = vouched
+        self.expires_at = principal.expires_at
+        self.identity = dataclasses.replace(self.identity, groups=principal.groups)
+        self.rights_changed()
+
     # --- BrokerConnection: consuming -------------------------------------------------------
 
     def resume(self) -> None:
@@ -150,19 +165,23 @@ class Connection(Client):
         self._messages.abort(transaction, token)
 
     def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
-        self._messages.prepare(transaction, branch_id, token)
+        self._messages.prepare(transaction, self._own(branch_id), token)
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self.parts.branches.complete(branch_id, self, token, commit=True, principal=self.principal)
+        self.parts.branches.complete(self._own(branch_id), self, token, commit=True)
 
     def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self.parts.branches.complete(branch_id, self, token, commit=False, principal=self.principal)
+        self.parts.branches.complete(self._own(branch_id), self, token, commit=False)
 
     def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self.parts.branches.forget(branch_id, self, token, principal=self.principal)
+        self.parts.branches.forget(self._own(branch_id), self, token)
+
+    def _own(self, branch_id: BranchId) -> BranchId:
+        """Of another's branch of the same id nobody is told."""
+        return msgspec.structs.replace(branch_id, owner=self.principal)
 
     def branches(self) -> Sequence[Branch]:
         return self.parts.branches.all_of(self.principal)
@@ -213,8 +232,7 @@ class Connection(Client):
             parts.sessions.set_expiry(session, session_expiry)
         if unanswered:
             in_doubt.set_aside(self._writer, session, consumers, unanswered)
-        for consumer in list(consumers.values()):
-            self._serving.drop(consumer)
+        self._serving.drop_all()
         parts.temporary.remove_of(self)
         will = self._will
         has_will = will is not None and (publish_will or not graceful)
