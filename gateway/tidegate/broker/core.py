@@ -88,15 +88,21 @@ class BrokerCore(Parts):
         if request.will is not None:
             self.access.check_will(connection, request.will)
         key = connection.key
-        if key:
-            older = self._by_client.get(key)
-            if older is not None:
-                older.end(
-                    ConnectionEndedError(
-                        "taken-over",
-                        f"another connection with client id {request.client_id!r} took over",
-                    )
+        older = self._by_client.get(key) if key else None
+        try:
+            connection.enter(older)
+            if key:
+                self.sessions.check_room(request, connection.identity)
+        except GatewayError:
+            connection.disconnect(graceful=True)
+            raise
+        if older is not None:
+            older.end(
+                ConnectionEndedError(
+                    "taken-over",
+                    f"another connection with client id {request.client_id!r} took over",
                 )
+            )
         session = self.sessions.find(key) if key else None
         is_stored = session is not None
         if session is not None and request.clean_start:

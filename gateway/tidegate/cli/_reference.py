@@ -17,6 +17,7 @@ from tidegate.config import (
     DestinationPolicy,
     ExtensionTable,
     ListenerTable,
+    Quota,
     SinkTable,
     StoreTable,
 )
@@ -29,6 +30,7 @@ _HOST_TABLES: Final[Mapping[str, type]] = {
     "destinations": DestinationPolicy,
     "sinks": SinkTable,
     "extensions": ExtensionTable,
+    "quotas": Quota,
 }
 _BLOCK: Final = re.compile(r"(<!-- options: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from tidegate.config._limits import HeldLimits
+from tidegate.config._limits import HeldLimits, Quota
 from tidegate.spi import Kind, names, option
 
 STORE_PLUGIN_DEFAULT: Final = "journal"
@@ -409,3 +409,4 @@ class Config:
     destinations: tuple[DestinationPolicy, ...] = ()
     sinks: tuple[SinkTable, ...] = ()
     extensions: tuple[ExtensionTable, ...] = ()
+    quotas: tuple[Quota, ...] = ()

@@ -90,8 +90,8 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 #: What a message costs in memory besides its body and what is counted by itself: the objects
 #: around it, measured with ``sys.getsizeof`` over a typical STOMP message and rounded up.
 MESSAGE_OVERHEAD_BYTES: Final = 400
-#: The same of one header: its tuple, and its place in the message's.
-HEADER_OVERHEAD_BYTES: Final = 64
+#: The same of one header: its tuple, its two strings, and its place in the message's.
+HEADER_OVERHEAD_BYTES: Final = 170
 #: So much of names and the like is in ``MESSAGE_OVERHEAD_BYTES``.
 _NAMES_BYTES: Final = 256
 
@@ -102,8 +102,10 @@ def memory_bytes(message: Message) -> int:
     headers = message.headers
     if headers:
         for name, value in headers:
-            # One character beyond Latin-1 makes all of a string two or four bytes wide.
-            size += getsizeof(name) + getsizeof(value) + HEADER_OVERHEAD_BYTES
+            if name.isascii() and value.isascii():
+                size += len(name) + len(value) + HEADER_OVERHEAD_BYTES
+            else:  # one character beyond Latin-1 makes all of a string two or four bytes wide
+                size += getsizeof(name) + getsizeof(value) + HEADER_OVERHEAD_BYTES
     names = (
         len(message.destination)
         + len(message.original_name)

@@ -77,7 +77,7 @@ class Messages:
         writer = self._writer
         if writer.error is not None or writer.full_until:
             writer.check_writable()
-        route = self._publisher.route(message, self._client.key)
+        route = self._publisher.route(message, self._client.origin)
         sequence = writer.next_sequence
         writer.next_sequence = sequence + 1
         turn = writer.turn
@@ -130,19 +130,21 @@ class Messages:
             held = self._transaction(transaction)
             held.check_room(1)
             if message.retain:
-                publisher.retained.check_room(message)
-            publisher.resolve(message.destination)  # a bad name must fail now, not at COMMIT
+                publisher.retained.check_room(message, self._client.principal)
+            # A bad name must fail now, not at COMMIT.
+            publisher.resolve(message.destination, self._client.principal)
             held.publish(Published(message, inflight, duplicate_id))
             if token is not None:
                 writer.confirm(self._client, token)
             return True
         writer.check_writable()
-        publisher.resolve(message.destination)  # a new queue is not part of this unit
+        owner = self._client.principal
+        publisher.resolve(message.destination, owner)  # a new queue is not part of this unit
         if duplicate_id and duplicates.is_known(message.destination, duplicate_id):
             self._discard_duplicate(message.destination, duplicate_id, token, inflight)
             return True
         if message.retain:
-            publisher.retained.check_room(message)
+            publisher.retained.check_room(message, self._client.principal)
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []

@@ -13,7 +13,7 @@ that authenticate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, cast, final
 
@@ -86,6 +86,7 @@ class Session:
         "_context",
         "_conversation",
         "_link",
+        "_meter",
         "_options",
         "_reading",
         "_receiving",
@@ -122,6 +123,7 @@ class Session:
             self, context, link, self._codec, self._reading, self._writing.send, self._principal
         )
         self._unfinished: UnfinishedInput | None = None  # since CONNACK
+        self._meter: Callable[[int], None] | None = None  # told how much was read
         self._silence_s = 0.0
         self._timer: Timer | None = runtime.call_later(
             options.connect_timeout, self._connect_timed_out
@@ -150,6 +152,8 @@ class Session:
         codec.receive_data(data)
         if self._receiving is not None:
             self._receiving.run()
+            if self._meter is not None:
+                self._meter(len(data))
             unfinished = self._unfinished
             if unfinished is not None:
                 waiting = codec.partial_bytes
@@ -272,6 +276,7 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
+        self._meter = connection.meter
         self._unfinished = UnfinishedInput(
             partial(connection.holds, Held.INPUT),
             options.frame_timeout,
