@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.gateway")
 
-#: Cursors spool here; what an earlier run left is useless, because order and counts are gone.
-TEMPORARY_DIRECTORY: Final = "tmp"
+#: Cursors spool here; what an earlier run left is useless, because order and counts are gone. Emptied at
+#: start, so its name is nobody else's: somebody may have written ``data_directory = "/var"``.
+TEMPORARY_DIRECTORY: Final = "tidegate-tmp"
 SINKS_DIRECTORY: Final = "sinks"
 
 

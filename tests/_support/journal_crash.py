@@ -378,7 +378,7 @@ async def load(
     """Random batches, until the profile's are written or the store fails.
 
     *confirmed* is told the index of each state once it is known to be durable. *before_each* is
-    called with the number of the batch before it is written.
+    called with the number of each batch before it is made, also of one that then has nothing in it.
     """
     writer = _Writer(model, chance, profile)
     refused = 0
@@ -389,13 +389,13 @@ async def load(
 
     for number in range(profile.batches):
         is_new = not model.small
+        before_each(number)
         try:
             operations = writer.setup() if is_new else await writer.batch(store)
             if not operations:
                 continue
             model.states.append(model.state())
             durability = Durability.SYNCED if is_new else chance.choice(list(Durability))
-            before_each(number)
             try:
                 await store.write(WriteBatch(operations, durability))
             except (StoreFullError, StoreUnavailableError):

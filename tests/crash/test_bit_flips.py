@@ -39,7 +39,7 @@ from metadata_kit import (  # pyright: ignore[reportMissingImports] - conftest.p
     write,
 )
 
-from tidegate.spi import Message, SetRetained
+from tidegate.spi import Message, RecordDelivery, SetRetained
 from tidegate_store_journal.checkpoint.marker import take_marker
 from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
 from tidegate_store_journal.index import changes as _changes
@@ -263,13 +263,16 @@ def flips_of_checkpoint(part: int, parts: int) -> tuple[Counter[str], list[str]]
     with fast_directory(TEMPORARY) as name:
         original, work = Path(name, "original"), Path(name, "work")
         index = everything()
+        counted = range(100, 160)  # a row each: bytes that are not packed
+        write(index, *[add(sequence) for sequence in counted])
+        write(index, RecordDelivery(1, tuple(counted), tuple(counted)))
         metadata = LmdbMetadata(original)
         first = index.take_changes()
         metadata.save(first, state())
-        write(index, add(50), ack(3, pending_list=2))
+        write(index, add(160), ack(3, pending_list=2))
         metadata.save(index.take_changes(), state(2))  # so that there are free pages, too
         expected = [read(metadata)]
-        write(index, add(51), SetRetained(Message("topic://t", b"newer")))
+        write(index, add(161), SetRetained(Message("topic://t", b"newer")))
         later = index.take_changes()
         metadata.close()
         work.mkdir()

@@ -229,6 +229,18 @@ async def test_stop_is_idempotent_and_wait_returns(tmp_path: Path) -> None:
     await asyncio.gather(gateway.stop(), gateway.stop(), gateway.wait())
 
 
+async def test_a_start_deletes_nothing_that_is_somebody_else_s(tmp_path: Path) -> None:
+    """As with ``data_directory = "/var"``, where a ``tmp`` is that everybody uses."""
+    kept = [tmp_path / name for name in ("tmp/file", "work/file", "spool/file")]
+    for path in kept:
+        path.parent.mkdir()
+        path.touch()
+    gateway = make(tmp_path)
+    await gateway.start()
+    await gateway.stop()
+    assert all(path.is_file() for path in kept)
+
+
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):

@@ -17,7 +17,9 @@ from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.owner import key_of
 from tidegate.broker.route.router import Route, Router
+from tidegate.broker.route.topic_tree import TopicTree
 from tidegate.broker.turn.flow import Flow, Tasks
+from tidegate.broker.turn.walks import STEP_LISTS
 from tidegate.config import (
     CURSOR_UNSTORED_DEFAULT,
     BrokerConfig,
@@ -115,7 +117,8 @@ class Destinations:
         self._temporary_directory = temporary_directory
         self._router = Router(self.queue_list)
         self.routes = self._router.routes
-        self._queue_watchers: list[tuple[str, Consumer]] = []
+        self._queue_names = TopicTree()  # those that a filter can cover
+        self._queue_watchers: dict[Consumer, str] = {}  # and their filters
         self._unstored_ids = count(-1, -1)
 
     def all_lists(self) -> Iterator[PendingList]:
@@ -216,10 +219,12 @@ class Destinations:
         """The pending list of a queue in which so many *messages* wait."""
         cursor = self._make_cursor(destination, list_id, messages)
         made = self.queues[destination] = PendingList(self._flow, list_id, destination, cursor)
-        name = names.name_of(destination)
-        for filter_name, consumer in self._queue_watchers:
-            if names.matches(filter_name, name) and _may_take(consumer, destination):
-                made.attach(consumer)
+        if not names.is_temporary(destination):
+            self._queue_names.add(destination)
+            name = names.name_of(destination)
+            for consumer, filter_name in self._queue_watchers.items():
+                if names.matches(filter_name, name) and _may_take(consumer, destination):
+                    made.attach(consumer)
         return made
 
     def remove_temporary(self, destination: str) -> None:
@@ -231,23 +236,41 @@ class Destinations:
 
     def watch_queues(self, filter_name: str, consumer: Consumer) -> None:
         """Attach *consumer* to every queue that the filter covers and it may have, now and later."""
-        self._queue_watchers.append((filter_name, consumer))
+        self._queue_watchers[consumer] = filter_name
         self.rewatch_queues(filter_name, consumer)
 
     def rewatch_queues(self, filter_name: str, consumer: Consumer) -> None:
         """What *consumer* may have is not what it was."""
-        attached = set(consumer.lists)
-        for destination, pending_list in self.queues.items():
-            if names.matches(filter_name, names.name_of(destination)):
-                wanted = _may_take(consumer, destination)
-                if wanted and pending_list not in attached:
+        self._flow.walks.begin(self._attach(consumer, self._queue_names.match(filter_name)))
+
+    def _attach(self, consumer: Consumer, destinations: Sequence[str]) -> Iterator[None]:
+        """One step after the other, as far as it still watches then."""
+        for number, destination in enumerate(destinations, 1):
+            pending_list = self.queues.get(destination)
+            if pending_list is not None and consumer in self._queue_watchers:
+                wanted, is_attached = (
+                    _may_take(consumer, destination),
+                    pending_list in consumer.lists,
+                )
+                if wanted and not is_attached:
                     pending_list.attach(consumer)
-                    self._flow.mark_ready(pending_list)
-                elif not wanted and pending_list in attached:
+                    self._flow.mark_if_pending(pending_list)
+                elif is_attached and not wanted:
                     pending_list.detach(consumer)
+            if not number % STEP_LISTS:
+                yield
 
     def unwatch_queues(self, consumer: Consumer) -> None:
-        self._queue_watchers = [item for item in self._queue_watchers if item[1] is not consumer]
+        """Nothing more is given to *consumer*; it leaves its queues one by one."""
+        if self._queue_watchers.pop(consumer, None) is not None:
+            consumer.is_over = True
+            self._flow.walks.begin(self._detach(consumer))
+
+    def _detach(self, consumer: Consumer) -> Iterator[None]:
+        for number, pending_list in enumerate(list(consumer.lists), 1):
+            pending_list.detach(consumer)
+            if not number % STEP_LISTS:
+                yield
 
     def _make_cursor(self, destination: str, list_id: int, messages: int) -> PendingCursor:
         store, policy, name = self._store, self.policy(destination), ""

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tidegate.spi import Kind, OptionInfo, format_duration, format_size, option_info
+from tidegate.spi.options import is_secret
 
-_SECRET: Final = re.compile(r"password|passphrase|passcode|secret|token|credential", re.IGNORECASE)
 #: Keys of a table of strings whose values are secrets: of Spark's settings for object stores.
 _SECRET_KEY: Final = re.compile(
-    _SECRET.pattern + r"|(access|account|private|api|encryption)[._-]?key|(^|[._])sas([._]|$)",
+    r"password|passphrase|passcode|secret|token|credential|(access|account|private|api|encryption)[._-]?key|(^|[._])sas([._]|$)",
     re.IGNORECASE,
 )
 #: A secret inside a value: ``-Dfs.s3a.secret.key=…`` among Java's options.
 _SECRET_INSIDE: Final = re.compile(rf"([^\s=]*(?:{_SECRET_KEY.pattern})[^\s=]*=)\S+", re.IGNORECASE)
-_NOT_SECRET: Final = re.compile(r"_(file|path|directory)$")
 _USER_INFO: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*@")
 HIDDEN: Final = "***"
 _WORDS: Final[Mapping[object, str]] = {
@@ -52,7 +51,7 @@ def option_value(field: dataclasses.Field[Any], value: object) -> object:
 
     Returns: str, int, float, bool, None, or a list or dict of these.
     """
-    if _SECRET.search(field.name) and not _NOT_SECRET.search(field.name) and value:
+    if is_secret(field.name) and value:
         return HIDDEN
     return _plain(value, option_info(field))
 

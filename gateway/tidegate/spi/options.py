@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import difflib
 import enum
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,14 @@ from tidegate.spi.errors import ConfigError
 from tidegate.spi.units import parse_duration, parse_size
 
 T = TypeVar("T")
+
+_SECRET: Final = re.compile(r"password|passphrase|passcode|secret|token|credential", re.IGNORECASE)
+_NOT_SECRET: Final = re.compile(r"_(file|path|directory)$")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of the option *name* is shown to nobody: in no listing, in no error."""
+    return bool(_SECRET.search(name)) and not _NOT_SECRET.search(name)
 
 
 class Kind(enum.Enum):
@@ -117,7 +126,10 @@ def _read(key: str, value: object, annotation: Any, info: OptionInfo) -> object:
     try:
         result = _convert(value, annotation, info)
     except ValueError as error:
-        raise ConfigError(str(error), key=key) from None
+        text = str(error)
+        if is_secret(key):
+            text = text.replace(repr(value), "its value")
+        raise ConfigError(text, key=key) from None
     if isinstance(result, (int, float)) and not isinstance(result, bool):
         _check_range(key, result, info, value)
     return result

@@ -278,6 +278,29 @@ class CursorConformance(Scenarios):
         assert await box.drain(cursor) == [60, 61, 62]
         await cursor.close()
 
+    @pytest.mark.parametrize("taken", ["claimed", "purged"])
+    async def test_what_is_offered_while_a_page_is_read_leaves_no_room_for_that_page(
+        self, box: CursorBox, taken: str
+    ) -> None:
+        """The page's room was found before it was read, and all that it was for is gone since."""
+        cursor = box.make(recovered=messages_of(1, 1), memory_limit_bytes=1, page_count=1)
+        box.store.gate = asyncio.Event()
+        task = asyncio.create_task(cursor.page_in())
+        await asyncio.sleep(0)
+        if taken == "claimed":
+            assert list(cursor.claim([1])) == [1]
+        else:
+            box.store.messages.clear()
+            assert cursor.remove([1]) == 1
+        offered = messages_of(2, 3)
+        box.offer(cursor, offered)
+        box.store.gate.set()
+        await task
+        box.store.gate = None
+        assert cursor.is_full or cursor.memory_bytes <= memory_bytes(offered[0].message)
+        assert await box.drain(cursor) == [2, 3]
+        await cursor.close()
+
     async def test_a_page_that_fails_can_be_read_again(self, box: CursorBox) -> None:
         cursor = box.make(recovered=messages_of(1, 5))
         box.store.error = StoreIOError("the disk is gone")

@@ -73,10 +73,12 @@ class FileCursor:
 
     def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         """Take new messages into memory while there is room and nothing waits behind it."""
-        if not self._tail.count and not self._spool.count:
+        tail = self._tail
+        # What memory gets while a page of the store is read is the page's.
+        if not tail.count and not tail.is_reading and not self._spool.count:
             kept = self._memory.append_within(messages, self._limit_bytes)
             if kept:
-                self._tail.position = self._memory_position = messages[kept - 1].sequence
+                tail.position = self._memory_position = messages[kept - 1].sequence
                 if kept == len(messages):
                     return _NOTHING
                 messages = messages[kept:]
@@ -84,8 +86,9 @@ class FileCursor:
 
     def _offer_behind(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         tail = self._tail
-        if tail.count or (tail.is_stored and tail.has_claimed):
-            # What was claimed there may come back, and the spool has no place for it.
+        if tail.count or tail.is_reading or (tail.is_stored and tail.has_claimed):
+            # What was claimed there may come back, and the spool has no place for it. A page
+            # that is being read may hold these messages.
             tail.add(len(messages))
             return _NOTHING
         kept = self._spool.append(messages)

@@ -67,7 +67,7 @@ class StoreCursor:
     def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         """Take new messages into memory while there is room and nothing waits in the store."""
         tail = self._tail
-        if tail.count:
+        if tail.count or tail.is_reading:  # what memory gets while a page is read is the page's
             tail.add(len(messages))
             return _NOTHING
         budget = self._budget

@@ -110,8 +110,10 @@ def parse(head: bytes, rest: bytes) -> str:
     if len(rest) < 2 * size + 4:
         raise ProxyHeaderError("the header ends inside its addresses")
     address = ipaddress.ip_address(rest[:size])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped  # one client has one address: rules and limits go by it
     port = int.from_bytes(rest[2 * size : 2 * size + 2], "big")
-    return f"[{address}]:{port}" if size == 16 else f"{address}:{port}"
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def _check_listed(accepted: socket.socket, networks: Sequence[Network]) -> None:

@@ -506,7 +506,7 @@ async def test_nothing_keeps_a_connection_alive_that_has_ended() -> None:
         gc.collect()
         assert [reference() for reference in gone] == [None] * 3
         core = broker.core
-        assert core.destinations._queue_watchers == []
+        assert core.destinations._queue_watchers == {}
         assert core._by_client == {}
         assert core.flow._throttled == set()
         assert core.destinations.shared == {}

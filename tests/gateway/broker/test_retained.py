@@ -105,7 +105,7 @@ async def test_a_retained_message_is_stored_only_for_what_outlives_its_connectio
         assert len(client.deliveries) == 3
         assert len(clean.deliveries) == 1
         (added,) = broker.store.operations(AddMessage)
-        assert added.pending_lists == (client.connection.consumers["c"].lists[0].id,)
+        assert added.pending_lists == (client.connection.consumers["c"].first_list.id,)
 
 
 @pytest.mark.parametrize(

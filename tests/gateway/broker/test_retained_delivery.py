@@ -100,7 +100,7 @@ async def test_a_client_that_reads_slowly_is_given_no_more_than_it_takes() -> No
         client = await broker.client("mqtt", "c")
         client.on_deliver = lambda _key, _messages: client.connection.writable(False)
         client.subscribe("topic://>", qos=0, retain_handling=SEND)
-        pending_list = client.connection.consumers["s"].lists[0]
+        pending_list = client.connection.consumers["s"].first_list
         for turn in range(1, 11):
             await broker.settle()
             assert len(client.deliveries) == 1000 * turn

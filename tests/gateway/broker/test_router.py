@@ -240,7 +240,7 @@ async def test_one_list_that_fails_does_not_keep_messages_from_the_others(
         def broken(_messages: object) -> None:
             raise RuntimeError("a bug in a cursor")
 
-        bad = client.connection.consumers["bad"].lists[0]
+        bad = client.connection.consumers["bad"].first_list
         bad_cursor = type("Broken", (), {"offer": staticmethod(broken), "is_full": False})()
         kept = bad.cursor
         bad.cursor = bad_cursor  # type: ignore[assignment]  # only what is called

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidegate.broker.lists.selector import compile_selector
 from tidegate.broker.lists.selector_grammar import parse
+from tidegate.broker.lists.selector_like import compile_like
 from tidegate.spi import Message, RequestError
 
 MESSAGE = Message(
@@ -179,6 +181,42 @@ def test_like_is_what_a_shell_pattern_is(pattern: str, text: str) -> None:
     wanted = fnmatch.fnmatchcase(text, pattern.replace("%", "*").replace("_", "?"))
     message = Message("queue://q", b"", (("t", text),))
     assert selects(f"t LIKE '{pattern}'", message) is wanted
+
+
+@given(st.text("ab_", min_size=17, max_size=40), st.text("ab", max_size=120))
+def test_a_long_piece_of_like_is_found_where_it_is(piece: str, text: str) -> None:
+    wanted = fnmatch.fnmatchcase(text, f"*{piece}*b*".replace("_", "?"))
+    message = Message("queue://q", b"", (("t", text),))
+    assert selects(f"t LIKE '%{piece}%b%'", message) is wanted
+
+
+def test_a_piece_of_like_is_found_across_what_nearly_is_one() -> None:
+    wild = compile_like("%" + "_a" * 20 + "b%c", None)
+    assert wild("a" * 500 + "b" + "c")
+    assert not wild("a" * 500 + "c")
+    assert not wild("b" * 500 + "c")
+
+
+def test_like_looks_at_each_character_of_the_text_once() -> None:
+    looked_at = 0
+
+    class Text(str):
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[str]:
+            nonlocal looked_at
+            for character in str.__iter__(self):
+                looked_at += 1
+                yield character
+
+    assert not compile_like("%" + "_a" * 30 + "b%", None)(Text("a" * 3000))
+    assert looked_at == 3000
+
+
+@pytest.mark.parametrize("condition", ["'%" + "_" * 65 + "%'", "'x' OR n LIKE " * 8 + "'y'"])
+def test_a_like_that_would_take_long_is_refused(condition: str) -> None:
+    with pytest.raises(RequestError, match=r"more than (64|8) "):
+        compile_selector(f"n LIKE {condition}")
 
 
 def test_like_takes_no_exponential_time() -> None:

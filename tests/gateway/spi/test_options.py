@@ -153,3 +153,16 @@ def test_only_a_dataclass_with_known_types_describes_a_table() -> None:
         parse_options(Strange, {"value": 1})
     with pytest.raises(TypeError, match="not a dataclass"):
         parse_options(int, {})
+
+
+def test_a_secret_of_the_wrong_kind_is_not_in_the_error() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Secrets:
+        password: str = option("", help="x")
+        password_file: str = option("", help="x")
+
+    with pytest.raises(ConfigError, match="its value is not a string") as caught:
+        parse_options(Secrets, {"password": 271828})
+    assert "271828" not in str(caught.value)
+    with pytest.raises(ConfigError, match="271828"):
+        parse_options(Secrets, {"password_file": 271828})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from tidegate.spi import CursorContext, CursorFactory, PendingCursor
+from tidegate.spi import MESSAGE_OVERHEAD_BYTES, CursorContext, CursorFactory, PendingCursor
 from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import StoreCursorFactory, _budget
@@ -62,7 +62,9 @@ class Lists:
         self.cursors = [box.make(memory_limit_bytes=1 << 20) for box in self.boxes]
 
     def offer(self, number: int, first: int, last: int) -> None:
-        self.boxes[number].offer(self.cursors[number], messages_of(first, last, size=400))
+        self.boxes[number].offer(
+            self.cursors[number], messages_of(first, last, size=1000 - MESSAGE_OVERHEAD_BYTES)
+        )
 
     @property
     def used(self) -> int:

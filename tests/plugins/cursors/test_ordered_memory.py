@@ -90,7 +90,7 @@ def test_only_the_end_that_was_never_out_is_dropped() -> None:
     memory.append([stored(sequence, 100) for sequence in range(1, 9)])
     assert memory.drop_behind(6, 0) == 2
     assert sequences(memory) == [1, 2, 3, 4, 5, 6]
-    assert memory.drop_behind(0, 3 * 700) == 3
+    assert memory.drop_behind(0, 3 * (100 + MESSAGE_OVERHEAD_BYTES)) == 3
     assert sequences(memory) == [1, 2, 3]
     assert memory.drop_behind(0, 0) == 2, "one stays"
     assert is_accounted(memory)

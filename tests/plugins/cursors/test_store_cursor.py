@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.spi import CursorFactory
+from tidegate.spi import MESSAGE_OVERHEAD_BYTES, CursorFactory
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import StoreCursorFactory
 
@@ -21,7 +21,7 @@ class TestStoreCursor(CursorConformance):
         await cursor.close()
 
     async def test_it_changes_to_paging_and_back(self, box: CursorBox) -> None:
-        cursor = box.make(memory_limit_bytes=10 * 650, page_count=10)
+        cursor = box.make(memory_limit_bytes=10 * (MESSAGE_OVERHEAD_BYTES + 50), page_count=10)
         for round_ in range(3):
             first = 1 + 100 * round_
             box.offer(cursor, messages_of(first, first + 29))
@@ -39,7 +39,7 @@ class TestStoreCursor(CursorConformance):
 
     async def test_a_page_is_not_read_into_full_memory(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=5_000)
-        box.offer(cursor, messages_of(1, 100, size=4_400))
+        box.offer(cursor, messages_of(1, 100, size=5_000 - MESSAGE_OVERHEAD_BYTES))
         await cursor.page_in()
         assert box.store.pages == []
         await cursor.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.spi import CursorFactory
+from tidegate.spi import MESSAGE_OVERHEAD_BYTES, CursorFactory
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import VmCursorFactory
 
@@ -14,9 +14,9 @@ class TestVmCursor(CursorConformance):
 
     async def test_it_is_full_at_the_limit_and_no_longer_when_drained(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=10_000)
-        box.offer(cursor, messages_of(1, 6, size=1_000))
+        box.offer(cursor, messages_of(1, 6, size=1_600 - MESSAGE_OVERHEAD_BYTES))
         assert not cursor.is_full
-        box.offer(cursor, messages_of(7, 7, size=1_000))
+        box.offer(cursor, messages_of(7, 7, size=1_600 - MESSAGE_OVERHEAD_BYTES))
         assert cursor.is_full
         assert not cursor.needs_page
         cursor.take(1, ANY_SIZE)
@@ -32,8 +32,11 @@ class TestVmCursor(CursorConformance):
         await cursor.close()
 
     async def test_a_backlog_larger_than_memory_is_loaded_in_parts(self, box: CursorBox) -> None:
-        cursor = box.make(recovered=messages_of(1, 50, size=1_000), memory_limit_bytes=16_000)
-        box.offer(cursor, messages_of(60, 60, size=1_000))
+        cursor = box.make(
+            recovered=messages_of(1, 50, size=1_600 - MESSAGE_OVERHEAD_BYTES),
+            memory_limit_bytes=16_000,
+        )
+        box.offer(cursor, messages_of(60, 60, size=1_600 - MESSAGE_OVERHEAD_BYTES))
         await cursor.page_in()
         assert cursor.memory_bytes <= 17_000
         assert 1 < len(cursor.take(1_000, ANY_SIZE)) < 20

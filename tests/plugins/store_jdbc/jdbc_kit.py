@@ -41,7 +41,6 @@ class LongModel(StoreConformance):
     """
 
     @pytest.mark.long
-    @pytest.mark.timeout(300)
     def test_any_sequence_of_operations_gives_what_the_reference_gives(
         self,
         store_factory: MessageStoreFactory,

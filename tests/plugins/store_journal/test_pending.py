@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate_store_journal.index import pending as _pending
+from tidegate_store_journal.index import pieces as _pieces
 from tidegate_store_journal.index.pending import PendingList
 from tidegate_store_journal.index.pieces import Piece
 from tidegate_store_journal.log.format import location
@@ -68,6 +70,7 @@ def check_stored(
     for key in sorted(stored):
         loaded.restore_piece(stored[key])
     assert list(loaded.entries()) == list(model.items())
+    assert loaded.body_bytes() == sum(model)
     usages = list(loaded.usages())
     assert sum(usage.body_bytes for usage in usages) == sum(model)
     assert sum(count for usage in usages for count, _ in usage.files.values()) == len(model)
@@ -113,6 +116,7 @@ def test_a_list_holds_what_a_dictionary_holds(steps: list[tuple[str, int]]) -> N
             assert len(pending) == len(model)
         assert list(pending.entries()) == list(model.items())
         assert list(pending.entries(5)) == [item for item in model.items() if item[0] > 5]
+        assert pending.body_bytes() == sum(model)
         assert sum(usage.body_bytes for usage in pending.usages()) == sum(model)
     finally:
         _pending.PIECE_ENTRIES = entries  # type: ignore[misc]
@@ -206,3 +210,22 @@ def test_entries_that_belong_in_between_take_old_pieces_out_of_the_metadata_stor
     assert firsts(told) == {7: 7, 1: None, 1025: None, 2049: None}
     assert [item for item, _ in pending.entries()] == [7, *range(1025, 1030)]
     assert removed - added == 3000 - 6
+
+
+def test_bodies_are_summed_up_without_going_through_the_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every start asks every list, and the last piece of each has changed since the checkpoint."""
+
+    def gone_through(_arrays: object) -> None:
+        raise AssertionError("an entry at a time")
+
+    pending = PendingList()
+    pending.fresh = {sequence: place(sequence) for sequence in range(1, 100)}
+    pending.seal()
+    (piece,) = (Piece.decode(told.encode()) for told in pending.take_changes(0)[0].values() if told)
+    loaded = PendingList()
+    loaded.restore_piece(piece)
+    loaded.fresh = {sequence: place(sequence) for sequence in range(100, 200)}
+    monkeypatch.setattr(_pieces, "usage_of", gone_through)
+    assert loaded.body_bytes() == sum(range(1, 200))

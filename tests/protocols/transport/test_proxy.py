@@ -59,6 +59,7 @@ def told(data: bytes) -> str:
 def test_the_client_s_address_is_what_the_proxy_says():
     assert told(header("203.0.113.9", 40_000)) == "203.0.113.9:40000"
     assert told(header("2001:db8::7", 1)) == "[2001:db8::7]:1"
+    assert told(header("::ffff:203.0.113.9", 1)) == "203.0.113.9:1"
     assert told(header(more=b"\x20\x00\x05\x01\0\0\0\0")) == "203.0.113.9:40000"
 
 

@@ -245,8 +245,7 @@ class Messages:
             ) from None
         consumer.in_flight_bytes -= size
         if was_full:  # any of its lists may have waited for this room
-            for pending_list in consumer.lists:
-                self._flow.mark_ready(pending_list)
+            self._flow.mark_lists(consumer)
         return entries
 
     def _restore_in_flight(self, steps: Iterable[Settled]) -> None:

@@ -81,7 +81,7 @@ class Serving:
                 consumer, taken_up = self._subscribe_topic(request)
             if old is not None:
                 remove = parts.destinations.remove_subscription
-                Succession(parts.flow, old, consumer.lists[0], remove)
+                Succession(parts.flow, old, consumer.first_list, remove)
         self.consumers[request.key] = consumer
         if token is not None:
             parts.writer.confirm(self._client, token)
@@ -90,9 +90,8 @@ class Serving:
             handling is RetainHandling.SEND
             or (handling is RetainHandling.SEND_IF_NEW and not taken_up and existing is None)
         ):
-            parts.deliveries.begin(consumer.lists[0])
-        for pending_list in consumer.lists:
-            parts.flow.mark_ready(pending_list)
+            parts.deliveries.begin(consumer.first_list)
+        parts.flow.mark_lists(consumer)
         return taken_up
 
     def _leave(self, consumer: Consumer) -> PendingList | None:
@@ -100,7 +99,7 @@ class Serving:
 
         Returns: its list, when what comes from it is to be delivered first (see Succession).
         """
-        pending_list = consumer.lists[0]
+        pending_list = consumer.first_list
         if pending_list.is_queue or pending_list.is_stored:
             self.drop(consumer)
             return None
@@ -133,7 +132,7 @@ class Serving:
             return consumer.matches is matches
         if request.share_group:
             return True
-        pending_list = consumer.lists[0]
+        pending_list = consumer.first_list
         if pending_list.matches is not matches:
             return False
         is_durable = bool(request.durable_name and self._client.client_id)
@@ -152,7 +151,7 @@ class Serving:
         consumer.prefetch_bytes = fresh.prefetch_bytes
         consumer.allows = fresh.allows
         if is_topic and not request.share_group:
-            self._parts.destinations.update_subscription(consumer.lists[0], self._client, request)
+            self._parts.destinations.update_subscription(consumer.first_list, self._client, request)
         self._attach_session(request)
 
     def _attach_session(self, request: SubscribeRequest) -> None:
@@ -274,6 +273,8 @@ class Serving:
         parts.writer.give_back(consumer.in_flight.values())
         consumer.in_flight.clear()
         consumer.in_flight_bytes = 0
+        if consumer.is_over:
+            return  # a filter's: it leaves its queues bit by bit
         for pending_list in list(consumer.lists):
             pending_list.detach(consumer)
             if pending_list.is_queue:
@@ -353,8 +354,8 @@ class Serving:
                 if names.is_filter(names.name_of(consumer.destination)):
                     parts.destinations.rewatch_queues(names.name_of(consumer.destination), consumer)
                 continue
-            succession = consumer.lists[0].succession
-            if succession is not None and succession.new is consumer.lists[0]:
+            succession = consumer.first_list.succession
+            if succession is not None and succession.new is consumer.first_list:
                 for older in succession.old.consumers:
                     older.allows = allows
 
@@ -381,8 +382,7 @@ class Serving:
         for consumer in self.consumers.values():
             if isinstance(consumer, Browser):
                 consumer.wake()
-            for pending_list in consumer.lists:
-                self._parts.flow.mark_ready(pending_list)
+            self._parts.flow.mark_lists(consumer)
 
     def hand_back(self) -> None:
         """The client is back: first it gets what is in doubt."""

@@ -158,7 +158,8 @@ class Consumer:
         acknowledges_all: it acknowledges also what is not stored for it.
         in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
         in_flight_bytes: bytes of their bodies.
-        lists: what it consumes from; several for a queue filter.
+        lists: what it consumes from, in order; several for a queue filter.
+        is_over: it is given nothing any more.
         resting: it was handed messages without acknowledgement and waits for the next turn.
     """
 
@@ -175,8 +176,14 @@ class Consumer:
     acknowledges_all: bool = False
     in_flight: dict[int, InFlight] = field(default_factory=dict[int, InFlight])
     in_flight_bytes: int = 0
-    lists: list[PendingList] = field(default_factory=lambda: list[PendingList]())
+    lists: dict[PendingList, None] = field(default_factory=lambda: dict[PendingList, None]())
     resting: bool = False
+    is_over: bool = False
+
+    @property
+    def first_list(self) -> PendingList:
+        """The list of a consumer that has but one."""
+        return next(iter(self.lists))
 
     def is_full(self) -> bool:
         """As much is in flight as may be."""
@@ -187,7 +194,7 @@ class Consumer:
 
     def room(self) -> int:
         """How many messages may be handed out now; 0 when none."""
-        if not self.client.is_writable or self.resting:
+        if not self.client.is_writable or self.resting or self.is_over:
             return 0
         if not self.acknowledge:
             return self.prefetch_count
@@ -276,16 +283,16 @@ class PendingList:
             self.consumers.append(consumer)
             if not self.qos and self.is_stored and self.cursor.size:
                 self._around.lower(self, True)
-        consumer.lists.append(self)
+        consumer.lists[self] = None
 
     def detach(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
-            consumer.lists.remove(self)
+            del consumer.lists[self]
             if self.is_lowered and not self.consumers:
                 self._around.lower(self, False)
         elif self.selecting is not None and self.selecting.detach(consumer):
-            consumer.lists.remove(self)
+            del consumer.lists[self]
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
         """New durable messages at the end."""

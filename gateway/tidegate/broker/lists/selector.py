@@ -6,7 +6,8 @@ message does not have is *unknown*, and only what is true is selected. STOMP hea
 or ``false`` for that, when it meets a number or a boolean.
 
 No message can make a selector fail or run long: arithmetic on what is no number is unknown, and
-LIKE compares in time that grows with the length of pattern times text, never faster.
+LIKE takes time that grows with the length of the text alone (``selector_like``); a selector has at
+most so many of them (``selector_grammar.LIKES_MAX``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from tidegate.broker.lists.selector_like import compile_like
 from tidegate.spi import Message, RequestError
 
 if TYPE_CHECKING:
@@ -259,54 +261,6 @@ def _compare(kind: str, left: _Evaluate, right: _Evaluate) -> _Evaluate:
     return compared
 
 
-def _like(pattern: str, escape: str | None) -> Callable[[str], bool]:
-    """A matcher of LIKE: pieces between ``%`` are found one after the other, from the left.
-
-    That is enough, because only where a piece can begin first matters for the ones behind it, and
-    it cannot take exponential time as a translation to a regular expression could.
-    """
-    if escape is not None and len(escape) != 1:
-        raise RequestError(f"selector: ESCAPE needs one character, not {escape!r}")
-    pieces: list[list[str | None]] = [[]]  # None: any one character
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            literal = next(characters, None)
-            if literal is None:
-                raise RequestError(f"selector: the pattern {pattern!r} ends with its ESCAPE")
-            pieces[-1].append(literal)
-        elif character == "%":
-            pieces.append([])
-        elif character == "_":
-            pieces[-1].append(None)
-        else:
-            pieces[-1].append(character)
-    first, last = re.compile(_piece(pieces[0]), re.DOTALL), pieces[-1]
-    if len(pieces) == 1:
-        return lambda text: first.fullmatch(text) is not None
-    middle = [re.compile(_piece(piece), re.DOTALL) for piece in pieces[1:-1] if piece]
-    end, end_length = re.compile(_piece(last), re.DOTALL), len(last)
-
-    def matches(text: str) -> bool:
-        found = first.match(text)
-        if found is None:
-            return False
-        position, stop = found.end(), len(text) - end_length
-        for piece in middle:
-            found = piece.search(text, position)
-            if found is None:
-                return False
-            position = found.end()
-        return position <= stop and end.fullmatch(text, stop) is not None
-
-    return matches
-
-
-def _piece(piece: list[str | None]) -> str:
-    """A regular expression without repetition: it has one length and nothing to go back to."""
-    return "".join("." if character is None else re.escape(character) for character in piece)
-
-
 def _test(inner: _Evaluate, test: Callable[[str], bool]) -> _Evaluate:
     def tested(message: Message) -> Value:
         value = inner(message)
@@ -386,7 +340,7 @@ def _simple_condition(kind: str, tree: Tree) -> _Evaluate:
         return _test(_tested(tree[1]), wanted.__contains__)
     if kind == "like":
         pattern, *escape = [leaf[1] for leaf in tree[2:]]
-        return _test(_tested(tree[1]), _like(pattern, escape[0] if escape else None))
+        return _test(_tested(tree[1]), compile_like(pattern, escape[0] if escape else None))
     if kind == "is_null":
         inner = _tested(tree[1])
         return lambda message: inner(message) is None

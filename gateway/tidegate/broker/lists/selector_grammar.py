@@ -21,6 +21,10 @@ LENGTH_MAX: Final = 4096
 #: is a level of Python calls for every message.
 DEPTH_MAX: Final = 100
 
+#: LIKE conditions in one selector: each may look at every character of a long header, which takes
+#: milliseconds for the longest.
+LIKES_MAX: Final = 8
+
 _GRAMMAR: Final = r"""
 ?start: or
 
@@ -170,7 +174,7 @@ def parse(text: str) -> Tree:
         tree: Tree = _parser.parse(" " * start + text[start:])  # columns are those of *text*
     except UnexpectedInput as error:
         raise RequestError(f"selector: {_explain(text, error)}") from None
-    _check_depth(tree)
+    _check_size(tree)
     return tree
 
 
@@ -187,10 +191,14 @@ def _explain(text: str, error: UnexpectedInput) -> str:
     return f"{found!r} is not expected at column {position + 1}"
 
 
-def _check_depth(tree: Tree) -> None:
+def _check_size(tree: Tree) -> None:
     """Level by level, without recursion. Raises: RequestError."""
     level: list[Any] = [tree]
+    likes = 0
     for _ in range(DEPTH_MAX):
+        likes += sum(node[0] in ("like", "not_like") for node in level)
+        if likes > LIKES_MAX:
+            raise RequestError(f"selector: more than {LIKES_MAX} LIKE conditions")
         level = [
             child for node in level for child in node[1:] if isinstance(child, tuple) and child
         ]

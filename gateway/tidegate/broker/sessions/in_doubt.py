@@ -151,7 +151,7 @@ async def recover(
 def _is_shared(consumer: Consumer) -> bool:
     if len(consumer.lists) != 1:
         return False
-    subscription = consumer.lists[0].subscription
+    subscription = consumer.first_list.subscription
     return subscription is not None and bool(subscription.share_group)
 
 

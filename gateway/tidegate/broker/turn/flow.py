@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import islice
+from time import perf_counter
 from typing import Final, cast
 
 from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, PendingList
 from tidegate.broker.lists.permitted import permitted
 from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
+from tidegate.broker.turn.walks import SLICE_S, STEP_LISTS, Walks
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import MessageStore, PendingCursor, StoredMessage, Subscription
 
 _log = logging.getLogger("tidegate.broker")
+
+#: Lists that hand out their messages before the clock is looked at.
+DISPATCHED_AT_ONCE: Final = 16
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
@@ -59,6 +65,7 @@ class Flow:
         lower, half_sent, ended: see :class:`tidegate.broker.lists.pending_list.Surroundings`; set
             when those are there that do it.
         ready: lists that may have something to hand out at the end of this turn.
+        walks: over many lists.
         full_lists: those that take no more; their producers wait.
         nowhere: where messages are in flight from that no list holds.
         sent: messages handed to front-ends; dropped: those that no consumer got.
@@ -80,6 +87,7 @@ class Flow:
         self.ended: Callable[[PendingList], None]
         self.spawn = tasks.spawn
         self.writer = TurnWriter(store, clock, self._end_of_turn, self._written)
+        self.walks = Walks()
         self.ready: dict[PendingList, None] = {}
         self.full_lists: set[PendingList] = set()
         # Nobody asks a list that is removed for its cursor.
@@ -90,6 +98,8 @@ class Flow:
         self.turn_bytes_max = pending_write_limit
         self._on_write = on_write
         self._resting: list[Consumer] = []
+        # Consumers of many lists whose lists are being looked through; True: once more.
+        self._looked_through: dict[Consumer, bool] = {}
         self._throttled: set[Client] = set()
 
     def choosing(self, pending_list: PendingList) -> Choosing:
@@ -113,15 +123,51 @@ class Flow:
         self.ready[pending_list] = None
         self.writer.schedule()
 
+    def mark_if_pending(self, pending_list: PendingList) -> None:
+        """As :meth:`mark_ready`, for a queue of a consumer that has just got room."""
+        if pending_list.cursor.size:
+            self.mark_ready(pending_list)
+
+    def mark_lists(self, consumer: Consumer) -> None:
+        """The consumer has room: any of its lists may have waited for that."""
+        lists = consumer.lists
+        if len(lists) <= STEP_LISTS:
+            for pending_list in lists:
+                self.mark_ready(pending_list)
+        elif consumer in self._looked_through:
+            self._looked_through[consumer] = True
+        else:
+            self._looked_through[consumer] = False
+            self.walks.begin(self._look_through(consumer))
+
+    def _look_through(self, consumer: Consumer) -> Iterator[None]:
+        is_again = True
+        while is_again and not consumer.is_over:
+            self._looked_through[consumer] = False
+            for count, pending_list in enumerate(list(consumer.lists), 1):
+                self.mark_if_pending(pending_list)
+                if not count % STEP_LISTS:
+                    yield
+            is_again = self._looked_through[consumer]  # it got room once more meanwhile
+        del self._looked_through[consumer]
+
     def _end_of_turn(self) -> None:
         ready = self.ready
-        if ready:
-            self.ready = {}
-            for pending_list in ready:
-                try:
-                    pending_list.dispatch()
-                except Exception:  # one cursor that fails must not stop the other lists
-                    _log.exception("destination=%s: dispatch failed", pending_list.destination)
+        if not ready:
+            return
+        ends_at = perf_counter() + SLICE_S
+        self.ready = {}
+        for count, pending_list in enumerate(ready, 1):
+            try:
+                pending_list.dispatch()
+            except Exception:  # one cursor that fails must not stop the other lists
+                _log.exception("destination=%s: dispatch failed", pending_list.destination)
+            if not count % DISPATCHED_AT_ONCE and perf_counter() >= ends_at:
+                left = dict.fromkeys(islice(ready, count, None))
+                self.ready = left | self.ready
+                # Not now: what schedules a turn while it ends is not heard.
+                asyncio.get_running_loop().call_soon(self.writer.schedule)
+                return
 
     def rest(self, consumer: Consumer) -> None:
         """Serve *consumer* again once the sockets have been written."""
@@ -133,9 +179,11 @@ class Flow:
         resting, self._resting = self._resting, []
         for consumer in resting:
             consumer.resting = False
+            if len(consumer.lists) > STEP_LISTS:
+                self.mark_lists(consumer)
+                continue
             for pending_list in consumer.lists:
-                if pending_list.cursor.size:
-                    self.mark_ready(pending_list)
+                self.mark_if_pending(pending_list)
 
     def count_dropped(self, pending_list: PendingList, count: int) -> None:
         """Unstored messages were dropped because a subscriber does not keep up."""

@@ -386,7 +386,7 @@ class Index(References, SmallState):
     def counts(self) -> dict[int, PendingCount]:
         """Messages and bytes of bodies of every list that has any."""
         return {
-            list_id: PendingCount(len(pending), sum(usage.body_bytes for usage in pending.usages()))
+            list_id: PendingCount(len(pending), pending.body_bytes())
             for list_id, pending in self.lists.items()
             if len(pending)
         }

@@ -211,7 +211,8 @@ class PendingList(msgspec.Struct, eq=False):
 
     def body_bytes(self) -> int:
         """Bytes of all bodies."""
-        return sum(usage.body_bytes for usage in self.usages())
+        self.seal()
+        return sum([piece.body_bytes for piece in self._pieces])
 
     def take_part(self) -> tuple[list[int], list[int]]:
         """Remove some entries, one piece's: for a list that nobody sees any more. Empty: it is empty.
