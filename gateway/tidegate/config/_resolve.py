@@ -29,6 +29,7 @@ from tidegate.config._model import (
 from tidegate.plugin_exit import exit_is_error
 from tidegate.plugins import PROVIDERS, PluginHost, PluginKind
 from tidegate.spi import (
+    AuthenticatingOptions,
     Authenticator,
     ConfigError,
     EnhancedAuthenticator,
@@ -285,19 +286,21 @@ def _listeners(
         bind = parse_bind(table.bind, factory.default_port)
         _check_overlap(bind, bound, where)
         bound.append(bind)
+        options = _options(
+            factory.options_type,
+            ListenerTable,
+            table.options,
+            where,
+            _Blame(plugins, PluginKind.PROTOCOL, table.protocol),
+        )
+        knows = isinstance(options, AuthenticatingOptions) and options.authenticates
         config = ListenerConfig(
             protocol=table.protocol,
             transport=_transport(table, factory.transports, where),
             host=bind.host,
             port=bind.port,
-            allow_anonymous=_allow_anonymous(table, bind, authenticated, where),
-            options=_options(
-                factory.options_type,
-                ListenerTable,
-                table.options,
-                where,
-                _Blame(plugins, PluginKind.PROTOCOL, table.protocol),
-            ),
+            allow_anonymous=_allow_anonymous(table, bind, knows or authenticated, where),
+            options=options,
         )
         listeners.append(ResolvedListener(where, factory, config))
     return tuple(listeners)

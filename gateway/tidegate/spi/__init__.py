@@ -13,7 +13,13 @@ from tidegate.spi.clients.connection import (
     ConnectResult,
     Token,
 )
-from tidegate.spi.clients.frontend import FrontEnd, FrontEndFactory, ListenerConfig, Reloadable
+from tidegate.spi.clients.frontend import (
+    AuthenticatingOptions,
+    FrontEnd,
+    FrontEndFactory,
+    ListenerConfig,
+    Reloadable,
+)
 from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import (
     ClientRules,
@@ -166,6 +172,7 @@ __all__ = [
     "AddDestination",
     "AddDuplicateId",
     "AddMessage",
+    "AuthenticatingOptions",
     "AuthenticationExchange",
     "Authenticator",
     "Authorizer",

@@ -138,8 +138,8 @@ class MqttOptions(TransportOptions):
     response_topic_prefix: str = option(
         "",
         help="MQTT 5.0: a client that asks for Response Information is told"
-        " RESPONSE_TOPIC_PREFIX/CLIENT_ID, a topic under which it can receive answers; empty: it"
-        " is told nothing. Guards against requesters that listen to each other's answers, together"
+        " RESPONSE_TOPIC_PREFIX/PRINCIPAL/CLIENT_ID, a topic under which it can receive answers;"
+        " empty: it is told nothing. Guards against requesters that listen to each other's answers, together"
         " with an authorizer that opens this topic to its client alone.",
     )
     server_redirect: str = option(

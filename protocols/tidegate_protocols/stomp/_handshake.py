@@ -10,6 +10,7 @@ from tidegate.spi import ConnectRequest, PeerProtocolError
 from tidegate_protocols.stomp._heartbeat import parse
 from tidegate_protocols.stomp.codec.frames import Frame, Version
 from tidegate_protocols.stomp.codec.messages import PROTOCOL
+from tidegate_protocols.transport import Link
 
 #: Newest first: the highest common one is used (STOMP 1.2 "Protocol Negotiation").
 _VERSIONS: Final = (Version.V1_2, Version.V1_1, Version.V1_0)
@@ -35,17 +36,19 @@ class Handshake(msgspec.Struct, frozen=True):
     password: bytes | None
     heart_beat: tuple[int, int]
 
-    def request(self, peer: str, listener: str, anonymous_allowed: bool) -> ConnectRequest:
+    def request(self, link: Link, listener: str, *, anonymous_allowed: bool) -> ConnectRequest:
         """The same as the broker wants to hear it."""
         return ConnectRequest(
             protocol=PROTOCOL,
             version=self.version.value,
             client_id=self.client_id,
-            peer=peer,
+            peer=link.peer,
             listener=listener,
             username=self.username,
             password=self.password,
             anonymous_allowed=anonymous_allowed,
+            tls_subject=link.tls_subject,
+            tls_principal=link.tls_principal,
         )
 
 

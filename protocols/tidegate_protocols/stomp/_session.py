@@ -299,7 +299,7 @@ class Session:
         self._decoder.version = handshake.version
         context = self._context
         request = handshake.request(
-            self._wire.link.peer, context.address(), context.allow_anonymous
+            self._wire.link, context.address(), anonymous_allowed=context.allow_anonymous
         )
         self._connect_task = self._loop.create_task(self._ask_broker(request))
 

@@ -29,6 +29,11 @@ class Link(Protocol):
         ...
 
     @property
+    def tls_principal(self) -> str | None:
+        """See the field of this name of :class:`tidegate.spi.ConnectRequest`."""
+        ...
+
+    @property
     def is_closing(self) -> bool:
         """True once ``close`` or ``abort`` was called or the connection was lost."""
         ...

@@ -17,6 +17,7 @@ from tidegate_protocols.transport._options import (
     is_websocket,
     proxies_of,
 )
+from tidegate_protocols.transport._principal import PrincipalRule
 from tidegate_protocols.transport._tcp import TcpListener
 from tidegate_protocols.transport._tls import server_context
 from tidegate_protocols.transport._upgrade import (
@@ -62,6 +63,7 @@ def make_listener(
     context = server_context(options) if is_tls(config.transport) else None
     make_context = None if context is None else partial(server_context, options)
     proxies = proxies_of(options)
+    principal_of = PrincipalRule(options).principal_of
     if not is_websocket(config.transport):
         return TcpListener(
             config.host,
@@ -71,6 +73,7 @@ def make_listener(
             refusal=refusal,
             tls=context,
             tls_handshake_timeout_s=options.handshake_timeout,
+            principal_of=principal_of,
             sockets=sockets,
             proxies=proxies,
             make_context=make_context,
@@ -91,6 +94,7 @@ def make_listener(
         refusal=http_refusal(HTTPStatus.SERVICE_UNAVAILABLE, refusal_text),
         tls=context,
         tls_handshake_timeout_s=options.handshake_timeout,
+        principal_of=principal_of,
         sockets=sockets,
         proxies=proxies,
         make_context=make_context,

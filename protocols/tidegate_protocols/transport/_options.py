@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
+from tidegate_protocols.transport._principal import PrincipalRule
 from tidegate_protocols.transport._proxy import Proxies, parse_networks
 from tidegate_protocols.transport._tls import TlsOptions, server_context
 from tidegate_protocols.transport._upgrade import check_origins
@@ -115,8 +116,14 @@ class TransportOptions(TlsOptions):
         parse_networks(self.proxy_addresses)
         for field in dataclasses.fields(TransportOptions):
             if field.name.startswith("tls_") and getattr(self, field.name) != field.default:
+                PrincipalRule(self)
                 server_context(self)
                 return
+
+    @property
+    def authenticates(self) -> bool:
+        """See :class:`tidegate.spi.AuthenticatingOptions`."""
+        return self.tls_principal != "none"
 
 
 def check_transport(transport: str, options: TransportOptions) -> None:

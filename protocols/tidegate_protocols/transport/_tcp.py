@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, cast, final
 
 from tidegate_protocols.transport._link import Handler, Sockets
+from tidegate_protocols.transport._principal import PrincipalOf, nobody
 from tidegate_protocols.transport._proxy import Proxies, ProxyHeaderError, client_of
 from tidegate_protocols.transport._sockets import bind, descriptor_of, name_of, peer_name, tune
 from tidegate_protocols.transport._tls import subject_of
@@ -84,6 +85,7 @@ class TcpLink:
         "_transport",
         "_wants_reading",
         "peer",
+        "tls_principal",
         "tls_subject",
     )
 
@@ -94,9 +96,11 @@ class TcpLink:
         peer: str,
         tls_subject: str = "",
         descriptor: int = -1,
+        tls_principal: str | None = "",
     ) -> None:
         self.peer: Final = peer
         self.tls_subject: Final = tls_subject
+        self.tls_principal: Final = tls_principal
         self._transport = transport
         self._descriptor = descriptor
         self._loop = loop
@@ -230,6 +234,7 @@ class TcpListener:
         refusal: bytes for a connection over the limit; b"" says nothing.
         tls: the context of a TLS listener; None: plain TCP.
         tls_handshake_timeout_s: more than 0; a TLS handshake that takes longer is broken off.
+        principal_of: who the owner of a certificate is, see :class:`PrincipalRule`.
         sockets: counts those of all listeners, from accept on; None: nobody does.
         proxies: whose connections begin with a header that names the client; None: there are none.
         make_context: gives a context for TLS anew when the files may be other ones. Raises: ConfigError.
@@ -245,10 +250,12 @@ class TcpListener:
         refusal: bytes = b"",
         tls: ssl.SSLContext | None = None,
         tls_handshake_timeout_s: float = 10.0,
+        principal_of: PrincipalOf = nobody,
         sockets: Sockets | None = None,
         proxies: Proxies | None = None,
         make_context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self.principal_of = principal_of
         self._tls = tls
         self._make_context = make_context
         self._proxies = proxies
@@ -446,7 +453,14 @@ class _Connection(asyncio.Protocol):
         tcp = cast(asyncio.Transport, transport)
         certificate = cast("Mapping[str, object] | None", tcp.get_extra_info("peercert"))
         peer = self.client or peer_name(tcp)
-        link = TcpLink(tcp, self._loop, peer, subject_of(certificate), descriptor_of(tcp))
+        link = TcpLink(
+            tcp,
+            self._loop,
+            peer,
+            subject_of(certificate),
+            descriptor_of(tcp),
+            self._listener.principal_of(certificate),
+        )
         self._link = link
         try:
             if self._refusal:

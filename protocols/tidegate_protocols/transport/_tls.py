@@ -18,7 +18,7 @@ _MODES: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 #: Keys of attribute types (RFC 4514 section 3); others keep OpenSSL's long name.
-_SHORT_NAMES: Final = {
+ATTRIBUTES: Final = {
     "commonName": "CN",
     "localityName": "L",
     "stateOrProvinceName": "ST",
@@ -73,6 +73,38 @@ class TlsOptions:
         help="Cipher suites of TLS 1.2 in OpenSSL's notation, left out: Python's choice. TLS 1.3 "
         "always has its own.",
     )
+    tls_principal: str = option(
+        "none",
+        choices=(
+            "none",
+            "subject",
+            "CN",
+            "UID",
+            "OU",
+            "O",
+            "emailAddress",
+            "serialNumber",
+            "SAN:DNS",
+            "SAN:email",
+            "SAN:URI",
+        ),
+        help="What a client's certificate says of who the client is: the whole subject (RFC 4514), "
+        "one of its attributes, or a kind of subject alternative name. That is the principal then, "
+        "whatever user name and password the client gives; no authenticator is asked. What is there "
+        "twice with different values names nobody.",
+    )
+    tls_principal_pattern: str = option(
+        "",
+        help="Regular expression that all of what `tls_principal` reads must match; its one group "
+        "is the principal. Of several alternative names those that do not match do not count.",
+    )
+    tls_principal_unmatched: str = option(
+        "refuse",
+        choices=("refuse", "authenticate"),
+        help="What becomes of a client whose certificate names nobody by `tls_principal`: it is "
+        "refused, or the authenticators say who it is (as of one that shows no certificate, where "
+        "those are `optional`).",
+    )
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:
@@ -108,7 +140,7 @@ def subject_of(certificate: Mapping[str, object] | None) -> str:
         return ""
     names = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
     return ",".join(
-        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escape(value)}" for key, value in relative)
+        "+".join(f"{ATTRIBUTES.get(key, key)}={_escape(value)}" for key, value in relative)
         for relative in reversed(names)  # RFC 4514 section 2.1: the last one first
     )
 

@@ -93,6 +93,10 @@ class WebSocketLink:
         return self._below.tls_subject
 
     @property
+    def tls_principal(self) -> str | None:
+        return self._below.tls_principal
+
+    @property
     def is_closing(self) -> bool:
         return self._is_closing
 

@@ -68,6 +68,23 @@ async def test_an_unfinished_exchange_does_not_even_let_anonymous_clients_in() -
             await broker.client("mqtt", "c", anonymous_allowed=True, exchange=exchange)
 
 
+async def test_a_certificate_decides_and_an_exchange_must_end_in_the_same_name() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        client = await broker.client(tls_principal="ann", username="bob", password=b"x")
+        assert client.connection.principal == "ann"
+        for wrong in (None, "anonymous"):
+            with pytest.raises(AccessError):
+                await broker.client(tls_principal=wrong, anonymous_allowed=True)
+        exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
+        assert exchange is not None
+        for answer in (b"", b"smoke"):  # under way, and done
+            await exchange.step(answer)
+            with pytest.raises(AccessError, match="two users"):
+                await broker.client("mqtt", "c", exchange=exchange, tls_principal="ann")
+        client = await broker.client("mqtt", exchange=exchange, tls_principal="sphinx-friend")
+        assert client.connection.principal == "sphinx-friend"
+
+
 async def test_a_method_that_nobody_offers_has_no_exchange() -> None:
     async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
         request = connect_request("mqtt", "c")

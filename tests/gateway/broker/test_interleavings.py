@@ -118,7 +118,7 @@ class SteppedStore:
 class Link:
     """The socket of a client that reads all it is sent; ``packets`` it did not look at yet."""
 
-    subprotocol, tls_subject = "", ""
+    subprotocol = tls_subject = tls_principal = ""
     unsent_bytes = 0
 
     def __init__(self, peer: str) -> None:

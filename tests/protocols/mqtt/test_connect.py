@@ -6,7 +6,13 @@ from tidegate.spi import SESSION_NEVER_EXPIRES
 from tidegate_protocols.mqtt import Connect, MqttOptions, Properties, ReasonCode, Will
 from tidegate_protocols.mqtt._answers import PACKET_BYTES_MAX
 from tidegate_protocols.mqtt._reasons import RefusedError
-from tidegate_protocols.mqtt.session.connect import Origin, answers_to, common_name, read_connect
+from tidegate_protocols.mqtt.session.connect import (
+    Origin,
+    answers_to,
+    common_name,
+    read_connect,
+    response_information,
+)
 
 NOW_US = 1_000_000_000
 ANNOUNCED = Properties(maximum_packet_size=16 << 20, topic_alias_maximum=16)
@@ -127,13 +133,16 @@ def test_a_client_is_answered_as_it_can_be(properties, packet_bytes, with_proble
 
 @pytest.mark.parametrize(
     ("asked", "prefix", "told"),
-    [(1, "answers", "answers/dev"), (1, "", None), (0, "answers", None), (None, "answers", None)],
+    [(1, "answers", True), (1, "", False), (0, "answers", False), (None, "answers", False)],
 )
 def test_response_information_is_given_to_those_who_ask(asked, prefix, told):
     terms, _ = settle(
         Properties(request_response_information=asked), options={"response_topic_prefix": prefix}
     )
-    assert terms.changes.response_information == told
+    assert bool(terms.response_prefix) is told
+    if told:
+        assert response_information(terms, "ann") == "answers/ann/dev"
+        assert response_information(terms, "a/b+#%") == "answers/a%2Fb%2B%23%25/dev"
 
 
 # ----------------------------------------------------------------------------------- keep-alive

@@ -104,7 +104,8 @@ class FakeLink:
     unsent_bytes = 0
 
     def __init__(self):
-        self.peer, self.subprotocol, self.tls_subject = "10.0.0.9:5555", "", ""
+        self.peer, self.subprotocol = "10.0.0.9:5555", ""
+        self.tls_subject = self.tls_principal = ""
         self.written, self.is_closing, self.is_aborted, self.is_reading = [], False, False, True
         self.flushed = []  # how much was written each time
 

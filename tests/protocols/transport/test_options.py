@@ -16,6 +16,15 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
     "tls_key_password_file": ("password", ("tls_certificate", "tls_key")),
     "tls_ca": ("ca.pem", ("tls_certificate", "tls_client_certificate")),
     "tls_client_certificate": ("required", ("tls_certificate", "tls_ca")),
+    "tls_principal": ("CN", ("tls_certificate", "tls_ca", "tls_client_certificate")),
+    "tls_principal_pattern": (
+        "(.*)",
+        ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal"),
+    ),
+    "tls_principal_unmatched": (
+        "authenticate",
+        ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal"),
+    ),
     "tls_version_min": ("1.3", ("tls_certificate",)),
     "tls_ciphers": ("HIGH", ("tls_certificate",)),
     "unread_output_max": ("2mb", ()),
@@ -43,7 +52,7 @@ def applies(key: str, transport: str) -> bool:
         return transport in ("tls", "wss")
     if key.startswith("websocket_"):
         return transport in ("ws", "wss")
-    return transport != "tcp" or key.startswith(("proxy_", "unread_output_"))
+    return transport != "tcp" or key.startswith(("proxy_", "unread_output_", "frame_"))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -101,6 +101,8 @@ class Authentication:
         Cancellation: safe; what waits for its turn then never has one.
         """
         exchange = request.exchange
+        if request.tls_principal != "":
+            return _vouched(_of_certificate(request.tls_principal, exchange), None)
         if exchange is not None:
             if exchange.principal is None:
                 raise AccessError(
@@ -195,6 +197,15 @@ class _TakenInTurn:
             return answer, self._exchange.principal is not None
 
         return await self._authentication.in_turn(self._attempt, len(data), check)
+
+
+def _of_certificate(name: str | None, exchange: AuthenticationExchange | None) -> Principal:
+    """Whom the certificate names. Raises: AccessError."""
+    if name is None:
+        raise AccessError("the client's certificate names no user by the listener's tls_principal")
+    if exchange is not None and (exchange.principal is None or exchange.principal.name != name):
+        raise AccessError("the certificate and the authentication name two users", principal=name)
+    return Principal(name)
 
 
 def _vouched(principal: Principal, by: object) -> Vouched:

@@ -28,6 +28,17 @@ class ListenerConfig:
     options: object
 
 
+@runtime_checkable
+class AuthenticatingOptions(Protocol):
+    """What ``ListenerConfig.options`` may be besides: those of a listener that can know its clients
+    itself (``ConnectRequest.tls_principal``), so that no extension is needed to let them in."""
+
+    @property
+    def authenticates(self) -> bool:
+        """It does, as these options are."""
+        ...
+
+
 class FrontEnd(Protocol):
     """A running listener."""
 

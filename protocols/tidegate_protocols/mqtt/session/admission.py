@@ -25,7 +25,13 @@ from tidegate_protocols.mqtt.codec.codes import (
 )
 from tidegate_protocols.mqtt.codec.packets import Auth, Connect, Disconnect
 from tidegate_protocols.mqtt.session.authentication import EnhancedAuthentication
-from tidegate_protocols.mqtt.session.connect import Origin, Terms, answers_to, read_connect
+from tidegate_protocols.mqtt.session.connect import (
+    Origin,
+    Terms,
+    answers_to,
+    read_connect,
+    response_information,
+)
 from tidegate_protocols.mqtt.session.context import SessionContext, Timer
 from tidegate_protocols.mqtt.session.reading import Pause, Reading
 from tidegate_protocols.mqtt.session.states import PACKET_INPUTS, Input, SessionState, next_state
@@ -155,7 +161,13 @@ class Admission:
         """Read a CONNECT. Raises: RefusedError."""
         self.answers = answers_to(packet)
         link, context = self._link, self._context
-        origin = Origin(link.peer, context.listener, link.tls_subject, context.allow_anonymous)
+        origin = Origin(
+            link.peer,
+            context.listener,
+            link.tls_subject,
+            context.allow_anonymous,
+            link.tls_principal,
+        )
         now_us = context.runtime.now_us()
         streams = context.broker.large_bodies is not None
         terms, request = read_connect(packet, context.options, origin, now_us, streams=streams)
@@ -312,6 +324,9 @@ class Admission:
         answers = self.answers
         assert answers is not None
         properties = terms.changes
+        if terms.response_prefix:
+            told = response_information(terms, result.connection.principal)
+            properties = msgspec.structs.replace(properties, response_information=told)
         if self._authentication is not None:  # [MQTT-4.12.0-5]
             properties = msgspec.structs.replace(
                 properties,

@@ -38,6 +38,10 @@ _REDIRECTS: Final = {
 }
 
 
+#: What would make a principal more than one level of a topic, or a filter, is percent-encoded.
+_IN_ONE_LEVEL: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"})
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a CONNECT came from: see the fields of the same names of ConnectRequest."""
@@ -46,6 +50,7 @@ class Origin:
     listener: str
     tls_subject: str
     anonymous_allowed: bool
+    tls_principal: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class Terms:
         authentication_method: None when it uses none.
         changes: the properties of the CONNACK: where we do not do as it asked or as the
             specification's defaults say.
+        response_prefix: of the Response Information that it asked for; "" when it gets none
+            [MQTT-3.1.2-28].
     """
 
     level: int
@@ -73,6 +80,7 @@ class Terms:
     topic_alias_max: int
     authentication_method: str | None
     changes: Properties
+    response_prefix: str = ""
 
     @property
     def is_v5(self) -> bool:
@@ -119,6 +127,7 @@ def read_connect(
         anonymous_allowed=origin.anonymous_allowed,
         prefetch_count=terms.window,
         tls_subject=origin.tls_subject,
+        tls_principal=origin.tls_principal,
     )
     assert properties.authentication_method is None or terms.is_v5
     return terms, request
@@ -133,7 +142,6 @@ def _terms(packet: Connect, options: MqttOptions, origin: Origin, packet_bytes_m
     changes = NO_PROPERTIES
     if is_v5:
         asked = properties.session_expiry_interval or 0
-        prefix = options.response_topic_prefix
         changes = Properties(
             session_expiry_interval=session_expiry if session_expiry != asked else None,
             receive_maximum=(
@@ -145,11 +153,6 @@ def _terms(packet: Connect, options: MqttOptions, origin: Origin, packet_bytes_m
             assigned_client_identifier=client_id if is_assigned else None,  # [MQTT-3.2.2-16]
             topic_alias_maximum=options.topic_alias_max or None,
             server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,
-            response_information=(
-                f"{prefix}/{client_id}"
-                if properties.request_response_information == 1 and prefix
-                else None  # [MQTT-3.1.2-28]
-            ),
         )
     return Terms(
         level=packet.level,
@@ -161,7 +164,18 @@ def _terms(packet: Connect, options: MqttOptions, origin: Origin, packet_bytes_m
         topic_alias_max=min(options.topic_alias_max_out, properties.topic_alias_maximum or 0),
         authentication_method=properties.authentication_method,
         changes=changes,
+        response_prefix=(
+            options.response_topic_prefix
+            if is_v5 and properties.request_response_information == 1
+            else ""
+        ),
     )
+
+
+def response_information(terms: Terms, principal: str) -> str:
+    """A topic for answers that no client of anybody else is told: a client id is its principal's."""
+    owner = principal.translate(_IN_ONE_LEVEL)
+    return f"{terms.response_prefix}/{owner}/{terms.client_id}"
 
 
 def _client_id(packet: Connect, options: MqttOptions, tls_subject: str) -> tuple[str, bool]:

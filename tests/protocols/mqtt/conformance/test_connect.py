@@ -332,7 +332,7 @@ def test_response_information_is_not_sent_unasked(dial, name, asked, start_gatew
         '[[listeners]]\nprotocol = "mqtt"\nbind = "127.0.0.1:0"\nresponse_topic_prefix = "answers"\n'
     )
     answer = dial(V5, gateway=gateway).connect(name, request_response=1)
-    assert answer.props["response_information"] == f"answers/{name}"
+    assert answer.props["response_information"] == f"answers/anonymous/{name}"
     assert "response_information" not in dial(V5, gateway=gateway).connect(name, **asked).props
 
 
