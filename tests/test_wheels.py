@@ -26,6 +26,7 @@ ROOMS = {
     "tidegate-cursors": ("plugins/cursors", "tidegate_cursors"),
     "tidegate-sink-spark": ("plugins/sink_spark", "tidegate_sink_spark"),
     "tidegate-auth-file": ("plugins/auth_file", "tidegate_auth_file"),
+    "tidegate-auth-jwt": ("plugins/auth_jwt", "tidegate_auth_jwt"),
 }
 
 

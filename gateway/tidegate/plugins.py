@@ -81,6 +81,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "cursor-file": "tidegate-cursors",
     "sink-spark": "tidegate-sink-spark",
     "extension-auth-file": "tidegate-auth-file",
+    "extension-auth-jwt": "tidegate-auth-jwt",
 }
 
 

@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import mqtt_raw
 import pytest
 from gateway_process import GatewayProcess
-from wire import StompClient
+from wire import StompClient, frame
 
 from tidegate.cli import main
 from tidegate.config import parse_config, resolve
 from tidegate.gateway import Gateway
 from tidegate.plugins import PluginHost
-from tidegate.spi import StoreLockedError, private_files
+from tidegate.spi import StoreIOError, StoreLockedError, private_files
 
 STORES = {
     "journal": '[store]\nplugin = "journal"\nlarge_message_min_size = "64kb"\n',
     "directories": '[store]\nplugin = "journal"\nper_destination = ["queue://q"]\n',
     "jdbc": '[store]\nplugin = "jdbc"\n',
-    "journaled": '[store]\nplugin = "journaled"\n',
 }
 LISTENER = '[[listeners]]\nprotocol = "stomp"\nbind = "127.0.0.1:0"\nallow_anonymous = true\n'
 
@@ -46,6 +46,14 @@ def wide(directory: Path) -> list[str]:
         if mode & 0o077:
             found.append(f"{path.relative_to(directory.parent)} {mode:04o}")
     return found
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_without_the_defence_others_could(tmp_path: Path) -> None:
+    """The control: what is made without saying for whom is everybody's."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/file").touch()
+    assert wide(tmp_path / "data") == ["data 0777", "data/file 0666"]
 
 
 async def exchange(gateway: Gateway) -> None:
@@ -147,17 +155,79 @@ def test_nor_what_a_command_writes(tmp_path: Path) -> None:
     assert os.umask(0) == 0
 
 
-def test_a_hang_up_does_not_end_the_gateway(tmp_path: Path) -> None:
-    gateway = GatewayProcess(tmp_path).start()
-    try:
+EVIL = (
+    'a\n2026-01-01T00:00:00.000Z INFO    tidegate.access forged principal=admin\x1b[2J\u2028b" c=d'
+)
+
+
+def test_neither_a_hang_up_nor_a_client_s_name_reaches_further_than_it_may(tmp_path: Path) -> None:
+    """One process: SIGHUP does not end it, and a client's id writes no line of the log."""
+    with GatewayProcess(tmp_path) as gateway:
         assert gateway.process is not None
         for number in range(1, 4):
             gateway.process.send_signal(signal.SIGHUP)
             wait_until(lambda n=number: gateway.log.read_text().count("signal=SIGHUP") >= n)
-        assert gateway.process.poll() is None
         asyncio.run(use(gateway.stomp_port))
+        asyncio.run(come_and_go(gateway.mqtt_port, EVIL))
+        wait_until(lambda: "session ended client=" in gateway.log.read_text())
+        assert gateway.process.poll() is None
+        assert gateway.stop() == 0
+        log = gateway.log.read_text()
+    assert "forged" in log
+    assert not any(line.startswith("2026-01-01") for line in log.splitlines())
+    assert all(line.isprintable() for line in log.split("\n"))
+
+
+async def come_and_go(port: int, client_id: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(mqtt_raw.connect(client_id))
+    await reader.readexactly(4)  # CONNACK
+    writer.write(mqtt_raw.packet(0xF0))  # no packet of MQTT 3.1.1: the connection ends with a line
+    await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("protocol", ["stomp", "mqtt"])
+async def test_a_store_that_fails_tells_the_client_no_path(
+    tmp_path: Path,
+    protocol: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = PluginHost()
+    listener = LISTENER.replace("stomp", protocol)
+    text = f'[broker]\ndata_directory = "{tmp_path}/data"\n[store]\nplugin = "journal"\n{listener}'
+    gateway = Gateway(resolve(parse_config(text), host), host)
+    await gateway.start()
+
+    async def fails(_batch: object) -> None:
+        raise StoreIOError(f"{tmp_path}/data/journal/journal-1.data: [Errno 5] Input/output error")
+
+    try:
+        monkeypatch.setattr(gateway.broker.store, "write", fails)
+        port = int(gateway.addresses[0].rpartition(":")[2])
+        async with asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            if protocol == "stomp":
+                writer.write(frame("CONNECT", accept_version="1.2", host="h"))
+                writer.write(frame("SEND", b"x", destination="/queue/q", receipt="r"))
+            else:
+                writer.write(mqtt_raw.connect("c", version=mqtt_raw.V5))
+                writer.write(
+                    mqtt_raw.publish("$queue/q", b"x", qos=1, packet_id=7, version=mqtt_raw.V5)
+                )
+            told = b""
+            while StoreIOError.client_text.encode() not in told:
+                piece = await reader.read(65_536)
+                assert piece, told
+                told += piece
+            writer.close()
+        monkeypatch.undo()
     finally:
-        gateway.stop()
+        await gateway.stop()
+    assert str(tmp_path).encode() not in told
+    assert b"journal" not in told
+    assert f"{tmp_path}/data/journal/journal-1.data" in caplog.text
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

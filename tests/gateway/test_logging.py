@@ -93,6 +93,15 @@ def test_a_value_cannot_forge_fields_or_lines(
     assert all(line.isprintable() for line in lines)
 
 
+def test_the_library_s_formatter_lets_it_forge() -> None:
+    """The control: the same value without the defence."""
+    plain = logging.Formatter("%(message)s")
+    record = logging.LogRecord("n", logging.INFO, "", 0, "client=%s", (FORGING[0],), None)
+    assert sorted(fields(plain.format(record))) == ["client", "level", "principal"]
+    record.args = (FORGING[3],)
+    assert len(plain.format(record).splitlines()) == 2
+
+
 @pytest.mark.parametrize("value", FORGING)
 def test_nor_can_an_argument_in_a_sentence(stream: io.StringIO, value: str) -> None:
     configure_logging(LogLevel.INFO, stream)

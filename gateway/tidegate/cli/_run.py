@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidegate._logging import LogLevel, configure_logging
+from tidegate.cli._options import HIDDEN, option_values
 from tidegate.cli._progress import RecoveryProgress
 from tidegate.config import (
     DESCRIPTORS_RESERVED,
@@ -54,7 +55,7 @@ def run_gateway(config: Path | None, log_level: LogLevel) -> None:
     plugins = PluginHost()
     resolved = resolve(load_config(config), plugins)
     if config is not None:
-        warn_of_others(config, "configuration", among=WRITABLE)
+        warn_of_configuration(config, resolved)
     check_parts(resolved)
     raise_descriptor_limit(resolved.broker.connections_max)
     # Not before the configuration is known to be good: the broker is the bulk of the imports.
@@ -73,6 +74,15 @@ def run_gateway(config: Path | None, log_level: LogLevel) -> None:
         raise RunFailed(error, resolved) from error
     finally:
         progress.close()
+
+
+def warn_of_configuration(path: Path, config: ResolvedConfig) -> None:
+    """Log when others can change the file, or read the secrets in it."""
+    tables = [config.store.options]
+    tables += [item.config.options for item in config.listeners]
+    tables += [item.options for item in (*config.sinks, *config.extensions)]
+    has_secrets = any(HIDDEN in str(option_values(table)) for table in tables)
+    warn_of_others(path, "configuration", among=0o066 if has_secrets else WRITABLE)
 
 
 def start_lines(config: ResolvedConfig, addresses: Iterable[str], plugins: PluginHost) -> list[str]:

@@ -59,8 +59,10 @@ def problem_of_others(path: Path, *, among: int = _OTHERS) -> str:
 
     Args: among: the permission bits that count, of group and others.
     """
-    path = path.resolve()
-    mode = stat.S_IMODE(path.stat().st_mode)
+    kind = path.stat().st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        return ""  # a pipe of the shell's, /dev/null
+    path, mode = path.resolve(), stat.S_IMODE(kind)
     wide = mode & among & _within_reach(path)
     if not wide:
         return ""

@@ -59,11 +59,12 @@ class JarsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A jar in a Maven repository."""
+    """A jar in a Maven repository. Attributes: sha256: of the only one that is taken; "": any."""
 
     group: str
     name: str
     version: str
+    sha256: str = ""
 
     @property
     def coordinate(self) -> str:
@@ -80,8 +81,18 @@ class Artifact:
 
 #: Spark 4.1.2 and newer break Delta before 4.3 at the tenth commit (delta-io/delta#6867).
 ARTIFACTS: Final = (
-    Artifact("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
-    Artifact("io.delta", "delta-storage", "4.4.0"),
+    Artifact(
+        "io.delta",
+        "delta-spark_4.1_2.13",
+        "4.4.0",
+        "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
+    ),
+    Artifact(
+        "io.delta",
+        "delta-storage",
+        "4.4.0",
+        "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    ),
 )
 
 
@@ -120,10 +131,10 @@ def ensure_jars(
     if choice not in ("auto", "packages", "download"):
         return _listed(choice)
     wanted = tuple(cache / artifact.file_name for artifact in ARTIFACTS)
-    if all(map(is_whole, wanted)):
-        return wanted
     make_private_directory(cache)
     warn_of_others(cache, "directory of jars", among=WRITABLE)  # what is there runs in the job
+    if all(is_it(artifact, cache / artifact.file_name) for artifact in ARTIFACTS):
+        return wanted
     ways: dict[str, Callable[[], None]] = {
         "packages": lambda: resolve(cache, repository, environment),
         "download": lambda: download(cache, repository, environment),
@@ -137,9 +148,9 @@ def ensure_jars(
             failures.append(f"{name}: {exc}")
             log.warning("jars way=%s problem=%r", name, str(exc))
             continue
-        if all(map(is_whole, wanted)):
+        if all(is_it(artifact, cache / artifact.file_name) for artifact in ARTIFACTS):
             return wanted
-        failures.append(f"{name}: no whole jars")
+        failures.append(f"{name}: no whole jars, or other ones than those that were tried with it")
     raise JarsError(
         f"Delta's jars could not be fetched ({'; '.join(failures)}); put "
         f"{' and '.join(path.name for path in wanted)} into {cache}, or set maven_repository"
@@ -149,6 +160,16 @@ def ensure_jars(
 def is_whole(jar: Path) -> bool:
     """Tell whether *jar* is a complete zip file: its directory is at its end."""
     return jar.is_file() and zipfile.is_zipfile(jar)
+
+
+def is_it(artifact: Artifact, jar: Path) -> bool:
+    """Tell whether *jar* is complete, and the one that is meant: what is in it runs in the job."""
+    if not is_whole(jar):
+        return False
+    if not artifact.sha256:
+        return True
+    with jar.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == artifact.sha256
 
 
 # ------------------------------------------------------------------------- Spark's package resolver
@@ -185,6 +206,8 @@ def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> Non
             jar = ivy / "jars" / f"{artifact.group}_{artifact.file_name}"
             if not is_whole(jar):
                 raise JarsError(f"Spark's resolver did not bring {jar.name}{_reason(done.stderr)}")
+            if not is_it(artifact, jar):
+                raise JarsError(f"Spark's resolver brought another {jar.name} (SHA-256)")
             os.replace(jar, cache / artifact.file_name)
 
 
@@ -197,15 +220,15 @@ def _reason(output: str) -> str:
 
 # ---------------------------------------------------------------------------------- plain download
 def download(cache: Path, repository: str, environment: Mapping[str, str]) -> None:
-    """Download the jars and compare their SHA-1 with the repository's. Raises: JarsError, OSError."""
+    """Download the jars and compare their digests with the repository's and ours. Raises: JarsError, OSError."""
     base = configured_repository(repository, environment) or ivy_repository(spark_home() / "jars")
     if not base:
         raise JarsError(f"no repository is known; set maven_repository or {REPOSITORY_VARIABLE}")
     for artifact in ARTIFACTS:
-        _download_one(f"{base.rstrip('/')}/{artifact.path}", cache / artifact.file_name)
+        _download_one(f"{base.rstrip('/')}/{artifact.path}", cache / artifact.file_name, artifact)
 
 
-def _download_one(url: str, path: Path) -> None:
+def _download_one(url: str, path: Path, artifact: Artifact) -> None:
     if not url.startswith(("https://", "http://", "file:")):
         raise JarsError(f"{url} is neither http(s) nor file")
     handle, name = tempfile.mkstemp(prefix=".jar-", dir=path.parent)
@@ -220,6 +243,8 @@ def _download_one(url: str, path: Path) -> None:
             raise JarsError(f"{url} has SHA-1 {digest} and should have {expected}")
         if not is_whole(temporary):
             raise JarsError(f"{url} is not a whole jar")
+        if not is_it(artifact, temporary):
+            raise JarsError(f"{url} is another jar than the one that is meant (SHA-256)")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -315,7 +315,8 @@ class TcpListener:
         is_refused = len(self._connections) >= self._connections_max
         if is_refused:
             self._refused.say(loop.time(), self._connections_max)
-        is_told = self._refusal and self._tls is None
+        # A TLS handshake, or the wait for a proxy's header, is not for those that are not let in.
+        is_told = self._refusal and self._tls is None and self._proxies is None
         if (is_refused and not is_told) or not (
             self._sockets is None or self._sockets.socket_opened()
         ):

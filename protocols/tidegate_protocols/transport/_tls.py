@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tidegate.spi import ConfigError, option
-from tidegate.spi.private_files import problem_of_others
+from tidegate.spi.private_files import WRITABLE, problem_of_others
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _MODES: Final = {
@@ -215,6 +215,7 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
             "without authorities no client certificate could be checked",
             key="tls_ca",
         )
+    _check_mode(options.tls_ca, "tls_ca", among=WRITABLE)  # who adds an authority is anybody
     data = _read(options.tls_ca, "tls_ca")
     _check_certificates(data, options.tls_ca, "tls_ca")
     context.load_verify_locations(cadata=data.decode("ascii", "replace"))
@@ -244,10 +245,10 @@ def _password(path: Path | None) -> bytes:
     return password
 
 
-def _check_mode(path: Path, key: str) -> None:
-    """Refuse a secret that is none. Raises: ConfigError."""
+def _check_mode(path: Path, key: str, *, among: int = _NOT_OTHERS) -> None:
+    """Refuse a secret that is none, or a file that others can change. Raises: ConfigError."""
     try:
-        problem = problem_of_others(path, among=_NOT_OTHERS)
+        problem = problem_of_others(path, among=among)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=key) from None
     if problem:

@@ -60,13 +60,14 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
     done = tidegate("plugins")
     assert done.code == 0
     stores = ("tidegate-store-journal", "tidegate-store-jdbc", "tidegate-store-journaled")
+    extensions = ("tidegate-auth-file", "tidegate-auth-jwt")
     assert done.out.splitlines() == [
         "no plugins installed",
         "no store plugin: " + " or ".join(f"pip install {name}" for name in stores),
         "no cursor plugin: pip install tidegate-cursors",
         "no protocol plugin: pip install tidegate-protocols",
         "no sink plugin: pip install tidegate-sink-spark",
-        "no extension plugin: pip install tidegate-auth-file",
+        "no extension plugin: " + " or ".join(f"pip install {name}" for name in extensions),
     ]
     assert tidegate("plugins", "--json").out == "[]\n"
 

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,12 @@ from tidegate.cli._run import (
     raise_descriptor_limit,
     run_until_signal,
     serve,
+    warn_of_configuration,
     write_lines,
 )
+from tidegate.config import load_config, resolve
+from tidegate.plugins import PluginHost
+from tidegate.spi import private_files
 
 
 class Gateway:
@@ -207,3 +212,31 @@ async def test_sighup_reloads_and_never_ends_the_process(
     assert "reloading failed" in caplog.text
     os.kill(os.getpid(), signal.SIGHUP)  # while the process ends
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("bits", "secret", "says"),
+    [
+        (0o600, True, ""),
+        (0o644, False, ""),
+        (0o644, True, "everybody on this machine can read it (mode 0644); run: chmod go-rwx"),
+        (0o640, True, "its group on this machine can read it"),
+        (0o664, False, "its group on this machine can change it (mode 0664); run: chmod go-w"),
+    ],
+)
+def test_a_configuration_that_others_can_change_or_read_the_secrets_of_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    bits: int,
+    secret: bool,
+    says: str,
+) -> None:
+    monkeypatch.setattr(private_files, "_within_reach", lambda _path: 0o077)
+    user = "me:hunter2@" if secret else ""
+    file = tmp_path / "tidegate.toml"
+    file.write_text(f'[store]\nplugin = "jdbc"\nurl = "postgresql://{user}db/x"\n')
+    file.chmod(bits)
+    warn_of_configuration(file, resolve(load_config(file), PluginHost()))
+    assert says in caplog.text
+    assert bool(caplog.records) is bool(says)

@@ -98,6 +98,19 @@ def test_who_may_change_a_file(tmp_path: Path) -> None:
     assert problem.endswith(f"run: chmod go-w {file}")
 
 
+@pytest.mark.usefixtures("open_above")
+def test_a_pipe_is_nobody_else_s(tmp_path: Path) -> None:
+    """As with ``--config <(…)``, whose name leads to no file."""
+    reader, writer = os.pipe()
+    try:
+        assert problem_of_others(Path(f"/dev/fd/{reader}")) == ""
+    finally:
+        os.close(reader)
+        os.close(writer)
+    (tmp_path / "link").symlink_to("/dev/null")
+    assert problem_of_others(tmp_path / "link") == ""
+
+
 def test_a_closed_directory_above_keeps_them_out(tmp_path: Path) -> None:
     outer, inner = tmp_path / "outer", tmp_path / "outer/inner"
     inner.mkdir(parents=True)

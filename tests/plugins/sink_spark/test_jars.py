@@ -1,5 +1,6 @@
 """Where Delta's jars come from. The repository is a directory; Spark's resolver is a script."""
 
+import dataclasses
 import hashlib
 import zipfile
 from pathlib import Path
@@ -29,6 +30,13 @@ def make_jar(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as jar:
         jar.writestr("META-INF/MANIFEST.MF", path.name)
+
+
+@pytest.fixture(autouse=True)
+def any_jar_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jars of these tests hold nothing; those that are meant have digests of their own."""
+    plain = tuple(dataclasses.replace(artifact, sha256="") for artifact in ARTIFACTS)
+    monkeypatch.setattr(_jars, "ARTIFACTS", plain)
 
 
 @pytest.fixture
@@ -241,3 +249,37 @@ def test_no_ivy_names_no_repository(tmp_path: Path) -> None:
     assert ivy_repository(tmp_path) == ""
     (tmp_path / "ivy-2.jar").write_bytes(b"no zip")
     assert ivy_repository(tmp_path) == ""
+
+
+def pin(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the jars of *repository* be those that are meant."""
+    pinned = tuple(
+        dataclasses.replace(
+            artifact,
+            sha256=hashlib.sha256((repository / artifact.path).read_bytes()).hexdigest(),
+        )
+        for artifact in ARTIFACTS
+    )
+    monkeypatch.setattr(_jars, "ARTIFACTS", pinned)
+
+
+def test_every_jar_that_is_fetched_is_pinned() -> None:
+    assert all(len(artifact.sha256) == 64 for artifact in ARTIFACTS)
+
+
+def test_another_jar_under_the_right_name_is_not_taken(
+    repository: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin(repository, monkeypatch)
+    path = repository / ARTIFACTS[0].path
+    download(cache, repository.as_uri(), {})
+    with zipfile.ZipFile(path, "a") as jar:
+        jar.writestr("Evil.class", "x")
+    path.with_name(f"{path.name}.sha1").write_text(hashlib.sha1(path.read_bytes()).hexdigest())
+    with pytest.raises(JarsError, match="another jar"):  # though the repository vouches for it
+        download(cache, repository.as_uri(), {})
+    kept = cache / ARTIFACTS[0].file_name
+    assert ensure_jars("download", cache, repository="file:///nowhere", environment={})[0] == kept
+    kept.write_bytes(path.read_bytes())  # somebody wrote into the cache
+    with pytest.raises(JarsError):
+        ensure_jars("download", cache, repository="file:///nowhere", environment={})

@@ -24,6 +24,7 @@ def test_memory_directories_and_jars_act() -> None:
     found = conf()
     assert found["spark.driver.memory"] == "1536m"
     assert found["spark.local.dir"] == "/w"
+    assert found["spark.hadoop.hadoop.tmp.dir"] == "/w/hadoop"
     assert found["spark.jars"] == "/j/a.jar,/j/b.jar"
 
 

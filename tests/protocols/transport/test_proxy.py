@@ -255,6 +255,15 @@ async def test_half_a_header_is_waited_for_no_longer_than_the_handshake(caplog):
     assert "no complete header within 0.05 s" in caplog.text
 
 
+async def test_one_too_many_is_closed_before_it_has_sent_a_header():
+    async with asyncio.timeout(TIMEOUT_S), behind_a_proxy("ws") as (port, _):
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        for _, each in [*held, (reader, writer)]:
+            each.close()
+
+
 async def test_a_listener_that_stops_does_not_wait_for_a_header():
     async with asyncio.timeout(TIMEOUT_S), behind_a_proxy() as (port, _):
         _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -117,6 +117,23 @@ def test_a_key_that_others_can_read_or_replace_is_refused(
     assert raised.value.key == key
 
 
+def test_so_are_authorities_that_others_can_add_to(files, monkeypatch):
+    monkeypatch.setattr(private_files, "_within_reach", lambda _path: 0o077)
+    (files / "both.pem").chmod(0o600)
+    table = {
+        "tls_certificate": str(files / "both.pem"),
+        "tls_client_certificate": "required",
+        "tls_ca": str(files / "ca.pem"),
+    }
+    (files / "ca.pem").chmod(0o644)
+    parse_options(TransportOptions, table)
+    (files / "ca.pem").chmod(0o664)
+    with pytest.raises(ConfigError, match="chmod go-w") as raised:
+        parse_options(TransportOptions, table)
+    assert raised.value.key == "tls_ca"
+    (files / "ca.pem").chmod(0o644)
+
+
 def test_so_is_a_password_file(locked, monkeypatch):
     monkeypatch.setattr(private_files, "_within_reach", lambda _path: 0o077)
     (locked / "locked.key").chmod(0o600)

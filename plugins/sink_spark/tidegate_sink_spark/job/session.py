@@ -63,6 +63,8 @@ def spark_conf(
         "spark.driver.memory": f"{driver_memory_bytes >> 20}m",
         "spark.local.dir": str(work_directory),
         "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
+        # Where connectors buffer what they upload: rows, by default in /tmp.
+        "spark.hadoop.hadoop.tmp.dir": str(work_directory / "hadoop"),
         **overrides,
     }
     further = [item for item in overrides.get("spark.jars", "").split(",") if item]

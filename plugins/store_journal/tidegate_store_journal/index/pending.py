@@ -210,9 +210,9 @@ class PendingList(msgspec.Struct, eq=False):
             yield piece.usage
 
     def body_bytes(self) -> int:
-        """Bytes of all bodies."""
-        self.seal()
-        return sum([piece.body_bytes for piece in self._pieces])
+        """Bytes of all bodies. A start asks every list: nothing is sealed or unpacked for it."""
+        fresh = sum([place & MASK_32 for place in self.fresh.values()])
+        return fresh + sum([piece.body_bytes for piece in self._pieces])
 
     def take_part(self) -> tuple[list[int], list[int]]:
         """Remove some entries, one piece's: for a list that nobody sees any more. Empty: it is empty.

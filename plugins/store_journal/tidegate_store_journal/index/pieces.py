@@ -88,7 +88,7 @@ class Piece(msgspec.Struct, eq=False):
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of all bodies. A start asks all lists: some microseconds even for what changed."""
+        """Bytes of all bodies; some microseconds even for what changed."""
         if self._usage is not None:
             return self._usage.body_bytes
         # The lowest 32 bits of each location; arrays are as in the file, little-endian.

@@ -1,0 +1,208 @@
+"""The keys that tokens may be signed with: a JWKS file (RFC 7517), read again when it has changed.
+
+Only public keys: whoever has a shared secret could make tokens, and a file with private ones is a
+mistake worth telling. What a key may be used for follows from the key, never from a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+from jwt import PyJWK
+from jwt.exceptions import PyJWTError
+
+from tidegate.spi import ConfigError
+
+logger = logging.getLogger("tidegate.auth_jwt")
+
+#: Hundreds of keys; a larger file is a mistake.
+FILE_BYTES_MAX: Final = 1 << 20
+
+#: How often the file is looked at.
+WATCH_INTERVAL_S: Final = 1.0
+
+#: NIST SP 800-57: shorter ones are no protection any more.
+RSA_BITS_MIN: Final = 2048
+
+#: By key type and curve (RFC 7518 section 6, RFC 8037): the algorithms that such a key is for.
+_ALGORITHMS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("RSA", ""): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+    ("OKP", "Ed448"): ("EdDSA",),
+}
+
+#: All that can be configured.
+ALGORITHMS: Final = tuple(dict.fromkeys(name for names in _ALGORITHMS.values() for name in names))
+
+_OTHERS_WRITE: Final = stat.S_IWOTH | stat.S_IWGRP
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One public key. Attributes: kid ("" for none); key: the library's; algorithms: it is for."""
+
+    kid: str
+    key: object
+    algorithms: tuple[str, ...]
+
+
+def parse_keys(text: str, allowed: Collection[str], where: str) -> dict[str, Key]:
+    """Read a JWKS, by key id. Keys that are not for signing with *allowed* are left out.
+
+    Raises: ConfigError with *where* and the number of the key.
+    """
+    try:
+        document: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON: {error}", key="jwks") from None
+    listed = cast("dict[str, object]", document).get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ConfigError(f'{where} is no JWKS: it must be {{"keys": […]}}', key="jwks")
+    found: dict[str, Key] = {}
+    for number, item in enumerate(cast("list[object]", listed), 1):
+        try:
+            key = _parse_key(item, allowed)
+            if key is None:
+                continue
+            if key.kid in found:
+                raise ValueError(f"has the same kid as another one: {key.kid!r}")
+        except ValueError as error:
+            raise ConfigError(f"{where}: key {number} {error}", key="jwks") from None
+        found[key.kid] = key
+    if not found:
+        raise ConfigError(
+            f"{where} has no key for signatures with {', '.join(allowed)}", key="jwks"
+        )
+    return found
+
+
+def _parse_key(item: object, allowed: Collection[str]) -> Key | None:
+    """Raises: ValueError."""
+    if not isinstance(item, dict):
+        raise ValueError("is no object")
+    data = cast("dict[str, Any]", item)
+    kty, crv, kid = data.get("kty"), data.get("crv", ""), data.get("kid", "")
+    if not isinstance(kid, str):
+        raise ValueError("has a kid that is no string")
+    if kty == "oct":
+        raise ValueError("is a shared secret (oct): whoever can check tokens could make them")
+    if "d" in data:
+        raise ValueError("is a private key: only its public part belongs here")
+    operations = data.get("key_ops", ["verify"])
+    if not isinstance(operations, list):
+        raise ValueError("has key_ops that are no list")
+    if data.get("use", "sig") != "sig" or "verify" not in operations:
+        return None
+    algorithms = _ALGORITHMS.get((str(kty), str(crv)), ())
+    if "alg" in data:
+        algorithms = tuple(name for name in algorithms if name == data["alg"])
+    algorithms = tuple(name for name in algorithms if name in allowed)
+    if not algorithms:
+        return None
+    try:
+        key = PyJWK(data, algorithms[0]).key
+    except (PyJWTError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"cannot be read: {type(error).__name__}: {error}") from None
+    if kty == "RSA" and key.key_size < RSA_BITS_MIN:
+        raise ValueError(f"has {key.key_size} bits; at least {RSA_BITS_MIN} are needed")
+    return Key(kid, key, algorithms)
+
+
+def read_keys(path: Path, allowed: Collection[str]) -> dict[str, Key]:
+    """Read the file. Raises: ConfigError that says what is wrong and what to do."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"{path} is not a file", key="jwks")
+            if status.st_mode & _OTHERS_WRITE:
+                raise ConfigError(
+                    f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}),"
+                    f" who could then let themselves in; chmod go-w {path}",
+                    key="jwks",
+                )
+            if status.st_size > FILE_BYTES_MAX:
+                raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes", key="jwks")
+            text = file.read().decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text", key="jwks") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}; fetch it from the issuer (`jwks_uri` of its"
+            " /.well-known/openid-configuration)",
+            key="jwks",
+        ) from None
+    return parse_keys(text, allowed, str(path))
+
+
+@final
+class KeyFile:
+    """The keys of a file as it is now.
+
+    A file that has become wrong is reported in the log, once, and the keys of before stay.
+
+    Raises: ConfigError when it is wrong at first.
+    """
+
+    def __init__(self, path: Path, allowed: Collection[str]) -> None:
+        self._path = path
+        self._allowed = allowed
+        self._reading = asyncio.Lock()
+        self._stamp: tuple[int, ...] | None = self._stamp_now()
+        self._keys = read_keys(path, allowed)
+
+    def find(self, kid: str | None) -> Key | None:
+        """The key *kid*. A token that names none is one of the only key, if there is one only."""
+        if kid is not None:
+            return self._keys.get(kid)
+        return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Look at the file until cancelled. *changed*: called when a key is gone."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            before = self._keys
+            await self.refresh()
+            if any(kid not in self._keys for kid in before):
+                changed()
+
+    async def refresh(self) -> None:
+        """Read the file again if it has changed."""
+        if self._stamp_now() == self._stamp:
+            return
+        async with self._reading:
+            stamp = self._stamp_now()
+            if stamp == self._stamp:
+                return
+            try:
+                keys = await asyncio.to_thread(read_keys, self._path, self._allowed)
+            except ConfigError as error:
+                self._stamp = stamp
+                logger.error("keys stay as they were: %s", error.problem)  # noqa: TRY400
+                return
+            self._stamp, self._keys = stamp, keys
+            logger.info("keys read again file=%s keys=%d", self._path, len(keys))
+
+    def _stamp_now(self) -> tuple[int, ...] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return (
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_size,
+            status.st_ino,
+            status.st_mode,
+        )
