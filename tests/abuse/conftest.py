@@ -13,6 +13,7 @@ from attack import Victim, connected, frame
 #: Limits low enough to be reached in a moment.
 LOW = """
 connection_held_limit = "8mb"
+pending_write_limit = "4mb"
 """
 
 #: What one principal may have. Without authentication everybody is the same one.

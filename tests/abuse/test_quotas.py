@@ -122,6 +122,14 @@ def test_retained_messages_count_with_their_headers(victim: Victim) -> None:
     assert b"quotas.retained_limit" in retained(victim, 100)
 
 
+def test_a_vm_cursor_counts_headers(victim: Victim) -> None:
+    """Its producer is throttled: what is not read stays in the buffers of two sockets."""
+    one = frame_of("SEND", {"destination": "/queue/vm.headers", **HEADERS}, b"x")
+    with connected(victim) as attacker:
+        assert attacker.flood([one] * (64 * MB // len(one))) < 40 * MB
+    assert victim.growth_bytes < 40 * MB
+
+
 def wills(victim: Victim, count: int) -> list[int]:
     """Connections with wills of 60 KB, all at a time. Returns: what each was told."""
     packets = (raw.connect(f"will{n}", will=("will", bytes(60_000))) for n in range(count))

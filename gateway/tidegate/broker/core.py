@@ -298,6 +298,10 @@ class BrokerCore(Parts):
             connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
             connection.rights_changed()
 
+    def held(self) -> Mapping[str, int]:
+        """What is held for clients and how much they have, by metric; docs/limits.md names them."""
+        return self.accounts.snapshot()
+
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""
         connected, disconnected = len(self.connections), self.sessions.count_disconnected()
@@ -312,4 +316,5 @@ class BrokerCore(Parts):
             "clients.expired": self.sessions.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
             "subscriptions.count": served + away,
+            **self.held(),
         }

@@ -296,6 +296,7 @@ class Destinations:
                 temporary_directory=self._temporary_directory,
                 temporary_limit_bytes=policy.temporary_limit,
                 shared_limit_bytes=self._shared_limit,
+                temporary_space=self._accounts.temporary,
             )
         )
 

@@ -98,7 +98,7 @@ class Parts:
         )
         self.access = Access(self.extensions, self.acknowledged_log, self.destinations.queues)
         has_ids = store.capabilities.duplicate_ids is not None
-        self.duplicates = DuplicateIds(self.writer, config, is_kept=has_ids)
+        self.duplicates = DuplicateIds(self.writer, config, self.accounts.gateway, is_kept=has_ids)
         self.branches = Branches(
             store,
             self.writer,

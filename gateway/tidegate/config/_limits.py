@@ -36,6 +36,25 @@ class HeldLimits:
         "and time: each level of a filter takes 300 bytes and a step of each search.",
         act="the publish or subscription is refused",
     )
+    id_cache_limit: int = option(
+        128 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 16,
+        help="Memory that the duplicate ids of all destinations may take; those with more than 128 "
+        "characters are kept as a digest. Guards against clients that make up destinations and ids.",
+        act="the oldest ids of the destination that was used longest ago are forgotten",
+        metric="held.duplicate_ids.bytes",
+    )
+    temporary_space: int = option(
+        4 << 30,
+        kind=Kind.SIZE,
+        minimum=1 << 20,
+        zero="unlimited",
+        help="Disk that the temporary files of all `file` cursors may take together. Guards the disk, "
+        "and with it the store, against many subscriptions that are each below `temporary_limit`.",
+        act="as when the disk is full: producers are not read, or unstored messages dropped",
+        metric="spooled.bytes",
+    )
     connection_held_limit: int = option(
         128 << 20,
         kind=Kind.SIZE,

@@ -80,16 +80,22 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         message: the message itself.
         delivery_count: how often a delivery *from this pending list* was started and not
             acknowledged; above 0 the next delivery carries the protocol's redelivered mark.
+        size: :func:`content_bytes` of the message; left out when one is made.
     """
 
     sequence: int
     message: Message
     delivery_count: int = 0
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.size:
+            msgspec.structs.force_setattr(self, "size", content_bytes(self.message))
 
 
 #: What a message costs in memory besides its body and what is counted by itself: the objects
 #: around it, measured with ``sys.getsizeof`` over a typical STOMP message and rounded up.
-MESSAGE_OVERHEAD_BYTES: Final = 400
+MESSAGE_OVERHEAD_BYTES: Final = 450
 #: The same of one header: its tuple, its two strings, and its place in the message's.
 HEADER_OVERHEAD_BYTES: Final = 170
 #: So much of names and the like is in ``MESSAGE_OVERHEAD_BYTES``.
@@ -97,8 +103,13 @@ _NAMES_BYTES: Final = 256
 
 
 def memory_bytes(message: Message) -> int:
-    """Memory that *message* is accounted with, in bytes: body, headers, names, fixed overhead."""
-    size = len(message.body) + MESSAGE_OVERHEAD_BYTES
+    """Memory that *message* is accounted with, in bytes: :func:`content_bytes` and fixed overhead."""
+    return MESSAGE_OVERHEAD_BYTES + content_bytes(message)
+
+
+def content_bytes(message: Message) -> int:
+    """Bytes of body, headers and long names: what a client decides about the size of *message*."""
+    size = len(message.body)
     headers = message.headers
     if headers:
         for name, value in headers:

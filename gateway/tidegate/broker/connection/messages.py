@@ -82,23 +82,24 @@ class Messages:
         writer.next_sequence = sequence + 1
         turn = writer.turn
         ids = route.ids
+        if ids and message.qos == 0:
+            message = at_least_once(message)
+        stored = StoredMessage(sequence, message)
         if ids:
-            if message.qos == 0:
-                message = at_least_once(message)
             operations = turn.operations
             turn.units.append(Unit(len(operations), 1, self._client, token))
             operations.append(AddMessage(sequence, message, ids))
             turn.synced = True
-            turn.body_bytes += len(message.body)
+            turn.body_bytes += stored.size
             if turn.body_bytes > self._flow.turn_bytes_max:
                 self._flow.throttle_unwritten(self._client)
         elif token is not None:
             turn.units.append(Unit(0, 0, self._client, token))
         added = turn.added
         if route in added:
-            added[route].append(StoredMessage(sequence, message))
+            added[route].append(stored)
         else:
-            added[route] = [StoredMessage(sequence, message)]
+            added[route] = [stored]
         if not writer.scheduled:
             writer.schedule()
         if self._flow.full_lists:
@@ -235,7 +236,7 @@ class Messages:
             for sequence in sequences:
                 entry = in_flight.pop(sequence)
                 entries.append(entry)
-                size += len(entry[0].message.body)
+                size += entry[0].size
         except KeyError as error:
             for entry in entries:
                 in_flight[entry[0].sequence] = entry
@@ -257,7 +258,7 @@ class Messages:
                 continue
             for entry in settled.entries:
                 consumer.in_flight[entry[0].sequence] = entry
-                consumer.in_flight_bytes += len(entry[0].message.body)
+                consumer.in_flight_bytes += entry[0].size
 
     def reject(
         self,

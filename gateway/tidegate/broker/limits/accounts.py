@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 
 from tidegate.broker.limits.meter import Meter
 from tidegate.config import BrokerConfig, Quota, quota_for
-from tidegate.spi import FlowControlError, Held, format_size
+from tidegate.spi import FlowControlError, Held, TemporarySpace, format_size
 
 _KINDS: Final = len(Held)
 
@@ -182,13 +182,14 @@ class Account:
 
 
 class Accounts:
-    """The tree. Attributes: gateway: its root."""
+    """The tree. Attributes: gateway: its root; temporary: what temporary files take."""
 
     def __init__(self, config: BrokerConfig, quotas: Sequence[Quota] = ()) -> None:
         """*quotas*: in file order."""
         self._config = config
         self._quotas = quotas
         self.gateway = Account("the gateway", None, config.held_limit, "broker.held_limit")
+        self.temporary = TemporarySpace(config.temporary_space)
         self._meters: dict[str, Meter] = {}
         self._principals: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
@@ -235,7 +236,7 @@ class Accounts:
 
         Returns: ``held.bytes``, ``held.maximum`` (the high-water mark), ``held.refused`` (how often
             somebody was refused, at any node), ``held.KIND.bytes`` for each kind, and
-            ``counted.WHAT``.
+            ``counted.WHAT``, and ``spooled.bytes``.
         """
         gateway = self.gateway
         found = {
@@ -245,6 +246,7 @@ class Accounts:
         }
         for kind in Held:
             found[f"held.{kind.name.lower()}.bytes"] = gateway.kinds[kind]
+        found["spooled.bytes"] = self.temporary.used
         for what in Counted:
             found[f"counted.{what.name.lower()}"] = gateway.counts[what]
         return found
