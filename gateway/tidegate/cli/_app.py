@@ -15,7 +15,7 @@ from tidegate.cli import _reference, _show, _store, _transactions
 from tidegate.cli._commands import Commands
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
-from tidegate.cli._run import run_gateway
+from tidegate.cli._run import run_gateway, warn_of_configuration
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -105,6 +105,7 @@ def check_config(
     plugins = PluginHost()
     resolved = resolve(load_config(file), plugins)
     check_parts(resolved)
+    warn_of_configuration(file, resolved)
     description = _show.describe(resolved, plugins)
     if as_json:
         _show.print_json(description)

@@ -14,6 +14,7 @@ import pytest
 
 from tidegate import __version__
 from tidegate.cli._exit import ExitCode
+from tidegate.spi import private_files
 
 
 def test_the_version_names_the_contracts_too(tidegate) -> None:
@@ -346,3 +347,13 @@ def test_each_failure_to_start_has_its_code_and_its_line(
     assert ("Traceback" in err) is traced
     if not traced:
         assert err.count("\n") == 1
+
+
+def test_check_config_says_who_else_could_change_the_file(
+    tidegate, toys, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(private_files, "_within_reach", lambda _path: 0o077)
+    file = Path(toys())
+    file.chmod(0o666)
+    assert tidegate("check-config", str(file)).code == 0
+    assert f"configuration {file}: everybody on this machine can" in caplog.text
