@@ -60,7 +60,7 @@ def transactions(attacker: Attacker) -> bytes:
 def _transactions() -> Iterator[bytes]:
     per_transaction = 300
     send = b"".join(
-        frame("SEND", b"x", destination="/queue/held", transaction="%d", note="n" * 15_000)
+        frame("SEND", b"x", destination="/topic/held", transaction="%d", note="n" * 15_000)
         for _ in range(per_transaction)
     )
     for number in range(ATTACK_BYTES // (per_transaction * 15_000)):
