@@ -12,7 +12,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
+from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
@@ -21,6 +23,7 @@ from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
     AccessError,
     Action,
+    AuditKind,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -28,6 +31,7 @@ from tidegate.spi import (
     FlowControlError,
     GatewayError,
     LargeBodies,
+    Principal,
     RecoveredState,
     StoreError,
     StoreIOError,
@@ -47,9 +51,10 @@ class BrokerCore(Parts):
         super().__post_init__()
         self.connections: set[Connection] = set()
         self.clients_maximum = 0
-        sockets = self.sockets = Sockets(self.config.connections_max)
+        overload = self.overload = Overload(self.config.overload_lag)
+        sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        self._authentication = Authentication(self.extensions, self.config)
+        self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
@@ -85,6 +90,7 @@ class BrokerCore(Parts):
         # Before anything happens to others: a client that is refused takes nothing over. A will is
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
+        self.access.audit(AuditKind.LOGIN, connection.identity)
         if request.will is not None:
             self.access.check_will(connection, request.will)
         key = connection.key
@@ -219,6 +225,7 @@ class BrokerCore(Parts):
         self.sessions.end_recovery()
         self.flow.checks_publish = self.access.checks_publish
         self.tasks.spawn(self._maintain(), "maintenance")
+        self.tasks.spawn(self.overload.watch(), "overload")
         if self.config.system_topics_interval:
             system = SystemTopics(
                 self.flow,
@@ -277,6 +284,10 @@ class BrokerCore(Parts):
             _log.error("acknowledged_log=unknown error=%r", str(error))
         self.flow.checks_publish = self.access.checks_publish
 
+    def _login_refused(self, request: ConnectRequest, error: AccessError) -> None:
+        claimed = identity_of(Principal(error.principal or request.username), request)
+        self.access.audit(AuditKind.LOGIN_REFUSED, claimed, problem=error.problem)
+
     # --- connections ---------------------------------------------------------------------------
 
     def _forget(self, connection: Connection) -> None:
@@ -313,6 +324,8 @@ class BrokerCore(Parts):
             "clients.disconnected": disconnected,
             "clients.total": connected + disconnected,
             "clients.maximum": self.clients_maximum,
+            "overload.active": int(self.overload.is_on),
+            "overload.refused": self.overload.refused,
             "clients.expired": self.sessions.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
             "subscriptions.count": served + away,

@@ -56,6 +56,15 @@ class BrokerConfig(HeldLimits):
         act="the next connection is closed at once",
         metric="counted.connections",
     )
+    overload_lag: float = option(
+        1.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="never",
+        help="When the event loop comes later than this to what is due, several times in a row, new "
+        "connections are closed at once until it is below half of it for two seconds. Guards those "
+        "that are connected on a machine that cannot keep up.",
+    )
     login_checks_max: int = option(
         8,
         minimum=1,

@@ -29,6 +29,9 @@ from tidegate.spi.clients.requests import (
 )
 from tidegate.spi.clients.security import (
     Action,
+    AuditEvent,
+    AuditKind,
+    Auditor,
     AuthenticationExchange,
     Authenticator,
     Authorizer,
@@ -179,6 +182,9 @@ __all__ = [
     "AddDestination",
     "AddDuplicateId",
     "AddMessage",
+    "AuditEvent",
+    "AuditKind",
+    "Auditor",
     "AuthenticatingOptions",
     "AuthenticationExchange",
     "Authenticator",

@@ -248,8 +248,10 @@ class Session:
             if data:
                 self._wire.write(data)
 
-    def throttle(self, paused: bool) -> None:
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         """ClientPeer: producers are too fast (or no longer)."""
+        if self._receiving is not None:
+            self._receiving.hold(at_once)
         self._throttled = paused
         self.adjust_reading()
 

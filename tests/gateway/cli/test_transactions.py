@@ -70,7 +70,7 @@ class Client:
     def deliver(self, key, messages) -> None:
         self.received += messages
 
-    def throttle(self, paused) -> None:
+    def throttle(self, paused, *, at_once=False) -> None:
         pass
 
     def closed(self, error) -> None:

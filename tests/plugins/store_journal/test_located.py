@@ -31,6 +31,9 @@ class Host:
     def store(self, config: Path | None) -> ConfiguredStore:
         return ConfiguredStore(self.plugin, JournalStoreFactory(), JournalOptions(), self.directory)
 
+    def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
+        raise NotImplementedError
+
     def print_json(self, value: object) -> None: ...
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None: ...
     def progress(self) -> Progress:

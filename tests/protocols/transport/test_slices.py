@@ -139,6 +139,25 @@ async def test_who_is_stopped_does_nothing_more(clock: list[float]) -> None:
     assert work.changes == [True]
 
 
+async def test_who_is_held_goes_on_in_its_turn_when_it_is_released(clock: list[float]) -> None:
+    work = Work([], "a", 10 * STEP_PACKETS)
+    work.on_step = work.share.hold
+    work.share.run()
+    assert work.log == [("a", STEP_PACKETS)]
+    work.share.run()
+    await turns(5)
+    assert work.log == [("a", STEP_PACKETS)]
+    assert work.changes == []
+    work.on_step = lambda: None
+    work.share.release()
+    assert work.share.is_waiting
+    await turns(1)
+    assert work.left == 0
+    assert work.changes == [True, False]
+    work.share.release()
+    assert work.changes == [True, False]
+
+
 async def test_what_fails_in_its_turn_ends_that_connection_alone(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

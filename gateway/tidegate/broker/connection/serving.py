@@ -15,7 +15,7 @@ from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.lists.succession import Succession
 from tidegate.broker.parts import Parts
-from tidegate.broker.publish.access import refusal
+from tidegate.broker.publish.access import taking_from
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import (
@@ -349,7 +349,9 @@ class Serving:
             allows = consumer.allows = parts.access.allows(client, consumer.destination)
             for stored, _, _ in consumer.in_flight.values() if allows else ():
                 if allows is not None and not allows(stored.message.destination):
-                    raise refusal(client, Action.SUBSCRIBE, stored.message.destination)
+                    raise parts.access.refusal(
+                        client, taking_from(consumer.destination), stored.message.destination
+                    )
             if names.is_queue(consumer.destination):
                 if names.is_filter(names.name_of(consumer.destination)):
                     parts.destinations.rewatch_queues(names.name_of(consumer.destination), consumer)

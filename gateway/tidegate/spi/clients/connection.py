@@ -55,8 +55,11 @@ class ClientPeer(Protocol):
         """
         ...
 
-    def throttle(self, paused: bool) -> None:
-        """Stop (True) or resume (False) reading from the socket: producers are too fast."""
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
+        """Stop (True) or resume (False) reading from the socket: producers are too fast.
+
+        Args: at_once: what was read already waits, too. The next call without it ends that.
+        """
         ...
 
     def closed(self, error: GatewayError) -> None:

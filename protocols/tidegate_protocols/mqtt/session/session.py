@@ -231,8 +231,10 @@ class Session:
         if self.state is _CONNECTED and self._conversation is not None:
             self._conversation.deliver(key, messages)
 
-    def throttle(self, paused: bool) -> None:
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         """The broker wants less, or more again."""
+        if self._receiving is not None:
+            self._receiving.hold(at_once)
         if paused:
             self._reading.pause(Pause.BY_BROKER)
         else:
