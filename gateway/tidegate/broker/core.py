@@ -128,7 +128,7 @@ class BrokerCore(Parts):
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if key:
             self._by_client[key] = connection
-        if connection.expires_at:
+        if connection.expires_at or request.exchange is not None:  # which may come to expire
             self._expiring.add(connection)
         if is_stored:
             await self._admit(connection)
@@ -258,6 +258,7 @@ class BrokerCore(Parts):
         await self.writer.drained()
         for connection in list(self.connections):
             connection.end(ConnectionEndedError("shutdown", "the gateway is shutting down"))
+        self.flow.walks.finish()
         await self.writer.drained()
 
     async def _maintain(self) -> None:
@@ -270,7 +271,7 @@ class BrokerCore(Parts):
 
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
-        for connection in [item for item in self._expiring if item.expires_at <= now]:
+        for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
             connection.end(
                 AccessError("the credentials have expired", principal=connection.principal)
             )

@@ -141,7 +141,10 @@ class Receiving:
         self.is_lost = False
 
     def hold(self, value: bool) -> None:
-        """What was read already has to wait, too, from the next frame on; or it may go on."""
+        """What was read already has to wait, too, from the next frame on; or it may go on.
+
+        The session also says so when it has ended: one look at a flag for each frame does for both.
+        """
         if value:
             self._share.hold()
         else:
@@ -220,13 +223,16 @@ class Receiving:
                         self._begin_large(frame)
                         return True
                     session.step_by(frame)
+                    if not session.is_connected:  # DISCONNECT
+                        return False
                 else:
                     action(client, frame)
-                if not session.is_connected:  # DISCONNECT, or the broker ended us meanwhile
-                    return False
                 left -= 1 if command == "SEND" else _COSTS.get(command, 1)
-                if left <= 0 or share.is_held:
+                if share.is_held:
+                    if not session.is_connected:  # the broker ended us meanwhile
+                        return False
                     left = 0
+                if left <= 0:
                     break
             if touched:
                 blamed = None

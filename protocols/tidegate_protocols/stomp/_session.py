@@ -416,6 +416,8 @@ class Session:
         else:
             self._wire.write(error_frame(error, self._version, frame=shown, receipt=receipt))
         self.state = step(self.state, Input.FAIL)
+        if self._receiving is not None:
+            self._receiving.hold(True)
         self._wire.link.close()
         # Not at once: the broker may be calling us, and wants no call before it returned.
         self._loop.call_soon(self.lose if self._is_lost else self._release)

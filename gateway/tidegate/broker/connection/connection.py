@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,11 +14,13 @@ from tidegate.broker.connection.serving import Serving
 from tidegate.broker.limits.accounts import Counted
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
+from tidegate.broker.sessions.authentication import vouched_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.spi import (
     AccessError,
     Action,
+    AuthenticationExchange,
     Branch,
     BranchId,
     ClientPeer,
@@ -116,6 +119,16 @@ class Connection(Client):
         self._resumed = False
         self._set_writable()
         self.throttle(STOPPING)
+
+    def authenticated_again(self, exchange: AuthenticationExchange) -> None:
+        vouched = vouched_of(exchange)
+        principal = vouched.principal
+        if principal.name != self.principal:
+            raise AccessError("authenticated again as somebody else", principal=self.principal)
+        self.vouched = vouched
+        self.expires_at = principal.expires_at
+        self.identity = dataclasses.replace(self.identity, groups=principal.groups)
+        self.rights_changed()
 
     # --- BrokerConnection: consuming -------------------------------------------------------
 
@@ -238,8 +251,7 @@ class Connection(Client):
             parts.sessions.set_expiry(session, session_expiry)
         if unanswered:
             in_doubt.set_aside(self._writer, session, consumers, unanswered)
-        for consumer in list(consumers.values()):
-            self._serving.drop(consumer)
+        self._serving.drop_all()
         parts.temporary.remove_of(self)
         will = self._will
         has_will = will is not None and (publish_will or not graceful)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +32,10 @@ from tidegate.spi import (
 
 _log = logging.getLogger("tidegate.broker.connection")
 
+#: Subscriptions of a closed connection that are removed before the clock is looked at: each takes
+#: some 50 microseconds.
+REMOVED_AT_ONCE: Final = 16
+
 #: What an automatically acknowledged consumer is given in one turn at most when it states no
 #: prefetch: the socket's own flow control only acts between turns.
 AUTOMATIC_TURN_COUNT: Final = 1000
@@ -46,6 +51,7 @@ class Serving:
     _parts: Parts
     _client: Client
     consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
+    _ended: list[PendingList] = field(default_factory=list[PendingList])
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         parts = self._parts
@@ -263,6 +269,20 @@ class Serving:
             parts.destinations.remove_subscription(found)
         return found or next((item for item in attached if item.name == key), None)
 
+    def drop_all(self) -> None:
+        """The connection is closed; the lists that end with it are removed bit by bit."""
+        for consumer in list(self.consumers.values()):
+            self.drop(consumer)
+        self._parts.flow.walks.begin(self._remove_ended())
+
+    def _remove_ended(self) -> Iterator[None]:
+        ended = self._ended
+        while ended:
+            for pending_list in ended[:REMOVED_AT_ONCE]:
+                self._parts.destinations.remove_subscription(pending_list)
+            del ended[:REMOVED_AT_ONCE]
+            yield
+
     def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
         """Stop serving; what is in flight goes back, lists that end with it are removed."""
         self.consumers.pop(consumer.key, None)
@@ -285,7 +305,10 @@ class Serving:
                 continue
             durable = subscription is not None and subscription.durable
             if not pending_list.consumers and (forget or not durable):
-                parts.destinations.remove_subscription(pending_list)
+                if not durable and self._client.is_closed:
+                    self._ended.append(pending_list)  # nobody can ask for it any more
+                else:
+                    parts.destinations.remove_subscription(pending_list)
 
     def restore(self, session: SessionState) -> tuple[list[Subscription], list[Subscription]]:
         """Take up the durable subscriptions of a session; they are served after ``resume()``.

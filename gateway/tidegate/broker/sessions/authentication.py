@@ -119,12 +119,7 @@ class Authentication:
         if request.tls_principal != "":
             return _vouched(_of_certificate(request.tls_principal, exchange), None)
         if exchange is not None:
-            if exchange.principal is None:
-                raise AccessError(
-                    "the authentication was not completed", principal=request.username
-                )
-            by = exchange.authenticator if isinstance(exchange, _TakenInTurn) else None
-            return _vouched(exchange.principal, by)
+            return vouched_of(exchange)
         if request.password is None or not self._authenticators:
             return await self._ask(request)  # there is nothing to guess
         attempt = Attempt(address_of(request.peer), request.username, request.client_id)
@@ -226,6 +221,14 @@ def _of_certificate(name: str | None, exchange: AuthenticationExchange | None) -
     if exchange is not None and (exchange.principal is None or exchange.principal.name != name):
         raise AccessError("the certificate and the authentication name two users", principal=name)
     return Principal(name)
+
+
+def vouched_of(exchange: AuthenticationExchange) -> Vouched:
+    """Who has gone through *exchange*. Raises: AccessError when nobody has."""
+    if exchange.principal is None:
+        raise AccessError("the authentication was not completed")
+    by = exchange.authenticator if isinstance(exchange, _TakenInTurn) else None
+    return _vouched(exchange.principal, by)
 
 
 def _vouched(principal: Principal, by: object) -> Vouched:

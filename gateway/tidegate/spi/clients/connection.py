@@ -81,6 +81,14 @@ class BrokerConnection(Protocol):
     @property
     def principal(self) -> str: ...
 
+    def authenticated_again(self, exchange: AuthenticationExchange) -> None:
+        """The client has gone through another exchange, which has succeeded: groups are those of now,
+        and the connection lasts as long as *exchange* says.
+
+        Only for one whose ConnectRequest had an exchange. Raises: AccessError for somebody else.
+        """
+        ...
+
     def resume(self) -> None:
         """The handshake's answer has been written: deliveries to restored subscriptions begin."""
         ...

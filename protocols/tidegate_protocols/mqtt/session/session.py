@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
+    AuthenticationExchange,
     ConnectResult,
     GatewayError,
     Held,
@@ -120,7 +121,7 @@ class Session:
             broken=self._large_broke,
         )
         self._admission = Admission(
-            self, context, link, self._codec, self._reading, self._writing.send, self._principal
+            self, context, link, self._codec, self._reading, self._writing.send, self._renew
         )
         self._unfinished: UnfinishedInput | None = None  # since CONNACK
         self._meter: Callable[[int], None] | None = None  # told how much was read
@@ -444,8 +445,9 @@ class Session:
                 graceful=graceful, publish_will=publish_will, session_expiry=session_expiry
             )
 
-    def _principal(self) -> str:
-        return "" if self._conversation is None else self._conversation.connection.principal
+    def _renew(self, exchange: AuthenticationExchange) -> None:
+        assert self._conversation is not None, "only a connected client authenticates again"
+        self._conversation.connection.authenticated_again(exchange)
 
     def _cancel_timers(self) -> None:
         self._reading.stop()
