@@ -23,7 +23,7 @@ from tidegate.spi import (
 from tidegate.testing.embedded import EmbeddedGateway
 
 SIZE = 300 * KB
-BRANCH = BranchId(1, b"one", b"q")
+BRANCH = BranchId(1, b"one", b"q", "anonymous")
 CONFIG = """
 [store]
 plugin = "journal"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.messages import Messages
 from tidegate.broker.connection.serving import Serving
@@ -185,19 +187,23 @@ class Connection(Client):
         self._messages.abort(transaction, token)
 
     def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
-        self._messages.prepare(transaction, branch_id, token)
+        self._messages.prepare(transaction, self._own(branch_id), token)
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self.parts.branches.complete(branch_id, self, token, commit=True, principal=self.principal)
+        self.parts.branches.complete(self._own(branch_id), self, token, commit=True)
 
     def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self.parts.branches.complete(branch_id, self, token, commit=False, principal=self.principal)
+        self.parts.branches.complete(self._own(branch_id), self, token, commit=False)
 
     def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self.parts.branches.forget(branch_id, self, token, principal=self.principal)
+        self.parts.branches.forget(self._own(branch_id), self, token)
+
+    def _own(self, branch_id: BranchId) -> BranchId:
+        """Of another's branch of the same id nobody is told."""
+        return msgspec.structs.replace(branch_id, owner=self.principal)
 
     def branches(self) -> Sequence[Branch]:
         return self.parts.branches.all_of(self.principal)

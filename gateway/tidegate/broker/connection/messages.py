@@ -143,7 +143,7 @@ class Messages:
         writer.check_writable()
         owner = self._client.principal
         publisher.resolve(message.destination, owner)  # a new queue is not part of this unit
-        if duplicate_id and duplicates.is_known(message.destination, duplicate_id):
+        if duplicate_id and duplicates.is_known(message.destination, duplicate_id, owner):
             self._discard_duplicate(message.destination, duplicate_id, token, inflight)
             return True
         if message.retain:
@@ -370,7 +370,7 @@ class Messages:
         ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
         if ids:
             try:
-                parts.duplicates.check_new(ids)
+                parts.duplicates.check_new(ids, self._client.principal)
             except RequestError:
                 self.abort(transaction)
                 raise
@@ -388,13 +388,13 @@ class Messages:
         parts.branches.check_new(branch_id, held)
         self._check_commit(transaction, held)
         self._transactions.pop(transaction).end()
-        owner = (self._client.principal, self._client.client_id, self._client.protocol)
+        client = (self._client.client_id, self._client.protocol)
         parts.branches.prepare(
             branch_id,
             held,
             self._client,
             token,
-            owner=owner,
+            client=client,
             give_back=lambda: self._restore_in_flight(held.settled),
         )
         if self._writer.turn.body_bytes > self._flow.turn_bytes_max:

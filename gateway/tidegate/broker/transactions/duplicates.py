@@ -119,30 +119,34 @@ class DuplicateIds:
 
     # --- asking --------------------------------------------------------------------------------
 
-    def is_known(self, destination: str, duplicate_id: str) -> bool:
+    def is_known(self, destination: str, duplicate_id: str, owner: str) -> bool:
         """Tell whether the message was sent already.
 
-        Raises: RequestError when that is in doubt: a prepared branch sends it.
+        Raises: RequestError when that is in doubt: a prepared branch sends it, which is named when
+            it is *owner*'s.
         """
         text = _text(duplicate_id)
         branch_id = self._reserved.get((destination, text)) if self._reserved else None
         if branch_id is not None:
+            name = f"the prepared transaction {branch_id}"
+            if branch_id.owner != owner:
+                name = "a prepared transaction"
             raise RequestError(
-                f"a message with the duplicate id {text!r} is part of the prepared transaction"
-                f" {branch_id}; send it again when that is completed"
+                f"a message with the duplicate id {text!r} is part of {name};"
+                " send it again when that is completed"
             )
         ring = self._rings.get(destination)
         return ring is not None and text in ring
 
-    def check_new(self, ids: Iterable[tuple[str, str]]) -> None:
-        """Check that none of *ids* (destination, id) is known, nor comes twice.
+    def check_new(self, ids: Iterable[tuple[str, str]], owner: str) -> None:
+        """Check that none of *ids* (destination, id) is known, nor comes twice; *owner* asks.
 
         Raises: RequestError that names the first.
         """
         seen: set[tuple[str, str]] = set()
         for destination, duplicate_id in ids:
             place = (destination, _text(duplicate_id))
-            if place in seen or self.is_known(destination, duplicate_id):
+            if place in seen or self.is_known(destination, duplicate_id, owner):
                 self._count_discarded(destination, duplicate_id)
                 raise RequestError(
                     f"the transaction was rolled back: it sends a message to {destination} with the"
