@@ -61,7 +61,7 @@ soak: setup  ## minutes of sustained load
 	@exec $(BIN)/pytest -m soak --timeout 1800 $(ARGS)
 
 fuzz: setup  ## long property runs
-	@exec $(BIN)/pytest -m "fuzz or hypothesis" --hypothesis-profile=thorough --timeout 900 $(ARGS)
+	@exec $(BIN)/pytest -m "fuzz or hypothesis" --hypothesis-profile=thorough --timeout 3600 $(ARGS)
 
 clean:  ## remove what set-up and tools made; never data
 	rm -rf .venv .uv-env .ruff_cache .pytest_cache .hypothesis build dist

@@ -25,6 +25,7 @@ ROOMS = {
     "tidegate-store-journaled": ("plugins/store_journaled", "tidegate_store_journaled"),
     "tidegate-cursors": ("plugins/cursors", "tidegate_cursors"),
     "tidegate-sink-spark": ("plugins/sink_spark", "tidegate_sink_spark"),
+    "tidegate-acl": ("plugins/acl", "tidegate_acl"),
     "tidegate-auth-file": ("plugins/auth_file", "tidegate_auth_file"),
     "tidegate-auth-jwt": ("plugins/auth_jwt", "tidegate_auth_jwt"),
 }

@@ -82,6 +82,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "sink-spark": "tidegate-sink-spark",
     "extension-auth-file": "tidegate-auth-file",
     "extension-auth-jwt": "tidegate-auth-jwt",
+    "extension-acl": "tidegate-acl",
 }
 
 

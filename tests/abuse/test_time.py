@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
 
+from tidegate.broker.route.router import Route
+from tidegate.broker.turn import flow, writer
+from tidegate.spi import StoredMessage
 from tidegate.testing.embedded import EmbeddedGateway
 from tidegate_protocols.transport import _slices, _tcp
 
@@ -178,6 +181,38 @@ async def test_a_stomp_client_that_sends_much_at_once(is_sliced: bool) -> None:
             async with stomp(gateway) as attacker:
                 data = flood() + frame("SEND", destination="/topic/nobody", receipt="last")
                 await check(gateway, is_sliced, attacker, data, b"receipt-id:last\n\n\0")
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "stomp"])
+async def test_what_is_handed_to_many_counts_as_work_of_who_publishes_it(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "TURN_DELIVERIES_MAX", 1000)
+    most = 0
+    complete = writer.hand_out
+
+    def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
+        nonlocal most
+        most = max(most, sum(len(route.direct) * len(held) for route, held in added.items()))
+        complete(added)
+
+    monkeypatch.setattr(writer, "hand_out", hand_out)
+    async with EmbeddedGateway() as gateway, stomp(gateway) as reader:
+        wanted = [frame("SUBSCRIBE", id=n, destination="/topic/fan") for n in range(500)]
+        last = frame("SEND", destination="/topic/x", receipt="ready")
+        await reader.ask(b"".join(wanted) + last, b"receipt-id:ready\n\n\0")
+        got = asyncio.create_task(reader.reader.readuntil(b"last:yes"))
+        if protocol == "mqtt":
+            async with mqtt(gateway, "attacker") as attacker:
+                data = packet(0x30, field("fan") + b"x") * 50
+                await attacker.ask(data + subscribe(["x"], 1), b"\x90\x03\0\1\0")
+        async with stomp(gateway) as attacker:
+            data = frame("SEND", destination="/topic/fan") * (50 if protocol == "stomp" else 1)
+            end = frame("SEND", destination="/topic/fan", last="yes", receipt="end")
+            await attacker.ask(data + end, b"receipt-id:end\n\n\0")
+        async with asyncio.timeout(LIMIT_S):
+            assert (await got).count(b"MESSAGE\n") > 500 * 45
+    assert 500 <= most <= 1500
 
 
 # ------------------------------------------------------------------- ends in the middle of a slice

@@ -23,7 +23,7 @@ from tidegate.spi import (
 from tidegate.testing.embedded import EmbeddedGateway
 
 SIZE = 300 * KB
-BRANCH = BranchId(1, b"one", b"q")
+BRANCH = BranchId(1, b"one", b"q", "anonymous")
 CONFIG = """
 [store]
 plugin = "journal"
@@ -145,7 +145,7 @@ class Peer:
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         raise AssertionError("nothing was subscribed to")
 
-    def throttle(self, paused: bool) -> None:
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         pass
 
     def closed(self, error: GatewayError) -> None:

@@ -43,6 +43,7 @@ def test_what_a_factory_makes_is_read_from_its_protocol() -> None:
         "Authenticator",
         "EnhancedAuthenticator",
         "Authorizer",
+        "Auditor",
         "Interceptor",
     ]
     assert product_of(FrontEndFactory)[0].__name__ == "FrontEnd"

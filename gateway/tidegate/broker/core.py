@@ -12,7 +12,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
+from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
@@ -21,6 +23,7 @@ from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
     AccessError,
     Action,
+    AuditKind,
     ClientPeer,
     ConnectionEndedError,
     ConnectRequest,
@@ -28,6 +31,7 @@ from tidegate.spi import (
     FlowControlError,
     GatewayError,
     LargeBodies,
+    Principal,
     RecoveredState,
     StoreError,
     StoreIOError,
@@ -47,9 +51,10 @@ class BrokerCore(Parts):
         super().__post_init__()
         self.connections: set[Connection] = set()
         self.clients_maximum = 0
-        sockets = self.sockets = Sockets(self.config.connections_max)
+        overload = self.overload = Overload(self.config.overload_lag)
+        sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        self._authentication = Authentication(self.extensions, self.config)
+        self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
@@ -85,18 +90,25 @@ class BrokerCore(Parts):
         # Before anything happens to others: a client that is refused takes nothing over. A will is
         # refused now, not when nobody is there to be told.
         self.access.authorize(connection, Action.CONNECT, "")
+        self.access.audit(AuditKind.LOGIN, connection.identity)
         if request.will is not None:
             self.access.check_will(connection, request.will)
         key = connection.key
-        if key:
-            older = self._by_client.get(key)
-            if older is not None:
-                older.end(
-                    ConnectionEndedError(
-                        "taken-over",
-                        f"another connection with client id {request.client_id!r} took over",
-                    )
+        older = self._by_client.get(key) if key else None
+        try:
+            connection.enter(older)
+            if key:
+                self.sessions.check_room(request, connection.identity)
+        except GatewayError:
+            connection.disconnect(graceful=True)
+            raise
+        if older is not None:
+            older.end(
+                ConnectionEndedError(
+                    "taken-over",
+                    f"another connection with client id {request.client_id!r} took over",
                 )
+            )
         session = self.sessions.find(key) if key else None
         is_stored = session is not None
         if session is not None and request.clean_start:
@@ -116,7 +128,7 @@ class BrokerCore(Parts):
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if key:
             self._by_client[key] = connection
-        if connection.expires_at:
+        if connection.expires_at or request.exchange is not None:  # which may come to expire
             self._expiring.add(connection)
         if is_stored:
             await self._admit(connection)
@@ -213,6 +225,7 @@ class BrokerCore(Parts):
         self.sessions.end_recovery()
         self.flow.checks_publish = self.access.checks_publish
         self.tasks.spawn(self._maintain(), "maintenance")
+        self.tasks.spawn(self.overload.watch(), "overload")
         if self.config.system_topics_interval:
             system = SystemTopics(
                 self.flow,
@@ -245,6 +258,7 @@ class BrokerCore(Parts):
         await self.writer.drained()
         for connection in list(self.connections):
             connection.end(ConnectionEndedError("shutdown", "the gateway is shutting down"))
+        self.flow.walks.finish()
         await self.writer.drained()
 
     async def _maintain(self) -> None:
@@ -257,7 +271,7 @@ class BrokerCore(Parts):
 
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
-        for connection in [item for item in self._expiring if item.expires_at <= now]:
+        for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
             connection.end(
                 AccessError("the credentials have expired", principal=connection.principal)
             )
@@ -270,6 +284,10 @@ class BrokerCore(Parts):
         except StoreError as error:
             _log.error("acknowledged_log=unknown error=%r", str(error))
         self.flow.checks_publish = self.access.checks_publish
+
+    def _login_refused(self, request: ConnectRequest, error: AccessError) -> None:
+        claimed = identity_of(Principal(error.principal or request.username), request)
+        self.access.audit(AuditKind.LOGIN_REFUSED, claimed, problem=error.problem)
 
     # --- connections ---------------------------------------------------------------------------
 
@@ -292,6 +310,10 @@ class BrokerCore(Parts):
             connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
             connection.rights_changed()
 
+    def held(self) -> Mapping[str, int]:
+        """What is held for clients and how much they have, by metric; docs/limits.md names them."""
+        return self.accounts.snapshot()
+
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""
         connected, disconnected = len(self.connections), self.sessions.count_disconnected()
@@ -303,7 +325,10 @@ class BrokerCore(Parts):
             "clients.disconnected": disconnected,
             "clients.total": connected + disconnected,
             "clients.maximum": self.clients_maximum,
+            "overload.active": int(self.overload.is_on),
+            "overload.refused": self.overload.refused,
             "clients.expired": self.sessions.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
             "subscriptions.count": served + away,
+            **self.held(),
         }

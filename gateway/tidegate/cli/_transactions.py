@@ -50,9 +50,7 @@ _ConfigOption = Annotated[
 ]
 _BranchArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="BRANCH", help="FORMAT:GLOBAL:QUALIFIER, the last two in hexadecimal, as listed."
-    ),
+    typer.Argument(metavar="BRANCH", help="FORMAT:GLOBAL:QUALIFIER@PRINCIPAL, as listed."),
 ]
 
 _STATES: Final = {
@@ -112,7 +110,7 @@ def forget(branch: _BranchArgument, config: _ConfigOption = None) -> None:
 
     async def forgotten(gateway: Gateway) -> None:
         answer = _Answer()
-        gateway.broker.branches.forget(branch_id, answer, 0, principal=None)
+        gateway.broker.branches.forget(branch_id, answer, 0)
         await answer.future
 
     _with_broker(config, forgotten)
@@ -124,9 +122,7 @@ def _complete(branch: str, config: Path | None, *, is_commit: bool) -> None:
 
     async def completed(gateway: Gateway) -> None:
         answer = _Answer()
-        gateway.broker.branches.complete(
-            branch_id, answer, 0, commit=is_commit, principal=None, heuristic=True
-        )
+        gateway.broker.branches.complete(branch_id, answer, 0, commit=is_commit, heuristic=True)
         await answer.future
 
     _with_broker(config, completed)

@@ -29,6 +29,9 @@ from tidegate.spi.clients.requests import (
 )
 from tidegate.spi.clients.security import (
     Action,
+    AuditEvent,
+    AuditKind,
+    Auditor,
     AuthenticationExchange,
     Authenticator,
     Authorizer,
@@ -85,6 +88,7 @@ from tidegate.spi.messages import (
     PRIORITY_DEFAULT,
     Message,
     StoredMessage,
+    content_bytes,
     memory_bytes,
 )
 from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
@@ -98,7 +102,13 @@ from tidegate.spi.storage.branches import (
     check_branch_id,
     parse_branch_id,
 )
-from tidegate.spi.storage.cursor import CursorContext, CursorFactory, PageReader, PendingCursor
+from tidegate.spi.storage.cursor import (
+    CursorContext,
+    CursorFactory,
+    PageReader,
+    PendingCursor,
+    TemporarySpace,
+)
 from tidegate.spi.storage.large import LargeBodies, LargeBody, LargeReader, LargeWriter
 from tidegate.spi.storage.operations import (
     SESSION_NEVER_EXPIRES,
@@ -172,6 +182,9 @@ __all__ = [
     "AddDestination",
     "AddDuplicateId",
     "AddMessage",
+    "AuditEvent",
+    "AuditKind",
+    "Auditor",
     "AuthenticatingOptions",
     "AuthenticationExchange",
     "Authenticator",
@@ -281,10 +294,12 @@ __all__ = [
     "SubscribeRequest",
     "Subscription",
     "SyncedFor",
+    "TemporarySpace",
     "Token",
     "Verdict",
     "WriteBatch",
     "check_branch_id",
+    "content_bytes",
     "format_duration",
     "format_size",
     "hookimpl",

@@ -78,10 +78,9 @@ SESSION: Final = Session(
 
 
 BRANCH: Final = Branch(
-    BranchId(7, b"global", b"branch"),
+    BranchId(7, b"global", b"branch", "me"),
     6,
     prepared_at=1_700_000_000_000_003,
-    principal="me",
     client_id="c3",
     protocol="stomp",
     locked=(LockedMessages(1, (12,), (5,), "c3", "9", "stomp"),),

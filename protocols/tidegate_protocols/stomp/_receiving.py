@@ -140,6 +140,16 @@ class Receiving:
         self._large_in: LargeSends | None = None  # since the first large SEND
         self.is_lost = False
 
+    def hold(self, value: bool) -> None:
+        """What was read already has to wait, too, from the next frame on; or it may go on.
+
+        The session also says so when it has ended: one look at a flag for each frame does for both.
+        """
+        if value:
+            self._share.hold()
+        else:
+            self._share.release()
+
     @property
     def wants_pause(self) -> bool:
         """The socket is not to be read."""
@@ -158,7 +168,7 @@ class Receiving:
         """The link is gone. Returns: True when the session is to wait: it is told later."""
         large = self._large_in
         is_large = large is not None and large.cut()
-        self.is_lost = is_large or self._share.is_waiting
+        self.is_lost = is_large or self._share.is_waiting or self._share.is_held
         return self.is_lost
 
     def fail_behind(self, error: GatewayError) -> bool:
@@ -188,7 +198,7 @@ class Receiving:
         if not session.is_connected:
             return False
         client.received_at = time.time_ns() // 1000
-        touched = client.touched
+        share, touched = self._share, client.touched
         blamed: Frame | AckRun | LargeSend | None = None
         left = count_max
         try:
@@ -213,11 +223,15 @@ class Receiving:
                         self._begin_large(frame)
                         return True
                     session.step_by(frame)
+                    if not session.is_connected:  # DISCONNECT
+                        return False
                 else:
                     action(client, frame)
-                if not session.is_connected:  # DISCONNECT, or the broker ended us meanwhile
-                    return False
                 left -= 1 if command == "SEND" else _COSTS.get(command, 1)
+                if share.is_held:
+                    if not session.is_connected:  # the broker ended us meanwhile
+                        return False
+                    left = 0
                 if left <= 0:
                     break
             if touched:
@@ -262,7 +276,7 @@ class Receiving:
             self._lose_if_done()
 
     def _lose_if_done(self) -> None:
-        is_busy = self._share.is_waiting or self.is_behind
+        is_busy = self._share.is_waiting or self._share.is_held or self.is_behind
         if self.is_lost and not is_busy and not self._session.is_closed:  # else it says so itself
             self._session.lose()
 

@@ -96,6 +96,7 @@ class Session:
         "_is_behind",
         "_is_graceful",
         "_loop",
+        "_meter",
         "_receiving",
         "_throttled",
         "_unfinished",
@@ -135,6 +136,7 @@ class Session:
         self._receiving: Receiving | None = None  # since CONNECTED
         self._throttled = False
         self._unfinished: UnfinishedInput | None = None  # since CONNECTED
+        self._meter: Callable[[int], None] | None = None  # told how much was read
         self._is_behind = False  # it does not read what it asked for
 
     # ------------------------------------------------------------------------- from the transport
@@ -151,6 +153,8 @@ class Session:
         self._process()
         unfinished = self._unfinished
         if unfinished is not None:
+            if self._meter is not None:
+                self._meter(len(data))
             waiting = self._decoder.buffered_bytes
             if waiting >= STEP_BYTES or unfinished.size:
                 self._hold_unfinished(unfinished, waiting)
@@ -244,8 +248,10 @@ class Session:
             if data:
                 self._wire.write(data)
 
-    def throttle(self, paused: bool) -> None:
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         """ClientPeer: producers are too fast (or no longer)."""
+        if self._receiving is not None:
+            self._receiving.hold(at_once)
         self._throttled = paused
         self.adjust_reading()
 
@@ -352,6 +358,7 @@ class Session:
             send_ms,
             receive_ms,
         )
+        self._meter = result.connection.meter
         self._unfinished = UnfinishedInput(
             partial(result.connection.holds, Held.INPUT),
             context.options.frame_timeout,
@@ -409,6 +416,8 @@ class Session:
         else:
             self._wire.write(error_frame(error, self._version, frame=shown, receipt=receipt))
         self.state = step(self.state, Input.FAIL)
+        if self._receiving is not None:
+            self._receiving.hold(True)
         self._wire.link.close()
         # Not at once: the broker may be calling us, and wants no call before it returned.
         self._loop.call_soon(self.lose if self._is_lost else self._release)

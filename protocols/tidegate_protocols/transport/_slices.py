@@ -50,9 +50,10 @@ class Share:
 
     Attributes:
         is_waiting: there is more to do, in a later turn of the loop; nothing is to be read.
+        is_held: nothing is done before :meth:`release`.
     """
 
-    __slots__ = ("_changed", "_link", "_step", "_work", "is_waiting")
+    __slots__ = ("_changed", "_link", "_step", "_work", "is_held", "is_waiting")
 
     def __init__(
         self, link: Link, work: Callable[[int], bool], changed: Callable[[], None]
@@ -62,13 +63,17 @@ class Share:
         self._changed = changed
         self._step = STEP_PACKETS
         self.is_waiting = False
+        self.is_held = False
 
     def run(self) -> None:
         """There may be something to do: begin, unless there is a turn to wait for anyway."""
-        if self.is_waiting:
+        if self.is_waiting or self.is_held:
             return
         begun_at = perf_counter()
-        if not self._work(self._step):
+        has_more = self._work(self._step)
+        # Also of a step that was the last one: a whole read may be one of few, costly packets.
+        self._fit(perf_counter() - begun_at)
+        if not has_more or self.is_held:
             return
         try:
             waiting = _waiting_of(asyncio.get_running_loop())
@@ -76,16 +81,28 @@ class Share:
             while self._work(STEP_PACKETS):
                 pass
             return
-        self._fit(perf_counter() - begun_at)
         # Who has just come goes before those that have had a slice, but only for one step.
         if waiting or self._has_more(perf_counter() + SLICE_S):
             self.is_waiting = True
             waiting.add(self)
             self._changed()
 
+    def hold(self) -> None:
+        """Do nothing more after this step, which *work* should cut short."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """Go on, in its turn. No effect when it is not held."""
+        if self.is_held:
+            self.is_held = False
+            if not self.is_waiting:
+                self.is_waiting = True
+                _waiting_of(asyncio.get_running_loop()).add(self)
+                self._changed()
+
     def stop(self) -> None:
         """What there is to do is not to be done any more."""
-        self.is_waiting = False
+        self.is_waiting = self.is_held = False
 
     def go_on(self) -> bool:
         """Its turn has come. Returns: False when it does not wait any more."""
@@ -106,7 +123,7 @@ class Share:
 
     def _has_more(self, ends_at: float) -> bool:
         now = perf_counter()
-        while self._work(self._step):
+        while not self.is_held and self._work(self._step):
             begun_at, now = now, perf_counter()
             self._fit(now - begun_at)
             if now >= ends_at:

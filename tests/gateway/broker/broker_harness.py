@@ -247,7 +247,7 @@ class Client:
         if self.on_deliver is not None:
             self.on_deliver(key, messages)
 
-    def throttle(self, paused: bool) -> None:
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         assert paused != self.is_paused, "throttled twice, or resumed without being throttled"
         self.is_paused = paused
 

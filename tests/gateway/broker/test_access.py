@@ -13,8 +13,12 @@ from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     AccessError,
     Action,
+    AuditEvent,
+    AuditKind,
+    Credentials,
     Identity,
     Message,
+    Principal,
     RetainHandling,
     Verdict,
     names,
@@ -429,3 +433,51 @@ async def test_an_answer_that_is_none_is_a_refusal(
         with pytest.raises(AccessError):
             client.subscribe("topic://t")
     assert "taken for a refusal" in caplog.text
+
+
+class Notes(Wall):
+    """Takes note of everything."""
+
+    def __init__(self, *refused: tuple[Action, str], fails: bool = False) -> None:
+        super().__init__(*refused)
+        self.events: list[AuditEvent] = []
+        self.fails = fails
+
+    def audit(self, event: AuditEvent) -> None:
+        self.events.append(event)
+        if self.fails:
+            raise RuntimeError("a bug in an extension")
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        if credentials.password == b"wrong":
+            raise AccessError("wrong user name or password", principal=credentials.username)
+        return Principal(credentials.username, frozenset({"g"}))
+
+
+async def test_auditors_hear_of_logins_and_refusals() -> None:
+    notes = Notes((Action.PUBLISH, "topic://t"), SECRET)
+    async with Broker(extensions=[notes]) as broker:
+        client = await broker.client(username="ann", password=b"right")
+        with pytest.raises(AccessError):
+            await broker.client(username="bob", password=b"wrong")
+        with pytest.raises(AccessError):
+            client.send("topic://t", "m")
+        client.subscribe("topic://*.plan", qos=0, acknowledge=False)
+        client.send("topic://secret.plan", "what a filter leaves out is no news")
+        await broker.settle()
+        told = [(event.kind, event.identity.principal, event.destination) for event in notes.events]
+        assert told == [
+            (AuditKind.LOGIN, "ann", ""),
+            (AuditKind.LOGIN_REFUSED, "bob", ""),
+            (AuditKind.REFUSED, "ann", "topic://t"),
+        ]
+        assert notes.events[1].problem == "wrong user name or password"
+        assert notes.events[2].action is Action.PUBLISH
+        assert notes.events[0].identity.groups == {"g"}
+
+
+async def test_an_auditor_that_fails_changes_nothing(logged_errors: list[str]) -> None:
+    logged_errors.append("auditor=")
+    async with Broker(extensions=[Notes(fails=True)]) as broker:
+        client = await broker.client(username="ann")
+        client.send("topic://t", "m")

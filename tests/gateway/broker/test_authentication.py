@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import pytest
 from broker_harness import Broker, Client, connect_request
 
-from tidegate.spi import AccessError, Credentials, FlowControlError, Principal
+from tidegate.spi import (
+    AccessError,
+    AuthenticationExchange,
+    Credentials,
+    FlowControlError,
+    Principal,
+)
 
 
 class Riddle:
@@ -242,3 +248,36 @@ async def test_users_that_are_gone_are_disconnected_and_groups_are_those_of_now(
         assert bob.ended is None
         assert bob.connection.identity.groups == {"ops"}
         assert anonymous.ended is None
+
+
+async def test_who_authenticates_again_stays_for_as_long_as_the_new_exchange_says() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        now = broker.core.now()
+        request = connect_request("mqtt", "c")
+
+        async def solved(expires_at: int, name: str = "oedipus") -> AuthenticationExchange:
+            exchange = broker.core.begin_authentication("RIDDLE", request)
+            assert exchange is not None
+            await exchange.step(b"smoke")
+            exchange._exchange.principal = Principal(  # type: ignore[attr-defined]
+                name, frozenset({"thebes"}), expires_at
+            )
+            return exchange
+
+        exchange = await solved(now + 5_000_000)
+        client = await broker.client("mqtt", "c", exchange=exchange)
+        await asyncio.sleep(3)
+        client.connection.authenticated_again(await solved(now + 60_000_000))
+        assert client.connection.identity.groups == {"thebes"}
+        with pytest.raises(AccessError, match="as somebody else"):
+            client.connection.authenticated_again(await solved(0, "laius"))
+        await asyncio.sleep(30)
+        assert client.ended is None
+        await asyncio.sleep(30)
+        assert isinstance(client.ended, AccessError)
+        forever = await broker.client(
+            "mqtt", "c", exchange=await solved(broker.core.now() + 9_000_000)
+        )
+        forever.connection.authenticated_again(await solved(0))
+        await asyncio.sleep(60)
+        assert forever.ended is None

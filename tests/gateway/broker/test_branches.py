@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from broker_harness import Broker, Client
 
@@ -28,8 +29,8 @@ from tidegate.spi import (
 )
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
 
-ONE = BranchId(1, b"one", b"q")
-TWO = BranchId(1, b"two")
+ONE = BranchId(1, b"one", b"q", "anonymous")
+TWO = BranchId(1, b"two", owner="anonymous")
 
 
 async def prepared(
@@ -331,8 +332,9 @@ async def test_a_branch_cannot_be_completed_twice_at_a_time() -> None:
 
 async def test_only_the_principal_who_prepared_a_branch_sees_and_completes_it() -> None:
     contents = MemoryContents()
-    stored = Branch(ONE, prepared_at=5, principal="manager")
-    contents.branches[ONE] = stored
+    theirs = msgspec.structs.replace(ONE, owner="manager")
+    stored = Branch(theirs, prepared_at=5)
+    contents.branches[theirs] = stored
     async with Broker(contents=contents) as broker:
         client = await broker.client()
         assert client.connection.branches() == []
@@ -340,6 +342,11 @@ async def test_only_the_principal_who_prepared_a_branch_sees_and_completes_it() 
             with pytest.raises(RequestError, match="there is no prepared branch"):
                 getattr(client.connection, call)(ONE)
         assert broker.core.branches.all_of() == [stored]
+        client.connection.begin("t")
+        client.connection.prepare("t", theirs, "done")  # nobody's id keeps another from it
+        await broker.settle()
+        assert client.confirmations == ["done"]
+        assert [item.branch_id for item in client.connection.branches()] == [ONE]
 
 
 async def test_ids_and_limits_are_checked_and_the_transaction_stays_open() -> None:
@@ -430,7 +437,7 @@ async def test_what_an_operator_decided_is_remembered_until_the_manager_forgets_
         client = await prepared(broker)
         operator = await broker.client()
         broker.core.branches.complete(
-            ONE, operator.connection, "done", commit=commits, principal=None, heuristic=True
+            ONE, operator.connection, "done", commit=commits, heuristic=True
         )
         await broker.settle()
         assert operator.confirmations == ["done"]

@@ -61,7 +61,7 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
     done = tidegate("plugins")
     assert done.code == 0
     stores = ("tidegate-store-journal", "tidegate-store-jdbc", "tidegate-store-journaled")
-    extensions = ("tidegate-auth-file", "tidegate-auth-jwt")
+    extensions = ("tidegate-auth-file", "tidegate-auth-jwt", "tidegate-acl")
     assert done.out.splitlines() == [
         "no plugins installed",
         "no store plugin: " + " or ".join(f"pip install {name}" for name in stores),
@@ -279,7 +279,7 @@ def test_a_start_imports_nothing_that_it_does_not_use(
     assert not packages & {
         *("typer", "pydantic", "rich", "lark", "pyspark", "asyncpg", "aiosqlite", "sqlalchemy"),
         *("pyarrow", "tidegate_store_jdbc", "tidegate_store_journaled", "tidegate_sink_spark"),
-        *("tidegate_auth_file", "pytest", "hypothesis"),
+        *("tidegate_acl", "tidegate_auth_file", "pytest", "hypothesis"),
     }
 
 

@@ -20,7 +20,10 @@ from tidegate.gateway import Gateway
 from tidegate.plugins import PluginHost
 from tidegate.spi import BranchId, ConnectRequest, Message, StoredMessage, SubscribeRequest
 
-ONE, TWO = BranchId(1, b"one", b"\xff"), BranchId(2, b"two")
+ONE, TWO = (
+    BranchId(1, b"one", b"\xff", "anonymous"),
+    BranchId(2, b"two", owner="anonymous"),
+)
 
 #: Prepares two branches, each consuming one message of queue://in and sending one to queue://out, and
 #: dies at once. No front-end of ours can prepare, so it speaks to the broker as one would.
@@ -70,7 +73,7 @@ class Client:
     def deliver(self, key, messages) -> None:
         self.received += messages
 
-    def throttle(self, paused) -> None:
+    def throttle(self, paused, *, at_once=False) -> None:
         pass
 
     def closed(self, error) -> None:
@@ -167,12 +170,12 @@ def test_branches_in_doubt_are_listed_committed_and_rolled_back(
     assert [
         (item["branch"], item["state"], item["messages"], item["locked"]) for item in listed
     ] == [
-        ("1:6f6e65:ff", "in doubt", 1, 1),
-        ("2:74776f:", "in doubt", 1, 1),
+        ("1:6f6e65:ff@anonymous", "in doubt", 1, 1),
+        ("2:74776f:@anonymous", "in doubt", 1, 1),
     ]
     assert listed[0]["client_id"] == "manager"
-    assert command("commit", str(ONE)) == (0, "committed: 1:6f6e65:ff\n")
-    assert command("rollback", str(TWO)) == (0, "rolled back: 2:74776f:\n")
+    assert command("commit", str(ONE)) == (0, "committed: 1:6f6e65:ff@anonymous\n")
+    assert command("rollback", str(TWO)) == (0, "rolled back: 2:74776f:@anonymous\n")
     code, text = command("list")
     assert "committed" in text
     assert "rolled back" in text
@@ -183,8 +186,8 @@ def test_branches_in_doubt_are_listed_committed_and_rolled_back(
     code, text = command("commit", str(ONE))
     assert code == ExitCode.CONFIG
     assert "was committed by an operator; forget it" in text
-    assert command("forget", str(ONE)) == (0, "forgotten: 1:6f6e65:ff\n")
-    assert command("forget", str(TWO)) == (0, "forgotten: 2:74776f:\n")
+    assert command("forget", str(ONE)) == (0, "forgotten: 1:6f6e65:ff@anonymous\n")
+    assert command("forget", str(TWO)) == (0, "forgotten: 2:74776f:@anonymous\n")
     assert command("list") == (0, "no prepared transactions\n")
 
 

@@ -23,12 +23,18 @@ branch_ids = st.builds(
     st.binary(min_size=1, max_size=BRANCH_PART_BYTES_MAX),
     st.binary(max_size=BRANCH_PART_BYTES_MAX),
 )
+owned_ids = st.builds(msgspec.structs.replace, branch_ids, owner=st.text().map(str.strip))
 
 
 @given(branch_ids)
 def test_the_text_of_a_branch_id_is_read_back(branch_id: BranchId) -> None:
     check_branch_id(branch_id)
     assert parse_branch_id(f" {branch_id} ".upper()) == branch_id
+
+
+@given(owned_ids)
+def test_its_owner_is_part_of_it(branch_id: BranchId) -> None:
+    assert parse_branch_id(str(branch_id)) == branch_id
 
 
 @pytest.mark.parametrize(
@@ -67,7 +73,6 @@ def test_a_branch_comes_back_and_may_grow() -> None:
         BranchState.ROLLED_BACK,
         1,
         2,
-        "p",
         "c",
         "stomp",
         (LockedMessages(1, (2, 3), (4, 5), "c", "s", "stomp", True),),

@@ -170,6 +170,15 @@ class KeepsOneSessionOfEachClientId(Broken):
         sessions.update({session.key: session for session in latest.values()})
 
 
+class KeepsOneBranchOfEachXid(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        await self._store.write(batch)
+        branches = self._store.contents.branches
+        latest = {str(found).partition("@")[0]: branches[found] for found in branches}
+        branches.clear()
+        branches.update({branch.branch_id: branch for branch in latest.values()})
+
+
 class HangsInClose(Broken):
     calls = 0
     goes_on = threading.Event()
@@ -292,6 +301,7 @@ kit = StoreConformance()
         (WritesHalfOfABatch, kit.test_a_batch_is_seen_whole_or_not_at_all),
         (KeepsPacketIds, kit.test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before),
         (KeepsOneSessionOfEachClientId, kit.test_sessions_and_subscriptions_of_namesakes_are_two),
+        (KeepsOneBranchOfEachXid, kit.test_rolling_back_a_branch_leaves_what_it_locked),
         (WritesHalfOfABatch, kit.test_a_cancelled_write_leaves_all_of_its_batch_or_nothing),
         (ForgetsDeliveryCounts, kit.test_delivery_counts_belong_to_message_and_list),
         (

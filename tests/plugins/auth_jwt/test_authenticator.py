@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from tidegate.spi import (
     AccessError,
+    AuthenticationExchange,
     Authenticator,
     ConfigError,
+    EnhancedAuthenticator,
     Principal,
     Service,
     parse_options,
@@ -303,3 +305,45 @@ class TestOptions:
         del whole[key]
         with pytest.raises(ConfigError, match="required"):
             parse_options(JwtOptions, whole)
+
+
+def name_of(exchange: AuthenticationExchange) -> str | None:
+    return None if exchange.principal is None else exchange.principal.name
+
+
+class TestExchange:
+    async def test_the_token_is_all_that_is_said(self, make, issuer, credentials):
+        authenticator = make()
+        assert isinstance(authenticator, EnhancedAuthenticator)
+        assert authenticator.methods == ("OAUTH2-JWT",)
+        exchange = authenticator.begin("OAUTH2-JWT", credentials(None))
+        assert name_of(exchange) is None
+        assert await exchange.step(issuer.token().encode()) == b""
+        assert name_of(exchange) == "alice"
+
+    async def test_it_may_be_asked_for_once(self, make, issuer, credentials):
+        exchange = make().begin("OAUTH2-JWT", credentials(None))
+        assert await exchange.step(b"") == b""
+        assert name_of(exchange) is None
+        await exchange.step(issuer.token().encode())
+        assert name_of(exchange) == "alice"
+        exchange = make().begin("OAUTH2-JWT", credentials(None))
+        await exchange.step(b"")
+        with pytest.raises(AccessError):
+            await exchange.step(b"")
+
+    @pytest.mark.parametrize("data", [b"secret", b"\xff", b"a.b.c", b"x" * 9000])
+    async def test_anything_else_is_refused(self, make, credentials, data):
+        exchange = make().begin("OAUTH2-JWT", credentials(None))
+        with pytest.raises(AccessError, match="not accepted"):
+            await exchange.step(data)
+        assert name_of(exchange) is None
+
+    async def test_the_user_name_counts_here_too(self, make, issuer, credentials):
+        exchange = make().begin("OAUTH2-JWT", credentials(None, "bob"))
+        with pytest.raises(AccessError):
+            await exchange.step(issuer.token().encode())
+
+    async def test_other_methods_are_not_offered(self, make, credentials):
+        with pytest.raises(AccessError, match="SCRAM"):
+            make().begin("SCRAM-SHA-256", credentials(None))

@@ -107,12 +107,11 @@ ROWS = AckBlock(11, 3, 1_700_000_002_000_000, "c", "s", "mqtt", (8,), (), (5,))
 
 
 BRANCH = Branch(
-    BranchId(-7, b"\x00global", b"\xff"),
+    BranchId(-7, b"\x00global", b"\xff", "principal"),
     6,
     BranchState.PREPARED,
     1_700_000_003_000_000,
     0,
-    "principal",
     "c",
     "stomp",
     (LockedMessages(1, (8, 10), (5, 6), "consumer", "s", "stomp", True),),

@@ -32,7 +32,7 @@ class Host:
         return ConfiguredStore(self.plugin, JournalStoreFactory(), JournalOptions(), self.directory)
 
     def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
-        return ()
+        raise NotImplementedError
 
     def print_json(self, value: object) -> None: ...
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None: ...

@@ -332,9 +332,9 @@ async def test_branches_and_duplicate_ids_survive_a_crash_before_and_after_a_che
     server: PostgresServer | None, tmp_path: Path, *, quick: bool, carried_over: bool
 ) -> None:
     made = options(server, tmp_path, use_quick_journal=quick)
-    prepared, done = BranchId(7, b"global", b"\0\xff"), BranchId(7, b"other")
+    prepared, done = BranchId(7, b"global", b"\0\xff", "me"), BranchId(7, b"other")
     locked = (LockedMessages(1, (1, 2), (5, 6), "c", "s", "stomp"),)
-    branch = Branch(prepared, 3, prepared_at=9, principal="me", locked=locked)
+    branch = Branch(prepared, 3, prepared_at=9, locked=locked)
     known = [DuplicateId("queue://q", "id 3", 9)]
 
     store, _ = await opened(tmp_path, made)

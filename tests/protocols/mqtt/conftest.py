@@ -8,6 +8,7 @@ import pytest
 
 from tidegate.spi import (
     AccessError,
+    AuthenticationExchange,
     Branch,
     BranchId,
     ConnectResult,
@@ -149,6 +150,7 @@ class FakeConnection:
     """Records every call by name; tokens wait until the test says "durable"."""
 
     principal = "anonymous"
+    meter = None
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -159,6 +161,12 @@ class FakeConnection:
         self.duplicate_ids: list[str] = []
         self.unanswered: dict[str, Sequence[int]] = {}
         self.on_call: Callable[[str], None] = lambda _name: None
+
+    def authenticated_again(self, exchange: AuthenticationExchange) -> None:
+        assert exchange.principal is not None
+        if exchange.principal.name != self.principal:
+            raise AccessError("somebody else")
+        self._call("authenticated_again", exchange.principal)
 
     def _call(self, name: str, details: Any, token: object = None) -> None:
         if name in self.errors:

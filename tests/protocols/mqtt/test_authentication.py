@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tidegate.spi import AccessError
+from tidegate.spi import AccessError, Principal
 from tidegate_protocols.mqtt import (
     Auth,
     Connack,
@@ -212,6 +212,7 @@ def test_a_client_can_prove_itself_again_while_it_goes_on(proved):
     proved.sends(Auth(AGAIN, puzzle(b"anonymous")))
     assert proved.gets() == [Auth(ReasonCode.SUCCESS, puzzle(b"welcome"))]
     assert len(proved.broker.exchanges) == 3
+    assert proved.connection.take("authenticated_again") == [Principal("anonymous")] * 2
 
 
 @pytest.mark.parametrize("data", [b"nobody", b"somebody else"])

@@ -128,6 +128,17 @@ async def test_costly_packets_make_shorter_steps_until_they_cost_less(clock: lis
     assert work.log[-2][1] == STEP_PACKETS
 
 
+async def test_a_read_of_few_costly_packets_makes_the_next_one_wait(clock: list[float]) -> None:
+    clock[0] = 2 * _slices.STEP_S * STEP_PACKETS
+    work = Work([], "a", 50)
+    work.share.run()
+    assert work.log == [("a", 50)]
+    work.left = 50
+    work.share.run()
+    assert work.share.is_waiting
+    assert work.log[1] == ("a", 1)
+
+
 async def test_who_is_stopped_does_nothing_more(clock: list[float]) -> None:
     clock[0] = _slices.SLICE_S
     work = Work([], "a", 1000)
@@ -137,6 +148,25 @@ async def test_who_is_stopped_does_nothing_more(clock: list[float]) -> None:
     await turns(5)
     assert work.left == left
     assert work.changes == [True]
+
+
+async def test_who_is_held_goes_on_in_its_turn_when_it_is_released(clock: list[float]) -> None:
+    work = Work([], "a", 10 * STEP_PACKETS)
+    work.on_step = work.share.hold
+    work.share.run()
+    assert work.log == [("a", STEP_PACKETS)]
+    work.share.run()
+    await turns(5)
+    assert work.log == [("a", STEP_PACKETS)]
+    assert work.changes == []
+    work.on_step = lambda: None
+    work.share.release()
+    assert work.share.is_waiting
+    await turns(1)
+    assert work.left == 0
+    assert work.changes == [True, False]
+    work.share.release()
+    assert work.changes == [True, False]
 
 
 async def test_what_fails_in_its_turn_ends_that_connection_alone(

@@ -63,6 +63,7 @@ class Client(ABC):
         self.rights = Rights()
         self._peer = peer
         self._throttled: set[object] = set()
+        self._at_once: object = None  # that of these for which nothing more is done
 
     def __repr__(self) -> str:
         return f"<{self.protocol} {self.address} client_id={self.client_id!r}>"
@@ -105,17 +106,27 @@ class Client(ABC):
         _log.exception("peer=%s: front-end failed to %s", self.address, what)
         self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
 
-    def throttle(self, reason: object) -> None:
-        """Stop reading from this client until :meth:`unthrottle` with the same reason."""
-        if not self._throttled:
+    def throttle(self, reason: object, *, at_once: bool = False) -> None:
+        """Stop reading from this client until :meth:`unthrottle` with the same reason.
+
+        Args: at_once: what was read already waits, too; not for a reason that only the client
+            itself may be able to end.
+        """
+        if at_once:
+            self._at_once = reason
+            self._peer.throttle(True, at_once=True)
+        elif not self._throttled:
             self._peer.throttle(True)
         self._throttled.add(reason)
 
     def unthrottle(self, reason: object) -> None:
         if reason in self._throttled:
             self._throttled.discard(reason)
-            if not self._throttled and not self.is_closed:
-                self._peer.throttle(False)
+            was_at_once = self._at_once is reason
+            if was_at_once:
+                self._at_once = None
+            if not self.is_closed and (was_at_once or not self._throttled):
+                self._peer.throttle(bool(self._throttled))
 
     # --- its session -----------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import resource
 import time
+from collections.abc import Callable
 from typing import Final
 
 from tidegate.config import DESCRIPTORS_RESERVED
@@ -22,10 +23,13 @@ LOG_EVERY_S: Final = 10.0
 class Sockets:
     """Counts; see :meth:`tidegate.spi.Broker.socket_opened`.
 
-    Args: connections_max: of the configuration. The limit of the process may allow fewer.
+    Args:
+        connections_max: of the configuration. The limit of the process may allow fewer.
+        refuses: called for each; True: it is not to be let in, and who says so writes about it.
     """
 
-    def __init__(self, connections_max: int) -> None:
+    def __init__(self, connections_max: int, refuses: Callable[[], bool] = lambda: False) -> None:
+        self._refuses = refuses
         self.count = 0
         self._connections_max = connections_max
         self._refused = 0
@@ -41,6 +45,8 @@ class Sockets:
 
     def opened(self) -> bool:
         """Count one more, or refuse it."""
+        if self._refuses():
+            return False
         limit = self.limit
         if self.count < limit:
             self.count += 1

@@ -47,7 +47,7 @@ class Client(Protocol):
     is_writable: bool
 
     def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None: ...
-    def throttle(self, reason: object) -> None: ...
+    def throttle(self, reason: object, *, at_once: bool = False) -> None: ...
     def unthrottle(self, reason: object) -> None: ...
 
 
@@ -212,7 +212,7 @@ class Consumer:
         size = 0
         for message in messages:
             in_flight[message.sequence] = (message, pending_list, now)
-            size += len(message.message.body)
+            size += message.size
         self.in_flight_bytes += size
 
 

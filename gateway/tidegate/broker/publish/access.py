@@ -17,6 +17,9 @@ from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.spi import (
     AccessError,
     Action,
+    AuditEvent,
+    AuditKind,
+    Auditor,
     Authorizer,
     FlowControlError,
     Identity,
@@ -110,6 +113,7 @@ class Access:
         self, extensions: Sequence[object], log: AcknowledgedLog, queues: Container[str]
     ) -> None:
         self.authorizers = [e for e in extensions if isinstance(e, Authorizer)]
+        self._auditors = [e for e in extensions if isinstance(e, Auditor)]
         self._interceptors = [e for e in extensions if isinstance(e, Interceptor)]
         self._log = log
         self._queues = queues
@@ -177,7 +181,28 @@ class Access:
     def authorize(self, author: Author, action: Action, destination: str) -> None:
         """Raises: AccessError unless it is allowed without condition."""
         if self.authorizers and not self.permits(author, action, destination):
-            raise refusal(author, action, destination)
+            raise self.refusal(author, action, destination)
+
+    def refusal(self, author: Author, action: Action, destination: str) -> AccessError:
+        """What the client is told; auditors are, too."""
+        problem = f"{action.value} is not allowed"
+        self.audit(AuditKind.REFUSED, author.identity, action, destination, problem)
+        return AccessError(problem, principal=author.principal, destination=destination)
+
+    def audit(
+        self,
+        kind: AuditKind,
+        identity: Identity,
+        action: Action | None = None,
+        destination: str = "",
+        problem: str = "",
+    ) -> None:
+        """Tell auditors."""
+        for auditor in self._auditors:
+            try:
+                auditor.audit(AuditEvent(kind, identity, action, destination, problem))
+            except Exception:
+                _log.exception("auditor=%s failed", auditor)
 
     # --- publishing ------------------------------------------------------------------------------
 
@@ -259,7 +284,7 @@ class Access:
             return
         action = Action.BROWSE if request.browse else taking_from(destination)
         if self.decide(author, action, destination) is Verdict.DENY:
-            raise refusal(author, action, destination)
+            raise self.refusal(author, action, destination)
         if action is Action.CONSUME and not names.is_filter(names.name_of(destination)):
             self._check_create(author, destination)
 
@@ -275,7 +300,7 @@ class Access:
         if verdict is Verdict.ALLOW:
             return None
         if verdict is Verdict.DENY:
-            raise refusal(author, action, destination)
+            raise self.refusal(author, action, destination)
         return partial(self.permits, author, action)
 
 
@@ -286,13 +311,6 @@ _OF_FILTERS: Final = frozenset({Action.SUBSCRIBE, Action.CONSUME, Action.BROWSE}
 def taking_from(destination: str) -> Action:
     """What a subscription to *destination* is."""
     return Action.CONSUME if names.is_queue(destination) else Action.SUBSCRIBE
-
-
-def refusal(author: Author, action: Action, destination: str) -> AccessError:
-    """What the client is told."""
-    return AccessError(
-        f"{action.value} is not allowed", principal=author.principal, destination=destination
-    )
 
 
 def check_large(message: Message) -> None:

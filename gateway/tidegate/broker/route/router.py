@@ -32,20 +32,27 @@ ROUTE_BYTES: Final = 350
 NARROWED_CACHED_MAX: Final = 64
 
 
+#: Lists from which on what they are given is counted; with fewer it is not more than the publish.
+WIDE_MIN: Final = 8
+
+
 class Route:
     """Where messages of one destination go.
 
     Attributes:
         stored: lists that the message is stored for, and their ids.
         direct: lists that get it without storing (unstored subscriptions).
+        width: lists, when they are many; 0: few enough not to be counted.
         is_picky: some list refuses messages of its own client, or those a selector leaves out.
     """
 
-    __slots__ = ("_narrowed", "direct", "ids", "is_picky", "stored", "volatile")
+    __slots__ = ("_narrowed", "direct", "ids", "is_picky", "stored", "volatile", "width")
 
     def __init__(self, stored: Iterable[PendingList], direct: Iterable[PendingList]) -> None:
         self.stored: tuple[PendingList, ...] = tuple(stored)
         self.direct: tuple[PendingList, ...] = tuple(direct)
+        width = len(self.stored) + len(self.direct)
+        self.width = width if width >= WIDE_MIN else 0
         self.ids: tuple[int, ...] = tuple(pending_list.id for pending_list in self.stored)
         self.is_picky = any(
             pending_list.no_local or pending_list.matches is not None

@@ -57,9 +57,16 @@ class Authentication:
     """Asks the extensions.
 
     Args: extensions: all that are configured, in order; others are ignored. config: how fast.
+        refused: told of each attempt that fails.
     """
 
-    def __init__(self, extensions: Sequence[object], config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        extensions: Sequence[object],
+        config: BrokerConfig,
+        refused: Callable[[ConnectRequest, AccessError], None],
+    ) -> None:
+        self.refused = refused
         self._authenticators = [e for e in extensions if isinstance(e, Authenticator)]
         self._enhanced: dict[str, EnhancedAuthenticator] = {}
         for extension in extensions:
@@ -94,6 +101,14 @@ class Authentication:
         return _TakenInTurn(self, exchange, authenticator, request)
 
     async def principal_of(self, request: ConnectRequest) -> Vouched:
+        """Who the client is; as :meth:`_principal_of`, and tells of a refusal."""
+        try:
+            return await self._principal_of(request)
+        except AccessError as error:
+            self.refused(request, error)
+            raise
+
+    async def _principal_of(self, request: ConnectRequest) -> Vouched:
         """Who the client is.
 
         Raises: AccessError when nobody vouches for it and the listener wants somebody to;
@@ -104,12 +119,7 @@ class Authentication:
         if request.tls_principal != "":
             return _vouched(_of_certificate(request.tls_principal, exchange), None)
         if exchange is not None:
-            if exchange.principal is None:
-                raise AccessError(
-                    "the authentication was not completed", principal=request.username
-                )
-            by = exchange.authenticator if isinstance(exchange, _TakenInTurn) else None
-            return _vouched(exchange.principal, by)
+            return vouched_of(exchange)
         if request.password is None or not self._authenticators:
             return await self._ask(request)  # there is nothing to guess
         attempt = Attempt(address_of(request.peer), request.username, request.client_id)
@@ -178,6 +188,7 @@ class _TakenInTurn:
     ) -> None:
         self._authentication = authentication
         self._exchange = exchange
+        self._request = request
         self.authenticator = authenticator
         # Most say only within the exchange who they are.
         self._attempt = Attempt(
@@ -196,7 +207,11 @@ class _TakenInTurn:
             answer = await self._exchange.step(data)
             return answer, self._exchange.principal is not None
 
-        return await self._authentication.in_turn(self._attempt, len(data), check)
+        try:
+            return await self._authentication.in_turn(self._attempt, len(data), check)
+        except AccessError as error:
+            self._authentication.refused(self._request, error)
+            raise
 
 
 def _of_certificate(name: str | None, exchange: AuthenticationExchange | None) -> Principal:
@@ -206,6 +221,14 @@ def _of_certificate(name: str | None, exchange: AuthenticationExchange | None) -
     if exchange is not None and (exchange.principal is None or exchange.principal.name != name):
         raise AccessError("the certificate and the authentication name two users", principal=name)
     return Principal(name)
+
+
+def vouched_of(exchange: AuthenticationExchange) -> Vouched:
+    """Who has gone through *exchange*. Raises: AccessError when nobody has."""
+    if exchange.principal is None:
+        raise AccessError("the authentication was not completed")
+    by = exchange.authenticator if isinstance(exchange, _TakenInTurn) else None
+    return _vouched(exchange.principal, by)
 
 
 def _vouched(principal: Principal, by: object) -> Vouched:

@@ -50,6 +50,7 @@ from tidegate.spi import (
     StoreIOError,
     Token,
     check_branch_id,
+    content_bytes,
     names,
 )
 
@@ -137,12 +138,12 @@ class Branches:
         who: Waiting,
         token: Token,
         *,
-        owner: tuple[str, str, str],
+        client: tuple[str, str],
         give_back: Callable[[], None],
     ) -> None:
         """Put *transaction* into the filling turn, prepared; it was checked.
 
-        Args: owner: principal, client id and protocol; give_back: undoes the acknowledgements.
+        Args: client: client id and protocol; give_back: undoes the acknowledgements.
         """
         writer = self._writer
         turn = writer.turn
@@ -154,7 +155,7 @@ class Branches:
             sequence = writer.take_sequence()
             message = step.message
             sent.append(AddMessage(sequence, message, (list_id,)))
-            turn.body_bytes += len(message.body)
+            turn.body_bytes += content_bytes(message)
             if step.duplicate_id:
                 ids.append((sequence, message.destination, step.duplicate_id))
                 self._duplicates.reserve(message.destination, step.duplicate_id, branch_id)
@@ -167,7 +168,7 @@ class Branches:
                 tuple([entry[2] for entry in step.entries]),
                 step.consumer.client.client_id,
                 step.consumer.subscription_name,
-                owner[2],
+                client[1],
                 step.is_rejected,
             )
             for step in kept
@@ -178,7 +179,7 @@ class Branches:
             BranchState.PREPARED,
             writer.now(),
             0,
-            *owner,
+            *client,
             tuple(locked),
             tuple(ids),
         )
@@ -219,15 +220,14 @@ class Branches:
         token: Token,
         *,
         commit: bool,
-        principal: str | None,
         heuristic: bool = False,
     ) -> None:
         """Commit or roll back; *who* is told when it is durable, or why it failed.
 
-        Args: principal: only branches of this one; None: an operator; heuristic: keep a record.
-        Raises: RequestError for a branch that is not in doubt, or is another's; StoreError.
+        Args: heuristic: an operator does it: keep a record.
+        Raises: RequestError for a branch that is not in doubt; StoreError.
         """
-        branch = self._find(branch_id, principal)
+        branch = self._find(branch_id)
         stored = branch.stored
         if stored.state is not BranchState.PREPARED:
             raise RequestError(
@@ -240,14 +240,12 @@ class Branches:
             f"page-in branch {branch_id}",
         )
 
-    def forget(
-        self, branch_id: BranchId, who: Waiting, token: Token, *, principal: str | None
-    ) -> None:
+    def forget(self, branch_id: BranchId, who: Waiting, token: Token) -> None:
         """The transaction manager knows what an operator decided.
 
-        Raises: RequestError for a branch that is in doubt, or is another's.
+        Raises: RequestError for a branch that is in doubt.
         """
-        branch = self._find(branch_id, principal)
+        branch = self._find(branch_id)
         if branch.stored.state is BranchState.PREPARED:
             raise RequestError(f"branch {branch_id} is in doubt; commit it or roll it back")
         turn = self._writer.turn
@@ -257,11 +255,10 @@ class Branches:
         turn.synced = True
         self._writer.schedule()
 
-    def _find(self, branch_id: BranchId, principal: str | None) -> Prepared:
+    def _find(self, branch_id: BranchId) -> Prepared:
         branch = self._by_id.get(branch_id)
-        if branch is None or principal not in (None, branch.stored.principal):
-            # Also of another's branch, which is nobody else's business: XAER_NOTA.
-            raise RequestError(f"there is no prepared branch {branch_id}")
+        if branch is None:
+            raise RequestError(f"there is no prepared branch {branch_id}")  # XAER_NOTA
         if branch.is_busy:
             raise RequestError(f"branch {branch_id} is just being prepared or completed")
         return branch

@@ -98,6 +98,7 @@ class Turn:
         synced: somebody waits, or a message is added: the batch must be synced.
         commits: the same for the end of a transaction, which leaves ``synced`` as it is.
         body_bytes: bodies of the added messages.
+        deliveries: of added messages whose routes fan out, to each of their lists.
     """
 
     __slots__ = (
@@ -106,6 +107,7 @@ class Turn:
         "added",
         "body_bytes",
         "commits",
+        "deliveries",
         "operations",
         "returned",
         "synced",
@@ -123,6 +125,7 @@ class Turn:
         self.synced = False
         self.commits = False
         self.body_bytes = 0
+        self.deliveries = 0
         self._front = 0  # operations that sealing put in front of those that units point to
 
     def unit(

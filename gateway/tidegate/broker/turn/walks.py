@@ -35,6 +35,12 @@ class Walks:
                 asyncio.get_running_loop().call_soon(self._turn)
             self._waiting.append(walk)
 
+    def finish(self) -> None:
+        """Do all that is left at once: the gateway stops."""
+        for walk in list(self._waiting):
+            for _ in walk:
+                pass
+
     def _turn(self) -> None:
         waiting = self._waiting
         ends_at = perf_counter() + SLICE_S

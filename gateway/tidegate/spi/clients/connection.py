@@ -12,7 +12,7 @@ id, a packet id). ``None`` means that nobody waits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -55,8 +55,11 @@ class ClientPeer(Protocol):
         """
         ...
 
-    def throttle(self, paused: bool) -> None:
-        """Stop (True) or resume (False) reading from the socket: producers are too fast."""
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
+        """Stop (True) or resume (False) reading from the socket: producers are too fast.
+
+        Args: at_once: what was read already waits, too. The next call without it ends that.
+        """
         ...
 
     def closed(self, error: GatewayError) -> None:
@@ -77,6 +80,14 @@ class BrokerConnection(Protocol):
 
     @property
     def principal(self) -> str: ...
+
+    def authenticated_again(self, exchange: AuthenticationExchange) -> None:
+        """The client has gone through another exchange, which has succeeded: groups are those of now,
+        and the connection lasts as long as *exchange* says.
+
+        Only for one whose ConnectRequest had an exchange. Raises: AccessError for somebody else.
+        """
+        ...
 
     def resume(self) -> None:
         """The handshake's answer has been written: deliveries to restored subscriptions begin."""
@@ -233,6 +244,12 @@ class BrokerConnection(Protocol):
 
     def synchronize(self, token: Token) -> None:
         """Confirm *token* when everything this connection asked for before is durable."""
+        ...
+
+    @property
+    def meter(self) -> Callable[[int], None] | None:
+        """To be called with the number of bytes of each read, once the client is let in; None: nobody
+        wants to know. It may call :meth:`ClientPeer.throttle`."""
         ...
 
     def holds(self, kind: Held, size: int) -> None:

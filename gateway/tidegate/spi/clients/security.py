@@ -195,6 +195,40 @@ class Service(Protocol):
         ...
 
 
+class AuditKind(enum.Enum):
+    """What happened."""
+
+    LOGIN = "login"
+    LOGIN_REFUSED = "login-refused"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """Something that somebody wants to look up later.
+
+    Attributes:
+        identity: who it was; of a login that was refused, whom it said that it is.
+        action, destination: what was refused; None and "" for logins.
+        problem: as the client was told.
+    """
+
+    kind: AuditKind
+    identity: Identity
+    action: Action | None = None
+    destination: str = ""
+    problem: str = ""
+
+
+@runtime_checkable
+class Auditor(Protocol):
+    """Is told of logins and of what was refused; not of single messages that a filter left out."""
+
+    def audit(self, event: AuditEvent) -> None:
+        """Take note. Must be quick: called on the event loop. Any exception is logged."""
+        ...
+
+
 @runtime_checkable
 class Interceptor(Protocol):
     """Sees each publish before it is numbered. Called on the event loop, in configured order.
@@ -211,7 +245,7 @@ class Interceptor(Protocol):
 
 
 #: What an extension is: one of these or several in one object, and a :class:`Service` besides.
-Extension: TypeAlias = Authenticator | EnhancedAuthenticator | Authorizer | Interceptor
+Extension: TypeAlias = Authenticator | EnhancedAuthenticator | Authorizer | Auditor | Interceptor
 
 
 class ExtensionFactory(Protocol):

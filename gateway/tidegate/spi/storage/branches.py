@@ -30,15 +30,19 @@ class BranchId(msgspec.Struct, frozen=True, gc=False, array_like=True):
         format_id: how to read the other two; the transaction manager's choice, 32 bits, signed.
         global_transaction_id: 1 to 64 bytes, the same for all branches of a transaction.
         branch_qualifier: 0 to 64 bytes.
+        owner: the principal whose branch it is, which the broker sets: another one that says the same
+            three has another branch.
     """
 
     format_id: int
     global_transaction_id: bytes
     branch_qualifier: bytes = b""
+    owner: str = ""
 
     def __str__(self) -> str:
-        """``FORMAT:GLOBAL:QUALIFIER`` with both byte strings in hexadecimal."""
-        return f"{self.format_id}:{self.global_transaction_id.hex()}:{self.branch_qualifier.hex()}"
+        """``FORMAT:GLOBAL:QUALIFIER@OWNER`` with both byte strings in hexadecimal."""
+        xid = f"{self.format_id}:{self.global_transaction_id.hex()}:{self.branch_qualifier.hex()}"
+        return f"{xid}@{self.owner}" if self.owner else xid
 
 
 def check_branch_id(branch_id: BranchId) -> None:
@@ -53,13 +57,15 @@ def check_branch_id(branch_id: BranchId) -> None:
 
 def parse_branch_id(text: str) -> BranchId:
     """The inverse of ``str(branch_id)``. Raises: ValueError."""
-    found = _TEXT.fullmatch(text.strip().lower())
+    xid, _, owner = text.strip().partition("@")
+    found = _TEXT.fullmatch(xid.lower())
     if found is None:
         raise ValueError(
-            f"{text[:60]!r} is not a branch id; write FORMAT:GLOBAL:QUALIFIER, the last two in"
-            " hexadecimal, as the list shows it"
+            f"{text[:60]!r} is not a branch id; write FORMAT:GLOBAL:QUALIFIER@PRINCIPAL, the two"
+            " in the middle in hexadecimal, as the list shows it"
         )
-    branch_id = BranchId(int(found[1]), bytes.fromhex(found[2]), bytes.fromhex(found[3]))
+    parts = bytes.fromhex(found[2]), bytes.fromhex(found[3])
+    branch_id = BranchId(int(found[1]), *parts, owner)
     check_branch_id(branch_id)
     return branch_id
 
@@ -108,8 +114,7 @@ class Branch(msgspec.Struct, frozen=True, gc=False, array_like=True):
         state: see :class:`BranchState`; a completed branch has no messages any more.
         prepared_at: microseconds since the epoch.
         completed_at: when an operator completed it, same unit; 0 while it is in doubt.
-        principal: who prepared it: only the same may complete it.
-        client_id, protocol: of that connection.
+        client_id, protocol: of the connection that prepared it.
         locked: the messages that it acknowledged.
         duplicate_ids: (sequence in *pending_list*, destination, id) of each message that it sends
             with a duplicate id.
@@ -120,8 +125,12 @@ class Branch(msgspec.Struct, frozen=True, gc=False, array_like=True):
     state: BranchState = BranchState.PREPARED
     prepared_at: int = 0
     completed_at: int = 0
-    principal: str = ""
     client_id: str = ""
     protocol: str = ""
     locked: tuple[LockedMessages, ...] = ()
     duplicate_ids: tuple[tuple[int, str, str], ...] = ()
+
+    @property
+    def principal(self) -> str:
+        """Who prepared it: only the same may complete it."""
+        return self.branch_id.owner

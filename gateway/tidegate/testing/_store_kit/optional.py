@@ -197,12 +197,11 @@ class StoreBranches(StoreFixtures):
     ) -> None:
         await box.open(QUEUE, add(1), add(2))
         branch = Branch(
-            BranchId(-5, bytes(range(64)), b"\xff"),
+            BranchId(-5, bytes(range(64)), b"\xff", "manager"),
             9,
             BranchState.PREPARED,
             1_700_000_000_000_001,
             0,
-            "manager",
             "client",
             "stomp",
             (LockedMessages(1, (2, 1), (10, 20), "client", "s", "stomp", True),),
@@ -244,7 +243,13 @@ class StoreBranches(StoreFixtures):
     async def test_rolling_back_a_branch_leaves_what_it_locked(
         self, box: StoreBox, branching: None, durable: None
     ) -> None:
-        ids = [BranchId(1, b"a"), BranchId(1, b"b"), BranchId(1, b"a", b"q")]
+        ids = [
+            BranchId(1, b"a"),
+            BranchId(1, b"b"),
+            BranchId(1, b"a", b"q"),
+            BranchId(1, b"a", owner="ann"),
+            BranchId(1, b"a", owner="bob"),
+        ]
         await box.open(QUEUE, add(1))
         for number, branch_id in enumerate(ids, 10):
             branch = Branch(branch_id, number, locked=(LockedMessages(1, (1,)),))
@@ -254,8 +259,9 @@ class StoreBranches(StoreFixtures):
             await box.restart()
             assert {branch.branch_id for branch in box.branches} == set(ids[1:])
             assert await box.sequences(1) == [1]
-            assert [await box.sequences(number) for number in (10, 11, 12)] == [[], [11], [12]]
-            assert box.store.statistics().pending_messages == 3
+            found = [await box.sequences(number) for number in range(10, 15)]
+            assert found == [[], [11], [12], [13], [14]]
+            assert box.store.statistics().pending_messages == 5
 
     async def test_what_an_operator_decided_takes_the_place_of_the_branch(
         self, box: StoreBox, branching: None, durable: None

@@ -12,7 +12,15 @@ from typing import Final, Protocol, final
 
 import msgspec
 
-from tidegate.spi import ClientPeer, ConnectRequest, ConnectResult, GatewayError, PeerProtocolError
+from tidegate.spi import (
+    AccessError,
+    AuthenticationExchange,
+    ClientPeer,
+    ConnectRequest,
+    ConnectResult,
+    GatewayError,
+    PeerProtocolError,
+)
 from tidegate_protocols.mqtt._answers import Answers
 from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec, NeedData
@@ -65,7 +73,7 @@ class Session(ClientPeer, Protocol):
 class Admission:
     """One client's way in.
 
-    Args: principal: who the connected client is.
+    Args: renew: called when the connected client has authenticated again. Raises: AccessError.
     Attributes: answers: once the CONNECT has been read; client_id, session_expiry: what it said.
     """
 
@@ -75,8 +83,8 @@ class Admission:
         "_context",
         "_first_data",
         "_link",
-        "_principal",
         "_reading",
+        "_renew",
         "_request",
         "_send",
         "_session",
@@ -95,7 +103,7 @@ class Admission:
         codec: Codec,
         reading: Reading,
         send: Callable[[bytes], None],
-        principal: Callable[[], str],
+        renew: Callable[[AuthenticationExchange], None],
     ) -> None:
         self._session = session
         self._context = context
@@ -103,7 +111,7 @@ class Admission:
         self._codec = codec
         self._reading = reading
         self._send = send
-        self._principal = principal
+        self._renew = renew
         self._task: Timer | None = None
         self._terms: Terms | None = None
         self._request: ConnectRequest | None = None
@@ -288,10 +296,13 @@ class Admission:
             return
         reason = ReasonCode.CONTINUE_AUTHENTICATION
         if authentication.principal:
-            if authentication.principal != self._principal():
-                raise RefusedError(
-                    ReasonCode.NOT_AUTHORIZED, "authenticated again as somebody else"
-                )
+            assert authentication.exchange is not None
+            try:
+                self._renew(authentication.exchange)
+            except AccessError as error:
+                raise RefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
+            if self._session.state is not _CONNECTED:
+                return  # in its groups of now it may not be here
             reason = ReasonCode.SUCCESS
         self._send(self._auth(reason, answer))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from operator import length_hint
 from typing import Final, Protocol, final
 
 from tidegate.spi import Broker, GatewayError
@@ -61,7 +62,9 @@ class Receiving:
         "_large_in",
         "_link",
         "_lost",
+        "_packets",
         "_reading",
+        "_rest",
         "_runtime",
         "_session",
         "_share",
@@ -87,6 +90,8 @@ class Receiving:
         self._broker = broker
         self._share = Share(link, self._work, self._turned)
         self._held: list[Event] = []  # decoded, to be handled in the next step
+        self._packets: list[Event] = []  # of this step
+        self._rest: Iterator[Event] = iter(())  # of these, what is not handled yet
         self._steps: Iterator[None] | None = None  # of what is carried out in several
         self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
         self._lost: str | None = None  # why the link is gone, while what came whole is handled
@@ -95,11 +100,22 @@ class Receiving:
         """The codec has new bytes."""
         self._share.run()
 
+    def hold(self, value: bool) -> None:
+        """What was read already has to wait, too, from the next packet on; or it may go on."""
+        if not value:
+            self._share.release()
+            return
+        self._share.hold()
+        left = length_hint(self._rest)
+        if left:
+            self._held = self._packets[-left:]
+            del self._packets[-left:]  # the step ends here
+
     def lost(self, reason: str) -> bool:
         """The link is gone. Returns: True when the session is to wait: it is told later."""
         large = self._large_in
         is_large = large is not None and large.cut()
-        if not (is_large or self._share.is_waiting):
+        if not (is_large or self._share.is_waiting or self._share.is_held):
             return False
         self._lost = reason
         self._conversation.connection.writable(False)
@@ -151,18 +167,18 @@ class Receiving:
                     packets = codec.events(count_max)
             if packets:
                 reading.last_heard = runtime.time()
-                rest = iter(packets)
-                if not conversation.receive(rest, runtime.now_us(), self._session.control):
+                self._packets, self._rest = packets, iter(packets)
+                if not conversation.receive(self._rest, runtime.now_us(), self._session.control):
                     if not self._session.is_connected:
                         return False
-                    self._held = list(rest)
+                    self._held = [*self._rest, *self._held]
                     return bool(self._steps or self._held or codec.left_behind)
             # What the client acknowledged in a step counts before the next one, which may be far.
             conversation.settle()
         except GatewayError as error:
             self._session.fail(error)
             return False
-        return bool(packets) and codec.left_behind
+        return bool(self._held) or (bool(packets) and codec.left_behind)
 
     def carry_out(self, steps: Iterator[None]) -> None:
         """What a packet asks for is done in *steps*; those behind it wait. Raises: GatewayError."""
@@ -205,7 +221,8 @@ class Receiving:
 
     def _lose_if_done(self) -> None:
         lost, large = self._lost, self._large_in
-        if lost is None or self._share.is_waiting or not self._session.is_connected:
+        share = self._share
+        if lost is None or share.is_waiting or share.is_held or not self._session.is_connected:
             return
         if large is None or not large.cut():
             self._session.lose(lost)

@@ -13,11 +13,12 @@ that authenticate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
+    AuthenticationExchange,
     ConnectResult,
     GatewayError,
     Held,
@@ -86,6 +87,7 @@ class Session:
         "_context",
         "_conversation",
         "_link",
+        "_meter",
         "_options",
         "_reading",
         "_receiving",
@@ -119,9 +121,10 @@ class Session:
             broken=self._large_broke,
         )
         self._admission = Admission(
-            self, context, link, self._codec, self._reading, self._writing.send, self._principal
+            self, context, link, self._codec, self._reading, self._writing.send, self._renew
         )
         self._unfinished: UnfinishedInput | None = None  # since CONNACK
+        self._meter: Callable[[int], None] | None = None  # told how much was read
         self._silence_s = 0.0
         self._timer: Timer | None = runtime.call_later(
             options.connect_timeout, self._connect_timed_out
@@ -150,6 +153,8 @@ class Session:
         codec.receive_data(data)
         if self._receiving is not None:
             self._receiving.run()
+            if self._meter is not None:
+                self._meter(len(data))
             unfinished = self._unfinished
             if unfinished is not None:
                 waiting = codec.partial_bytes
@@ -227,8 +232,10 @@ class Session:
         if self.state is _CONNECTED and self._conversation is not None:
             self._conversation.deliver(key, messages)
 
-    def throttle(self, paused: bool) -> None:
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         """The broker wants less, or more again."""
+        if self._receiving is not None:
+            self._receiving.hold(at_once)
         if paused:
             self._reading.pause(Pause.BY_BROKER)
         else:
@@ -272,6 +279,7 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
+        self._meter = connection.meter
         self._unfinished = UnfinishedInput(
             partial(connection.holds, Held.INPUT),
             options.frame_timeout,
@@ -437,8 +445,9 @@ class Session:
                 graceful=graceful, publish_will=publish_will, session_expiry=session_expiry
             )
 
-    def _principal(self) -> str:
-        return "" if self._conversation is None else self._conversation.connection.principal
+    def _renew(self, exchange: AuthenticationExchange) -> None:
+        assert self._conversation is not None, "only a connected client authenticates again"
+        self._conversation.connection.authenticated_again(exchange)
 
     def _cancel_timers(self) -> None:
         self._reading.stop()

@@ -1,0 +1,77 @@
+"""When the loop comes too late to everything, no new connections: those that are there come first.
+
+What gives way when the machine cannot keep up, in this order: new connections (here); clients that
+send more than a slice of work, which wait their turn (the front-ends); producers that are faster
+than the store; messages without storage for subscribers that do not keep up. Never a message that
+was confirmed, and never an acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+_log = logging.getLogger("tidegate.broker")
+
+#: How often the clock is looked at: four timers a second cost nothing that can be measured.
+LOOK_EVERY_S: Final = 0.25
+
+#: Looks in a row that must come too late before connections are refused: one long step (a garbage
+#: collection, a machine that was suspended) is no overload.
+LATE_LOOKS_MIN: Final = 3
+
+#: It is over when so many looks in a row came less than half the limit late: who is let in too
+#: soon brings it back.
+CALM_LOOKS_MIN: Final = 8
+
+
+class Overload:
+    """How late the loop is, and whether that is too late to take more clients.
+
+    Args: lag_max: seconds; 0: connections are never refused for this.
+
+    Attributes:
+        is_on: new connections are refused.
+        lag: seconds by which the last look came too late.
+        refused: connections since the start.
+    """
+
+    def __init__(self, lag_max: float) -> None:
+        self._lag_max = lag_max
+        self._late = self._calm = 0
+        self.is_on = False
+        self.lag = 0.0
+        self.refused = 0
+
+    async def watch(self) -> None:
+        """Look at the clock until cancelled."""
+        time = asyncio.get_running_loop().time
+        while True:
+            begun_at = time()
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.looked(max(0.0, time() - begun_at - LOOK_EVERY_S))
+
+    def looked(self, lag: float) -> None:
+        """A look came *lag* seconds too late."""
+        self.lag = lag
+        lag_max = self._lag_max
+        self._late = self._late + 1 if lag > lag_max else 0
+        self._calm = self._calm + 1 if lag < lag_max / 2 else 0
+        if not self.is_on and lag_max and self._late >= LATE_LOOKS_MIN:
+            self.is_on = True
+            _log.error(
+                "overloaded=1 loop_lag_ms=%d: new connections are closed at once until that is less"
+                " than %d ms (broker.overload_lag)",
+                lag * 1000,
+                lag_max * 500,
+            )
+        elif self.is_on and self._calm >= CALM_LOOKS_MIN:
+            self.is_on = False
+            _log.warning("overloaded=0 refused=%d: new connections are taken again", self.refused)
+
+    def refuses(self) -> bool:
+        """One more connection wants to be taken. Returns: it is not."""
+        if self.is_on:
+            self.refused += 1
+        return self.is_on

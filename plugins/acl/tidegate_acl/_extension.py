@@ -1,0 +1,182 @@
+"""The extension: decides by the rules as the file has them now, and keeps the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from tidegate.spi import (
+    Action,
+    AuditEvent,
+    ConfigError,
+    Identity,
+    Kind,
+    Verdict,
+    option,
+)
+from tidegate_acl._audit import AuditLog
+from tidegate_acl._rules import Rules, read_rules
+
+_log = logging.getLogger("tidegate.acl")
+
+
+@dataclass(frozen=True, slots=True)
+class AclOptions:
+    """The extension's own keys of its ``[[extensions]]`` table."""
+
+    rules: Path = option(
+        help="The file of rules (docs/acl.md). It is read again when it changes; one that has become "
+        "wrong is an error in the log, and the rules of before stay."
+    )
+    check_interval: float = option(
+        1.0,
+        kind=Kind.DURATION,
+        minimum=0.1,
+        maximum=60,
+        help="How often it is looked whether the file has changed: how long a right that is taken "
+        "away lasts.",
+    )
+    audit_log: Path | None = option(
+        None,
+        help="A file for the audit log, JSON lines: logins, refusals and changes of the rules. Left "
+        "out: none. It is made with mode 0600.",
+    )
+    audit_log_size: int = option(
+        10 << 20,
+        kind=Kind.SIZE,
+        minimum=4096,
+        help="A file of the audit log that has become so large is renamed to `FILE.1`, and a new one "
+        "begins.",
+    )
+    audit_log_files: int = option(
+        5,
+        minimum=0,
+        maximum=1000,
+        help="Older files of the audit log that are kept: with their size, what it takes of the disk.",
+    )
+    audit_log_rate: int = option(
+        100,
+        minimum=1,
+        maximum=100_000,
+        help="Lines a second of the audit log. Events past it are counted and not written, so that a "
+        "client which is refused again and again cannot push out what others did.",
+    )
+
+
+@final
+class Acl:
+    """Implements Authorizer, Auditor and Service of :mod:`tidegate.spi`.
+
+    Raises: ConfigError when the file of rules is missing or wrong.
+    """
+
+    def __init__(
+        self,
+        options: AclOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._options = options
+        self._stamp = _stamp(options.rules)
+        self._rules = read_rules(options.rules)
+        self._watcher: asyncio.Task[None] | None = None
+        self._log: AuditLog | None = None
+        if options.audit_log is not None:
+            self._log = AuditLog(
+                options.audit_log,
+                size_bytes_max=options.audit_log_size,
+                files_max=options.audit_log_files,
+                rate_max=options.audit_log_rate,
+                clock=clock,
+                now=now,
+            )
+
+    def __repr__(self) -> str:
+        return "acl"
+
+    @property
+    def rules(self) -> Rules:
+        """As they are now."""
+        return self._rules
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        """See Authorizer."""
+        return self._rules.decide(identity, action, destination).verdict
+
+    def audit(self, event: AuditEvent) -> None:
+        """See Auditor."""
+        if self._log is None:
+            return
+        identity = event.identity
+        self._log.write(
+            event.kind.value,
+            {
+                "principal": identity.principal,
+                "groups": ",".join(sorted(identity.groups)),
+                "client_id": identity.client_id,
+                "address": identity.address,
+                "protocol": identity.protocol,
+                "action": event.action.value if event.action is not None else "",
+                "destination": event.destination,
+                "problem": event.problem,
+            },
+        )
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        """See Service."""
+        self._watcher = asyncio.create_task(self._watch(changed), name="acl rules")
+
+    async def stop(self) -> None:
+        """See Service."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watcher
+            self._watcher = None
+        if self._log is not None:
+            self._log.close()
+
+    async def _watch(self, changed: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(self._options.check_interval)
+            try:
+                if await self.refresh():
+                    changed()
+            except Exception:  # or no change would be noticed any more
+                _log.exception("rules could not be looked at, and will be again")
+
+    async def refresh(self) -> bool:
+        """Read the file again if it has changed. Returns: whether there are other rules now."""
+        stamp = _stamp(self._options.rules)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            rules = await asyncio.to_thread(read_rules, self._options.rules)
+        except ConfigError as error:
+            _log.error("rules stay as they were: %s", error.problem)
+            self._note("rules-refused", error.problem)
+            return False
+        self._rules = rules
+        _log.info("rules read again file=%s rules=%d", self._options.rules, len(rules.rules))
+        self._note("rules-changed", "")
+        return True
+
+    def _note(self, event: str, problem: str) -> None:
+        if self._log is not None:
+            self._log.write(event, {"problem": problem})
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

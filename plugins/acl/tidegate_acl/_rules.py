@@ -1,0 +1,353 @@
+"""What the file of rules says, and what it decides about somebody who wants something."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+from tidegate.spi import Action, ConfigError, Identity, Verdict, names, unknown_key
+from tidegate_acl._patterns import Coverage, Pattern, decide
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+#: Larger is a mistake: 1 MiB are some 10,000 rules.
+FILE_BYTES_MAX: Final = 1 << 20
+
+#: Actions that are done to no destination.
+NOWHERE: Final = frozenset({Action.CONNECT, Action.ADMIN})
+
+#: What ``"all"`` means: administering is always named.
+ALL: Final = "all"
+
+#: A topic in MQTT's spelling follows, as in ``mqtt:devices/+/state``.
+MQTT_PREFIX: Final = "mqtt:"
+
+_KEYS: Final = (
+    "allow",
+    "deny",
+    "destinations",
+    "principals",
+    "groups",
+    "client_ids",
+    "addresses",
+)
+
+_HEADING: Final = re.compile(r"^\s*\[\[\s*rules\s*\]\]", re.MULTILINE)
+
+_VARIABLE: Final = re.compile(r"\{(\w*)\}")
+
+#: Who is called something with one of these in it could make a pattern say something else: these
+#: separate levels, or are wildcards, of one protocol or of the other.
+_SPECIAL: Final = frozenset("./*+>#\0")
+
+#: Identities whose rules are kept ready.
+_READY_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One ``[[rules]]`` table.
+
+    Attributes:
+        number: from 1; line: of its heading, 0 when it is not known.
+        destinations: (scheme or "" for both, levels); None: any, and also none.
+        principals, groups, client_ids, addresses: None: whoever.
+    """
+
+    number: int
+    line: int
+    allows: bool
+    actions: frozenset[Action]
+    destinations: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    principals: frozenset[str] | None = None
+    groups: frozenset[str] | None = None
+    client_ids: frozenset[str] | None = None
+    addresses: tuple[Network, ...] | None = None
+
+    def is_for(self, identity: Identity) -> bool:
+        """Each condition that it has is met."""
+        return (
+            (self.principals is None or identity.principal in self.principals)
+            and (self.groups is None or not self.groups.isdisjoint(identity.groups))
+            and (self.client_ids is None or identity.client_id in self.client_ids)
+            and (self.addresses is None or _is_in(identity.address, self.addresses))
+        )
+
+    def patterns(self, identity: Identity, scheme: str) -> list[Pattern]:
+        """Its patterns for destinations of one kind, as they are for this identity."""
+        if self.destinations is None:  # any at all
+            return [Pattern((">",), self.allows, covers_dollar=True)]
+        return [
+            Pattern(levels, self.allows)
+            for kind, written in self.destinations
+            if kind in ("", scheme)
+            and (levels := _filled(written, identity, self.allows)) is not None
+        ]
+
+    def text(self) -> str:
+        """For people: ``rule 3 (line 17)``."""
+        return f"rule {self.number}" + (f" (line {self.line})" if self.line else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Attributes: rules: that decided, None for the default; in order."""
+
+    verdict: Verdict
+    rules: tuple[Rule | None, ...]
+
+
+#: Rules of one action for one identity and one kind of destination: its patterns, and which rule
+#: each of them is of.
+_Ready: TypeAlias = tuple[tuple[Pattern, ...], tuple[Rule, ...]]
+
+
+class Rules:
+    """All rules, in order."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._ready: dict[tuple[Identity, Action, str], _Ready] = {}
+
+    def decide(self, identity: Identity, action: Action, destination: str) -> Decision:
+        """What the first rule that fits says; of a filter: of all the names that it covers."""
+        if action in NOWHERE:
+            for rule in self.rules:
+                if action in rule.actions and rule.is_for(identity):
+                    return Decision(_verdict(rule), (rule,))
+            return Decision(Verdict.DENY, (None,))
+        name = names.name_of(destination)
+        scheme = destination[: -len(name)] if name else destination
+        patterns, rules = self._ready_for(identity, action, scheme)
+        levels = tuple(name.split("."))
+        if not names.is_filter(name):
+            for pattern, rule in zip(patterns, rules, strict=True):
+                if pattern.matches(levels):
+                    return Decision(_verdict(rule), (rule,))
+            return Decision(Verdict.DENY, (None,))
+        coverage, deciding = decide(levels, patterns)
+        found = dict.fromkeys(rules[index] if index >= 0 else None for index in deciding)
+        ordered = sorted(found, key=lambda rule: rule.number if rule else len(self.rules) + 1)
+        return Decision(_OF_COVERAGE[coverage], tuple(ordered))
+
+    def _ready_for(self, identity: Identity, action: Action, scheme: str) -> _Ready:
+        key = (identity, action, scheme)
+        ready = self._ready.get(key)
+        if ready is None:
+            patterns: list[Pattern] = []
+            rules: list[Rule] = []
+            for rule in self.rules:
+                if action not in rule.actions or not rule.is_for(identity):
+                    continue
+                found = rule.patterns(identity, scheme)
+                patterns += found
+                rules += [rule] * len(found)
+            if len(self._ready) >= _READY_MAX:
+                self._ready.clear()
+            ready = self._ready[key] = (tuple(patterns), tuple(rules))
+        return ready
+
+
+_OF_COVERAGE: Final = {
+    Coverage.ALL: Verdict.ALLOW,
+    Coverage.SOME: Verdict.FILTER,
+    Coverage.NONE: Verdict.DENY,
+}
+
+
+def _verdict(rule: Rule) -> Verdict:
+    return Verdict.ALLOW if rule.allows else Verdict.DENY
+
+
+def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False  # the transport knows none
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found.version == network.version and found in network for network in networks)
+
+
+def _filled(levels: tuple[str, ...], identity: Identity, allows: bool) -> tuple[str, ...] | None:
+    """The levels with the identity's own names in them; None: they cover nothing.
+
+    A name that could widen the pattern gives nothing in an allowing rule, and makes the level of
+    a denying one cover anything: whoever chooses such a name never gains by it.
+    """
+    values = {"principal": identity.principal, "client_id": identity.client_id}
+    filled: list[str] = []
+    for level in levels:
+        if "{" not in level:
+            filled.append(level)
+            continue
+        used = [values[name] for name in _VARIABLE.findall(level)]
+        text = _VARIABLE.sub(lambda found: values[found[1]], level)
+        is_plain = all(value and _SPECIAL.isdisjoint(value) for value in used)
+        if not is_plain or text.startswith("$") != level.startswith("$"):
+            if allows:
+                return None
+            text = "*"
+        filled.append(text)
+    return tuple(filled)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_rules(path: Path) -> Rules:
+    """Read the file. Raises: ConfigError that says what is wrong, and where."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", key="rules") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes", key="rules")
+    try:
+        return parse_rules(data.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text", key="rules") from None
+    except ConfigError as error:
+        where = f"{error.key}: " if error.key else ""
+        raise ConfigError(f"{path}: {where}{error.problem}", key="rules") from None
+
+
+def parse_rules(text: str) -> Rules:
+    """Raises: ConfigError; its key says which rule and key."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(str(error)) from None
+    for key in document:
+        if key != "rules":
+            raise unknown_key(key, ["rules"])
+    found: object = document.get("rules")
+    tables = cast("list[object]", found) if isinstance(found, list) else []
+    if not tables:
+        # An empty file would refuse everybody everything: rather a file that is being written.
+        raise ConfigError("there is no [[rules]] table; write one that denies to deny everything")
+    headings = list(_HEADING.finditer(text))
+    lines = [text.count("\n", 0, item.end()) + 1 for item in headings]
+    if len(lines) != len(tables):  # a text that looks like a heading
+        lines = [0] * len(tables)
+    rules: list[Rule] = []
+    for index, table in enumerate(tables):
+        where = f"rule {index + 1}" + (f" (line {lines[index]})" if lines[index] else "")
+        try:
+            if not isinstance(table, dict):
+                raise ConfigError("is not a table")
+            rules.append(_rule(index + 1, lines[index], cast("dict[str, object]", table)))
+        except ConfigError as error:
+            key = f"{where}, {error.key}" if error.key else where
+            raise ConfigError(error.problem, key=key) from None
+    return Rules(rules)
+
+
+def _rule(number: int, line: int, table: Mapping[str, object]) -> Rule:
+    for key in table:
+        if key not in _KEYS:
+            raise unknown_key(key, _KEYS)
+    if ("allow" in table) is ("deny" in table):
+        raise ConfigError("a rule has either `allow` or `deny`, with its actions")
+    allows = "allow" in table
+    has_destinations = "destinations" in table
+    actions = _actions("allow" if allows else "deny", table, has_destinations)
+    groups, client_ids = _names("groups", table), _names("client_ids", table)
+    return Rule(
+        number,
+        line,
+        allows,
+        actions,
+        destinations=_destinations(table) if has_destinations else None,
+        principals=_names("principals", table),
+        groups=groups,
+        client_ids=client_ids,
+        addresses=_addresses(table),
+    )
+
+
+def _texts(key: str, table: Mapping[str, object]) -> list[str]:
+    value = table[key]
+    items = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(items, list)
+        or not items
+        or not all(isinstance(item, str) and item for item in cast("list[object]", items))
+    ):
+        raise ConfigError("is a string or a list of strings, at least one", key=key)
+    return cast("list[str]", items)
+
+
+def _names(key: str, table: Mapping[str, object]) -> frozenset[str] | None:
+    return frozenset(_texts(key, table)) if key in table else None
+
+
+def _actions(key: str, table: Mapping[str, object], has_destinations: bool) -> frozenset[Action]:
+    known = {action.value: action for action in Action}
+    found: set[Action] = set()
+    for text in _texts(key, table):
+        if text == ALL:
+            found |= set(Action) - ({*NOWHERE} if has_destinations else {Action.ADMIN})
+        elif text not in known:
+            raise ConfigError(
+                f"there is no action {text!r}; there are {', '.join(known)} and {ALL}", key=key
+            )
+        elif known[text] in NOWHERE and has_destinations:
+            raise ConfigError(
+                f"{text} is done to no destination; make it a rule without `destinations`", key=key
+            )
+        else:
+            found.add(known[text])
+    return frozenset(found)
+
+
+def _destinations(table: Mapping[str, object]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for text in _texts("destinations", table):
+        if text.startswith(MQTT_PREFIX):
+            scheme = names.TOPIC_PREFIX
+            name = names.swap_separators(text.removeprefix(MQTT_PREFIX))
+        else:
+            has_scheme = names.is_queue(text) or names.is_topic(text)
+            name = names.name_of(text) if has_scheme else text
+            scheme = text.removesuffix(name) if has_scheme else ""
+            if "://" in name:
+                raise ConfigError(
+                    f"{text!r} is neither queue://… nor topic://…", key="destinations"
+                )
+            if "/" in name and "." not in name:
+                raise ConfigError(
+                    f"{text!r}: levels are separated by '.', and wildcards are '*' and '>'; a"
+                    f" topic as MQTT writes it is {MQTT_PREFIX + name!r}",
+                    key="destinations",
+                )
+        for variable in _VARIABLE.findall(name):
+            if variable not in ("principal", "client_id"):
+                raise ConfigError(
+                    f"{text!r}: there are {{principal}} and {{client_id}}, not {{{variable}}}",
+                    key="destinations",
+                )
+        try:
+            names.check_filter(name)
+        except ValueError as error:
+            raise ConfigError(str(error), key="destinations") from None
+        found.append((scheme, tuple(name.split("."))))
+    return tuple(found)
+
+
+def _addresses(table: Mapping[str, object]) -> tuple[Network, ...] | None:
+    if "addresses" not in table:
+        return None
+    found: list[Network] = []
+    for text in _texts("addresses", table):
+        try:
+            found.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise ConfigError(f"{error}", key="addresses") from None
+    return tuple(found)

@@ -1,0 +1,143 @@
+"""``tidegate acl``: which rule decides, and why.
+
+Entry point ``acl`` of the group ``tidegate.commands``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from tidegate.spi import Action, CommandHost, ConfigError, Identity, Verdict, names
+
+if TYPE_CHECKING:
+    from tidegate_acl._rules import Decision, Rule, Rules
+
+#: `test`: it is refused.
+EXIT_DENIED: Final = 1
+
+app: Final = typer.Typer(rich_markup_mode=None, help="Ask the rules who may do what.")
+
+
+@app.callback()
+def _group() -> None:  # pyright: ignore[reportUnusedFunction]  # so that `test` stays a command
+    """Ask the rules who may do what."""
+
+
+@app.command(name="test")
+def explain(
+    context: typer.Context,
+    principal: Annotated[str, typer.Argument(help="Name of the user; `anonymous` for none.")],
+    action: Annotated[Action, typer.Argument(help="What it wants to do.")],
+    name: Annotated[
+        str, typer.Argument(help="queue://NAME or topic://NAME, perhaps with wildcards.")
+    ] = "",
+    client_id: Annotated[str, typer.Option("--client-id", help="Its client id.")] = "",
+    group: Annotated[list[str] | None, typer.Option("--group", help="A group it is in.")] = None,
+    address: Annotated[str, typer.Option("--address", help="Its IP address.")] = "",
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+    ] = None,
+    rules: Annotated[
+        Path | None, typer.Option("--rules", metavar="FILE", help="The file of rules, instead.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say which rule decides about a request, and what it decides.
+
+    Exit code 0: allowed, perhaps in part; 1: refused.
+    """
+    from tidegate_acl._rules import NOWHERE, read_rules
+
+    host: CommandHost = context.obj
+    _check_name(action, name, action in NOWHERE)
+    found = [read_rules(path) for path in ([rules] if rules else _configured(host, config))]
+    identity = Identity(principal, frozenset(group or ()), client_id, address, "")
+    decisions = [one.decide(identity, action, name) for one in found]
+    denied = any(decision.verdict is Verdict.DENY for decision in decisions)
+    if as_json:
+        host.print_json([_json(decision) for decision in decisions])
+    else:
+        for one, decision in zip(found, decisions, strict=True):
+            for line in _explained(one, identity, action, name, decision):
+                typer.echo(line)
+    if denied:
+        raise typer.Exit(EXIT_DENIED)
+
+
+def _check_name(action: Action, name: str, is_nowhere: bool) -> None:
+    if is_nowhere:
+        if name:
+            raise ConfigError(f"{action.value} is done to no destination; leave the name out")
+        return
+    if not (names.is_queue(name) or names.is_topic(name)):
+        raise ConfigError(f"{name!r} is neither queue://NAME nor topic://NAME")
+    try:
+        if action in (Action.SUBSCRIBE, Action.CONSUME, Action.BROWSE):
+            names.check_filter(names.name_of(name))
+        else:
+            names.check_name(names.name_of(name))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _configured(host: CommandHost, config: Path | None) -> list[Path]:
+    from tidegate_acl._extension import AclOptions
+
+    found = [cast("AclOptions", item).rules for item in host.extension_options(config, "acl")]
+    if not found:
+        raise ConfigError(
+            'the configuration has no [[extensions]] with plugin = "acl"; name a file with --rules',
+            path=str(config or ""),
+        )
+    return found
+
+
+def _explained(
+    rules: Rules, identity: Identity, action: Action, name: str, decision: Decision
+) -> list[str]:
+    words = {
+        Verdict.ALLOW: "allowed",
+        Verdict.DENY: "refused",
+        Verdict.FILTER: "allowed in part: each message is asked about when it is delivered",
+    }
+    what = f"{identity.principal}: {action.value}" + (f" {name}" if name else "")
+    lines = [f"{what}: {words[decision.verdict]}"]
+    for rule in decision.rules:
+        if rule is None:
+            lines.append(f"  no rule of {len(rules.rules)} fits, so it is refused")
+        else:
+            lines.append(f"  {rule.text()}: {_why(rule)}")
+    return lines
+
+
+def _why(rule: Rule) -> str:
+    conditions = [
+        f"{key} {', '.join(sorted(str(item) for item in found))}"
+        for key, found in (
+            ("principals", rule.principals),
+            ("groups", rule.groups),
+            ("client_ids", rule.client_ids),
+            ("addresses", rule.addresses),
+        )
+        if found is not None
+    ]
+    if rule.destinations is not None:
+        texts = [f"{scheme}{'.'.join(levels)}" for scheme, levels in rule.destinations]
+        conditions.append(f"destinations {', '.join(texts)}")
+    return ("allows" if rule.allows else "denies") + (
+        f", by {'; '.join(conditions)}" if conditions else ", to everybody and everywhere"
+    )
+
+
+def _json(decision: Decision) -> dict[str, Any]:
+    return {
+        "verdict": decision.verdict.value,
+        "rules": [
+            None if rule is None else {"number": rule.number, "line": rule.line}
+            for rule in decision.rules
+        ],
+    }

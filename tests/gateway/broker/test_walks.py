@@ -1,0 +1,133 @@
+"""Long walks take turns with everybody else, and look again at what changed between their steps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from broker_harness import Broker
+
+from tidegate.broker.turn import flow, walks
+from tidegate.broker.turn.walks import STEP_LISTS, Walks
+
+QUEUES = 3 * STEP_LISTS + 5
+
+
+@pytest.fixture
+def one_step_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock finds that the slice is over."""
+    now = itertools.count()
+    for module in (walks, flow):
+        monkeypatch.setattr(module, "perf_counter", lambda: next(now))
+
+
+def walk(log: list[str], name: str, steps: int) -> Iterator[None]:
+    for _ in range(steps):
+        log.append(name)
+        yield
+
+
+@pytest.mark.usefixtures("one_step_a_slice")
+async def test_walks_take_turns_one_step_of_one_of_them_in_a_turn() -> None:
+    log: list[str] = []
+    some = Walks()
+    some.begin(walk(log, "a", 3))
+    some.begin(walk(log, "b", 3))
+    assert log == ["a", "b"]
+    for wanted in ("a", "b", "a", "b"):
+        await asyncio.sleep(0)
+        assert log[-1] == wanted
+    assert len(log) == 6
+
+
+async def test_what_is_soon_done_is_done_at_once() -> None:
+    log: list[str] = []
+    Walks().begin(walk(log, "a", 1))
+    assert log == ["a"]
+
+
+@pytest.mark.usefixtures("one_step_a_slice")
+async def test_a_walk_that_fails_stops_no_other(logged_errors: list[str]) -> None:
+    logged_errors.append("a walk over many lists failed")
+
+    def fails() -> Iterator[None]:
+        yield
+        raise ZeroDivisionError
+
+    log: list[str] = []
+    some = Walks()
+    some.begin(fails())
+    some.begin(walk(log, "b", 3))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert log == ["b"] * 3
+
+
+@pytest.mark.usefixtures("one_step_a_slice")
+async def test_a_stop_finishes_what_is_under_way() -> None:
+    log: list[str] = []
+    some = Walks()
+    some.begin(walk(log, "a", 5))
+    some.finish()
+    assert log == ["a"] * 5
+
+
+@pytest.mark.usefixtures("one_step_a_slice")
+async def test_a_wildcard_over_many_queues_is_made_and_ended_bit_by_bit() -> None:
+    async with Broker() as broker:
+        producer, consumer = await broker.client(), await broker.client()
+        for number in range(QUEUES):
+            producer.send(f"queue://many.{number}", str(number))
+        await broker.settle()
+        consumer.subscribe("queue://many.*", "all", prefetch_count=2 * QUEUES)
+        served = consumer.connection.consumers["all"]
+        assert 0 < len(served.lists) < QUEUES
+        producer.send("queue://many.new", "new")  # in the middle of it
+        await broker.settle()
+        assert len(served.lists) == QUEUES + 1
+        assert sorted(consumer.bodies("all")) == sorted(
+            [b"new", *(b"%d" % number for number in range(QUEUES))]
+        )
+        consumer.connection.unsubscribe("all")
+        assert 0 < len(served.lists) < QUEUES
+        producer.send("queue://many.1", "later")  # nobody is given it any more
+        await broker.settle()
+        assert not served.lists
+        assert len(consumer.bodies("all")) == QUEUES + 1
+        assert not any(item.consumers for item in broker.core.destinations.queues.values())
+        assert (
+            sum(item.cursor.size for item in broker.core.destinations.queues.values()) == QUEUES + 2
+        )
+
+
+@pytest.mark.usefixtures("one_step_a_slice")
+async def test_a_wildcard_consumer_that_was_full_is_given_what_waits_in_any_queue() -> None:
+    async with Broker() as broker:
+        producer, consumer = await broker.client(), await broker.client()
+        for number in range(QUEUES):
+            producer.send(f"queue://many.{number}", str(number))
+        consumer.subscribe("queue://many.*", "all", prefetch_count=2)
+        for _ in range(QUEUES):
+            await broker.settle()
+            if len(consumer.bodies("all")) == QUEUES:
+                break
+            consumer.ack_all("all")
+        assert sorted(consumer.bodies("all"), key=int) == [b"%d" % n for n in range(QUEUES)]
+
+
+@pytest.mark.usefixtures("one_step_a_slice")
+async def test_the_subscriptions_of_a_connection_that_ends_are_removed_bit_by_bit() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        for number in range(100):
+            client.subscribe(f"topic://t.{number}", str(number))
+        await broker.settle()
+        assert len(broker.contents.subscriptions) == 100
+        client.connection.disconnect(graceful=True)
+        removed = [item.pending_list for item in broker.contents.subscriptions.values()]
+        await broker.settle()
+        assert len(removed) == 100
+        assert broker.contents.subscriptions == {}
+        assert broker.core.destinations.route("topic://t.99").stored == ()

@@ -1,0 +1,172 @@
+"""The extension: rules as they are in the file now, and what is written about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+
+import pytest
+
+from tidegate.members import problem_of, product_of
+from tidegate.spi import (
+    Action,
+    AuditEvent,
+    AuditKind,
+    Auditor,
+    Authorizer,
+    ConfigError,
+    ExtensionFactory,
+    Service,
+    Verdict,
+)
+from tidegate_acl._audit import TEXT_LENGTH_MAX, AuditLog
+from tidegate_acl._extension import Acl, AclOptions
+from tidegate_acl.plugin import AclFactory, register_extension
+
+OPEN = '[[rules]]\nallow = "all"\n'
+SHUT = '[[rules]]\ndeny = "all"\n'
+
+
+def test_it_is_what_the_host_asks(rules_file) -> None:
+    acl = AclFactory().create(AclOptions(rules_file(OPEN)))
+    assert problem_of(acl, product_of(ExtensionFactory), (Service,)) == ""
+    assert isinstance(acl, Authorizer)
+    assert isinstance(acl, Auditor)
+    assert isinstance(register_extension(), AclFactory)
+    assert repr(acl) == "acl"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Acl(AclOptions(rules_file(OPEN).with_name("missing")))
+    with pytest.raises(TypeError):
+        AclFactory().create(object())
+
+
+async def test_a_changed_file_counts_and_a_broken_one_does_not(
+    rules_file, somebody, tmp_path, caplog
+) -> None:
+    log = tmp_path / "audit.log"
+    acl = Acl(AclOptions(rules_file(OPEN), check_interval=0.001, audit_log=log))
+    changes = asyncio.Event()
+    assert not await acl.refresh()
+    await acl.start(changes.set)
+    try:
+        rules_file(SHUT + "# another length\n")
+        await asyncio.wait_for(changes.wait(), 60)
+        assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
+        rules_file("[[rules]]\nallow = 'nothing at all'\n")
+        while "stay as they were" not in caplog.text:
+            await asyncio.sleep(0.001)
+        assert "rule 1 (line 1), allow: there is no action" in caplog.text
+        assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
+    finally:
+        await acl.stop()
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events == ["rules-changed", "rules-refused"]
+    rules_file(OPEN)
+    assert await acl.refresh()
+
+
+async def test_a_failing_look_does_not_end_the_looking(rules_file, monkeypatch, caplog) -> None:
+    acl = Acl(AclOptions(rules_file(OPEN), check_interval=0.001))
+    changes = asyncio.Event()
+
+    def first() -> None:
+        if not changes.is_set():
+            changes.set()
+            raise RuntimeError("a bug of somebody else")
+
+    await acl.start(first)
+    rules_file(SHUT + "# longer\n")
+    await asyncio.wait_for(changes.wait(), 60)
+    rules_file(OPEN)
+    while acl.rules.rules[0].allows is False:
+        await asyncio.sleep(0.001)
+    await acl.stop()
+    assert "will be again" in caplog.text
+
+
+def test_what_is_written_of_an_event(rules_file, somebody, tmp_path) -> None:
+    log = tmp_path / "audit.log"
+    acl = Acl(AclOptions(rules_file(OPEN), audit_log=log), clock=lambda: 0.0, now=lambda: 1e9)
+    who = somebody('ann"\n{"event":"login"}', groups=("b", "a"))
+    acl.audit(AuditEvent(AuditKind.LOGIN, who))
+    acl.audit(AuditEvent(AuditKind.REFUSED, who, Action.PUBLISH, "topic://" + "x" * 70_000, "no"))
+    first, second = [json.loads(line) for line in log.read_text().splitlines()]
+    assert first == {
+        "time": "2001-09-09T01:46:40.000+00:00",
+        "event": "login",
+        "principal": 'ann"\n{"event":"login"}',
+        "groups": "a,b",
+        "client_id": "c",
+        "address": "192.0.2.1",
+        "protocol": "mqtt",
+    }
+    assert (second["event"], second["action"], second["problem"]) == ("refused", "publish", "no")
+    assert len(second["destination"]) == TEXT_LENGTH_MAX
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    Acl(AclOptions(rules_file(OPEN))).audit(AuditEvent(AuditKind.LOGIN, who))  # no log: nothing
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_log(path, clock, **more) -> AuditLog:
+    limits = {"size_bytes_max": 1 << 20, "files_max": 2, "rate_max": 10, **more}
+    return AuditLog(path, clock=clock, now=lambda: 0.0, **limits)
+
+
+def test_no_more_lines_a_second_than_allowed_and_the_rest_is_counted(tmp_path) -> None:
+    clock = Clock()
+    log = make_log(tmp_path / "log", clock)
+    for _ in range(1000):
+        log.write("refused", {})
+    clock.now = 0.5
+    for _ in range(1000):
+        log.write("refused", {})
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert len(lines) == 15
+    assert [line["suppressed_before"] for line in lines if "suppressed_before" in line] == [990]
+
+
+def test_it_takes_so_much_of_the_disk_and_no_more(tmp_path) -> None:
+    clock = Clock()
+    for files_max in (0, 2):
+        path = tmp_path / str(files_max) / "log"
+        path.parent.mkdir()
+        log = make_log(path, clock, size_bytes_max=4096, files_max=files_max, rate_max=10**9)
+        for number in range(500):
+            log.write("refused", {"problem": f"{number:0100}"})
+        files = sorted(path.parent.iterdir())
+        assert [item.name for item in files] == ["log", "log.1", "log.2"][: files_max + 1]
+        assert all(item.stat().st_size < 4096 + 300 for item in files)
+        last = json.loads(path.read_text().splitlines()[-1])
+        assert last["problem"].endswith("499")
+        log.close()
+
+
+def test_a_file_that_somebody_else_rotated_is_begun_anew(tmp_path) -> None:
+    path = tmp_path / "log"
+    log = make_log(path, Clock())
+    log.write("one", {})
+    path.rename(tmp_path / "log.old")
+    log.write("two", {})
+    assert json.loads(path.read_text())["event"] == "two"
+
+
+def test_a_disk_that_refuses_ends_nothing_and_is_told_once(tmp_path, caplog) -> None:
+    path = tmp_path / "log"
+    target = tmp_path / "elsewhere"
+    os.symlink(target, path)  # nobody can send it elsewhere
+    log = make_log(path, Clock())
+    log.write("one", {})
+    log.write("two", {})
+    assert not target.exists()
+    assert caplog.text.count("cannot be written") == 1
+    path.unlink()
+    log.write("three", {})
+    assert json.loads(path.read_text())["suppressed_before"] == 2
