@@ -94,6 +94,15 @@ def frame(command: str, body: bytes = b"", **headers: object) -> bytes:
     return f"{command}\n{lines}\n".encode() + body + b"\0"
 
 
+def publish_v5(topic: bytes, properties: bytes) -> bytes:
+    """A PUBLISH of QoS 0 with properties (MQTT 5.0 section 3.3)."""
+    size = len(properties)  # of two or three bytes
+    length = bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
+    if size < 1 << 14:
+        length = bytes((size & 127 | 128, size >> 7))
+    return packet(0x30, field(topic) + length + properties + b"x")
+
+
 _STOMP_CONNECT: Final = frame("CONNECT", accept_version="1.2", host="x")
 
 
@@ -186,29 +195,26 @@ def mqtt_same_filter(ports: Ports) -> Iterator[None]:
 
 
 def mqtt_properties(ports: Ports) -> Iterator[None]:
-    """MQTT 5.0 PUBLISH with thousands of user properties."""
+    """MQTT 5.0 PUBLISH with as many user properties as are taken."""
     client = mqtt(ports, 5)
-    properties = b"\x26\0\1a\0\0" * 10_000
-    size = len(properties)
-    length = bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
-    data = packet(0x30, field(b"t") + length + properties + b"x")
     yield
-    client.flood(data * 16)
+    client.flood(publish_v5(b"t", b"\x26\0\1a\0\0" * 1000) * 100)
 
 
 def selector(ports: Ports) -> Iterator[None]:
-    """A LIKE that nearly matches a long header, again and again."""
+    """A LIKE that nearly matches the longest user property, again and again."""
     client = stomp(ports)
-    pattern = "%" + "_a" * 60 + "b%" + "_a" * 60 + "c%"
+    pattern = "%" + "_a" * 31 + "b%" + "_a" * 31 + "c%"
     client.ask(
         frame(
             "SUBSCRIBE", id=1, destination="/topic/like", selector=f"p LIKE '{pattern}'", receipt=1
         ),
         b"RECEIPT",
     )
-    send = frame("SEND", destination="/topic/like", p="a" * 60_000)
+    publisher = mqtt(ports, 5)
     yield
-    client.flood(send * 20)
+    properties = b"\x26" + field(b"p") + field(b"a" * 60_000)
+    publisher.flood(publish_v5(b"like", properties) * 4)
 
 
 def queue_wildcards(ports: Ports) -> Iterator[None]:

@@ -141,6 +141,7 @@ class Gateway:
             cursors=config.cursors,
             policies=config.policies,
             extensions=[item.instance for item in config.extensions],
+            quotas=config.quotas,
             temporary_directory=temporary,
             version=__version__,
             # Messages that nobody stores take sequences too, and the store cannot know of those.

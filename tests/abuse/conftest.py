@@ -8,17 +8,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attack import Victim
+from attack import Victim, connected, frame
 
 #: Limits low enough to be reached in a moment.
 LOW = """
 connection_held_limit = "8mb"
+pending_write_limit = "4mb"
+"""
+
+#: What one principal may have. Without authentication everybody is the same one.
+LOW_QUOTAS = """
+[[destinations]]
+match = "vm.>"
+cursor = "vm"
+memory_limit = "1mb"
+
+[[quotas]]
+principal = "*"
+sessions_max = 40
+subscriptions_max = 60
+queues_max = 50
+retained_limit = "4mb"
+held_limit = "24mb"
 """
 
 
 @pytest.fixture(scope="session")
 def shared_victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    with Victim(tmp_path_factory.mktemp("victim"), broker=LOW) as victim:
+    with Victim(tmp_path_factory.mktemp("victim"), broker=LOW, extra=LOW_QUOTAS) as victim:
+        with connected(victim) as client:  # its queue is there, whatever a quota says later
+            client.flood([frame("SEND", b"x", destination="/queue/vm.headers", receipt="r")])
+            client.until(b"RECEIPT")
         yield victim
 
 

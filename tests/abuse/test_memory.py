@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator
 
 import mqtt_raw as raw
 import pytest
-from attack import CONNECT, MB, Attacker, Victim, connected, frame
+from attack import CONNECT, MB, Attacker, Victim, connected, frame, frame_of
+
+from tidegate.spi import Held
 
 #: Every attack tries to make it grow by so much; more than an hour's worth of noise, little work.
 ATTACK_BYTES = 96 * MB
 #: So much it may: what the limit lets in, and what it takes to deal with 8 MB, which is what the loop
 #: reads from one socket at a time.
 GROWTH_MAX = 56 * MB
+
+#: Four header lines of 15 KB.
+NOTES = {f"note{number}": "n" * 15_000 for number in range(4)}
 
 MQTT_CONNECT = raw.connect("attacker")
 
@@ -55,7 +60,7 @@ def transactions(attacker: Attacker) -> bytes:
 def _transactions() -> Iterator[bytes]:
     per_transaction = 300
     send = b"".join(
-        frame("SEND", b"x", destination="/queue/held", transaction="%d", note="n" * 15_000)
+        frame("SEND", b"x", destination="/topic/held", transaction="%d", note="n" * 15_000)
         for _ in range(per_transaction)
     )
     for number in range(ATTACK_BYTES // (per_transaction * 15_000)):
@@ -178,3 +183,54 @@ def test_control_filters_of_many_levels(make_victim: Callable[..., Victim]) -> N
     victim = make_victim(broker="levels_max = 65535")
     assert filters_of_many_levels(victim) == b"\0" * 20
     assert victim.growth_bytes > 3 * GROWTH_MAX // 2
+
+
+def metrics(victim: Victim, wanted: str) -> dict[str, int]:
+    """Values below ``$SYS/broker/`` that *wanted*, a filter, covers, as they are published next."""
+    found: dict[str, int] = {}
+    with Attacker(victim.mqtt_port) as watcher:
+        watcher.flood([raw.connect("watcher"), raw.subscribe(1, (f"$SYS/broker/{wanted}", 0))])
+        for _ in range(len(Held) + 2):
+            topic, value = _message(watcher)
+            found[topic.removeprefix("$SYS/broker/")] = int(value)
+    return found
+
+
+def _message(watcher: Attacker) -> tuple[str, bytes]:
+    while True:
+        buffer = watcher.heard
+        if len(buffer) >= 2 and len(buffer) >= 2 + buffer[1]:
+            packet, watcher.heard = buffer[: 2 + buffer[1]], buffer[2 + buffer[1] :]
+            if packet[0] >> 4 == raw.PUBLISH:
+                end = 4 + int.from_bytes(packet[2:4])
+                return packet[4:end].decode(), packet[end:]
+        else:
+            data = watcher.socket.recv(1 << 16)
+            assert data, "closed"
+            watcher.heard += data
+
+
+@pytest.mark.long
+def test_memory_follows_what_is_counted(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim(
+        broker='system_topics_interval = "1s"\nconnection_held_limit = "400mb"',
+    )
+    with connected(victim) as one, connected(victim) as two, connected(victim) as three:
+        one.flood(_transactions(), patience_s=20)
+        one.flood([frame("SEND", b"", destination="/topic/x", receipt="there")])
+        one.until(b"there")
+        half_a_message(two)
+        three.flood(
+            (
+                frame_of("SEND", {"destination": f"/topic/k/{n}", "retain": "true"} | NOTES, b"x")
+                for n in range(600)
+            ),
+            patience_s=20,
+        )
+        three.flood([frame("SEND", b"", destination="/topic/x", receipt="there")])
+        three.until(b"there")
+        counted = metrics(victim, "held/#")
+        while counted["held/input/bytes"] < 44 * MB:  # it may have been read since
+            counted = metrics(victim, "held/#")
+        assert counted["held/bytes"] > 150 * MB
+        assert victim.rss_bytes - victim.base_bytes < counted["held/bytes"] * 1.5 + 24 * MB

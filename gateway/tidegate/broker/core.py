@@ -94,15 +94,21 @@ class BrokerCore(Parts):
         if request.will is not None:
             self.access.check_will(connection, request.will)
         key = connection.key
-        if key:
-            older = self._by_client.get(key)
-            if older is not None:
-                older.end(
-                    ConnectionEndedError(
-                        "taken-over",
-                        f"another connection with client id {request.client_id!r} took over",
-                    )
+        older = self._by_client.get(key) if key else None
+        try:
+            connection.enter(older)
+            if key:
+                self.sessions.check_room(request, connection.identity)
+        except GatewayError:
+            connection.disconnect(graceful=True)
+            raise
+        if older is not None:
+            older.end(
+                ConnectionEndedError(
+                    "taken-over",
+                    f"another connection with client id {request.client_id!r} took over",
                 )
+            )
         session = self.sessions.find(key) if key else None
         is_stored = session is not None
         if session is not None and request.clean_start:
@@ -304,6 +310,10 @@ class BrokerCore(Parts):
             connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
             connection.rights_changed()
 
+    def held(self) -> Mapping[str, int]:
+        """What is held for clients and how much they have, by metric; docs/limits.md names them."""
+        return self.accounts.snapshot()
+
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""
         connected, disconnected = len(self.connections), self.sessions.count_disconnected()
@@ -320,4 +330,5 @@ class BrokerCore(Parts):
             "clients.expired": self.sessions.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
             "subscriptions.count": served + away,
+            **self.held(),
         }

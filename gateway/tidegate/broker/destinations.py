@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from sys import getsizeof
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from tidegate.broker.limits.accounts import Account, Accounts, Counted
 from tidegate.broker.limits.subscription_limit import SubscriptionLimits
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
@@ -29,6 +31,7 @@ from tidegate.spi import (
     ClientRules,
     CursorContext,
     CursorFactory,
+    Held,
     PendingCursor,
     PutSubscription,
     RemoveSubscription,
@@ -43,6 +46,13 @@ _log = logging.getLogger("tidegate.broker")
 
 #: A client could otherwise fill memory and store with queues by publishing to new names.
 DESTINATIONS_MAX: Final = 100_000
+
+
+#: What a pending list with its cursor takes in memory, a level of its name in the tree of filters, and
+#: a selector when it is compiled, by its length; measured over 10,000 and rounded up.
+LIST_BYTES: Final = 3000
+LEVEL_BYTES: Final = 350
+SELECTOR_FACTOR: Final = 20
 
 
 #: What a shared subscription is found by: owner, share group, filter.
@@ -80,6 +90,7 @@ class Destinations:
         flow: Flow,
         tasks: Tasks,
         limits: SubscriptionLimits,
+        accounts: Accounts,
         *,
         cursors: Mapping[str, CursorFactory],
         policies: Sequence[DestinationPolicy],
@@ -90,6 +101,9 @@ class Destinations:
         self.queues: dict[str, PendingList] = {}
         self._by_client: dict[str, dict[str, PendingList]] = {}
         # Shared subscriptions: the sessions that have them also while away.
+        self._accounts = accounts
+        # Who is charged with what, as long as the list is there.
+        self._charged: dict[PendingList, tuple[Account, Counted, int]] = {}
         self._levels_max = config.levels_max
         self._members: dict[Group, set[object]] = {}
         self._shared_limit = config.cursor_memory_limit
@@ -126,8 +140,14 @@ class Destinations:
 
     # --- routes --------------------------------------------------------------------------------
 
-    def route(self, destination: str) -> Route:
-        """The route of a valid *destination*, from now on known; a new queue is made."""
+    def route(self, destination: str, owner: str = "") -> Route:
+        """The route of a valid *destination*, from now on known; a new queue is made.
+
+        Args: owner: the principal that is charged with the queue; "": the gateway itself.
+        Raises: RequestError, FlowControlError, for a queue that may not be made.
+        """
+        if names.is_queue(destination):
+            self.queue_list(destination, owner)
         return self._router.resolve(destination)
 
     def route_once(self, topic: str) -> Route:
@@ -150,20 +170,46 @@ class Destinations:
 
     # --- queues --------------------------------------------------------------------------------
 
-    def queue_list(self, destination: str) -> PendingList:
-        """The pending list of a queue, created (durably, with this turn) on first use."""
+    def queue_list(self, destination: str, owner: str = "") -> PendingList:
+        """The pending list of a queue, created (durably, with this turn) on first use.
+
+        Args, raises: see :meth:`route`.
+        """
         found = self.queues.get(destination)
         if found is not None:
             return found
-        self._check_queue_count()
-        list_id = self._writer.take_list_id()
-        self._writer.add_operation(AddDestination(destination, list_id))
-        return self.make_queue(destination, list_id, 0)
 
-    def add_temporary_queue(self, destination: str) -> PendingList:
-        """The pending list of a temporary queue: the store never hears of it."""
+        def take_id() -> int:
+            list_id = self._writer.take_list_id()
+            self._writer.add_operation(AddDestination(destination, list_id))
+            return list_id
+
+        return self._add_queue(destination, owner, take_id)
+
+    def _charge(self, made: PendingList, account: Account, what: Counted, size: int) -> None:
+        self._charged[made] = account, what, size
+        account.recount(what, 1)
+        account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, size)
+
+    def _discharge(self, gone: PendingList) -> None:
+        account, what, size = self._charged.pop(gone, (None, Counted.QUEUES, 0))
+        if account is not None:
+            account.recount(what, -1)
+            account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, -size)
+
+    def add_temporary_queue(self, destination: str, owner: str) -> PendingList:
+        """The pending list of a temporary queue: the store never hears of it. Raises: see `route`."""
+        return self._add_queue(destination, owner, lambda: next(self._unstored_ids))
+
+    def _add_queue(self, destination: str, owner: str, take_id: Callable[[], int]) -> PendingList:
         self._check_queue_count()
-        return self.make_queue(destination, next(self._unstored_ids), 0)
+        account = self._accounts.of(owner)
+        size = _list_bytes(destination)
+        account.check_count(Counted.QUEUES)
+        account.check(Held.QUEUES, size)
+        made = self.make_queue(destination, take_id(), 0)
+        self._charge(made, account, Counted.QUEUES, size)
+        return made
 
     def _check_queue_count(self) -> None:
         if len(self.queues) >= DESTINATIONS_MAX:
@@ -250,6 +296,7 @@ class Destinations:
                 temporary_directory=self._temporary_directory,
                 temporary_limit_bytes=policy.temporary_limit,
                 shared_limit_bytes=self._shared_limit,
+                temporary_space=self._accounts.temporary,
             )
         )
 
@@ -259,6 +306,9 @@ class Destinations:
         self, client: Subscriber, request: SubscribeRequest, *, is_stored: bool, durable: bool
     ) -> PendingList:
         """A new topic subscription with a list of its own."""
+        account = self._accounts.of(client.principal)
+        account.check_count(Counted.SUBSCRIPTIONS)
+        account.check(Held.SUBSCRIPTIONS, _list_bytes(request.destination, request.selector))
         list_id = self._writer.take_list_id() if is_stored else next(self._unstored_ids)
         made = subscription_of(list_id, client, request, durable=durable)
         once = client.rules.delivers_once
@@ -281,6 +331,8 @@ class Destinations:
             matches=_selector_of(wanted),
         )
         self._router.add_filter(made)
+        size = _list_bytes(wanted.filter, wanted.selector)
+        self._charge(made, self._accounts.of(wanted.owner), Counted.SUBSCRIPTIONS, size)
         return made
 
     def restore_subscription(
@@ -384,6 +436,7 @@ class Destinations:
     def _remove_list(self, pending_list: PendingList) -> None:
         """The list takes and hands out nothing any more; its cursor is closed."""
         pending_list.end()
+        self._discharge(pending_list)
         self._flow.forget_list(pending_list)
         # Never cancelled: what it spooled must go.
         name = f"close cursor {pending_list.destination}"
@@ -392,6 +445,13 @@ class Destinations:
 
 def _may_take(consumer: Consumer, destination: str) -> bool:
     return consumer.allows is None or consumer.allows(destination)
+
+
+def _list_bytes(destination: str, selector: str = "") -> int:
+    """What a list takes in memory with its place in the trees of names, without any messages."""
+    levels = destination.count(".") + 1
+    size = LIST_BYTES + 2 * getsizeof(destination) + LEVEL_BYTES * levels
+    return size + SELECTOR_FACTOR * len(selector)
 
 
 def subscription_of(

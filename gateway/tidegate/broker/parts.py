@@ -21,7 +21,7 @@ from tidegate.broker.sessions.wills import Wills
 from tidegate.broker.transactions.branches import Branches
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.turn.flow import Flow, Tasks
-from tidegate.config import BrokerConfig, DestinationPolicy
+from tidegate.config import BrokerConfig, DestinationPolicy, Quota
 from tidegate.spi import (
     CursorFactory,
     Extension,
@@ -41,6 +41,7 @@ class Parts:
         temporary_directory: for cursors that spool; exists and is empty.
         extensions: authenticators, authorizers, interceptors in configured order.
         sequence_floor: no sequence below this is given out, whatever the store remembers.
+        quotas: in file order; the first that matches a principal wins.
     """
 
     config: BrokerConfig
@@ -52,13 +53,16 @@ class Parts:
     version: str
     extensions: Sequence[Extension] = ()
     sequence_floor: int = 1
+    quotas: Sequence[Quota] = ()
 
     def __post_init__(self) -> None:
         config, store = self.config, self.store
         self.tasks = Tasks()
-        self.accounts = Accounts(config)
+        self.accounts = Accounts(config, self.quotas)
         self.acknowledged_log = AcknowledgedLog(store, config)
-        self.retained = RetainedMessages(limit_bytes=config.retained_limit)
+        self.retained = RetainedMessages(
+            limit_bytes=config.retained_limit, account_of=self.accounts.of
+        )
         self.flow = Flow(
             store,
             self.tasks,
@@ -74,6 +78,7 @@ class Parts:
             self.flow,
             self.tasks,
             self.subscription_limits,
+            self.accounts,
             cursors=self.cursors,
             policies=self.policies,
             temporary_directory=self.temporary_directory,
@@ -93,7 +98,7 @@ class Parts:
         )
         self.access = Access(self.extensions, self.acknowledged_log, self.destinations.queues)
         has_ids = store.capabilities.duplicate_ids is not None
-        self.duplicates = DuplicateIds(self.writer, config, is_kept=has_ids)
+        self.duplicates = DuplicateIds(self.writer, config, self.accounts.gateway, is_kept=has_ids)
         self.branches = Branches(
             store,
             self.writer,
@@ -104,7 +109,7 @@ class Parts:
             config.prepared_branches_max,
         )
         self.wills = Wills(self.writer, self.publisher, self.access)
-        self.sessions = Sessions(self.writer, self.destinations, self.wills)
+        self.sessions = Sessions(self.writer, self.destinations, self.wills, self.accounts)
         # What lists ask for of parts that are made after them.
         self.flow.lower = self.destinations.lower
         self.flow.half_sent = self.sessions.half_sent

@@ -140,7 +140,12 @@ def option_tables(
     ] = None,
 ) -> None:
     """Print the option tables of the host and of our installed plugins, as Markdown."""
-    tables = _reference.host_tables() | _reference.plugin_tables(PluginHost())
+    plugins = PluginHost()
+    tables = (
+        _reference.host_tables()
+        | _reference.plugin_tables(plugins)
+        | _reference.limit_tables(plugins)
+    )
     if update is None:
         for name, table in tables.items():
             typer.echo(f"<!-- options: {name} -->\n{table}<!-- end -->\n")

@@ -90,6 +90,22 @@ def option_table(options_type: type, *, skip: tuple[str, ...] = ()) -> str:
     return "\n".join(rows) + "\n"
 
 
+def limit_table(options_type: type) -> str:
+    """A Markdown table of the options of *options_type* that have an ``act``; "" when none has."""
+    rows: list[str] = []
+    for field in dataclasses.fields(options_type):
+        info = option_info(field)
+        if info.act:
+            metric = f"`{info.metric}`" if info.metric else ""
+            default = info.zero if field.default == 0 and info.zero else _default(field, info)
+            cells = (f"`{field.name}`", default, info.act, metric)
+            rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    if not rows:
+        return ""
+    head = ("| Limit | Default | At the limit | Metric |", "| --- | --- | --- | --- |")
+    return "\n".join((*head, *rows)) + "\n"
+
+
 def _default(field: dataclasses.Field[Any], info: OptionInfo) -> str:
     if field.default is not dataclasses.MISSING:
         value: object = field.default

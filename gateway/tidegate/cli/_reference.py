@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from tidegate.cli._options import option_table
+from tidegate.cli._options import limit_table, option_table
 from tidegate.config import (
     BrokerConfig,
     DestinationPolicy,
     ExtensionTable,
     ListenerTable,
+    Quota,
     SinkTable,
     StoreTable,
 )
@@ -29,6 +30,7 @@ _HOST_TABLES: Final[Mapping[str, type]] = {
     "destinations": DestinationPolicy,
     "sinks": SinkTable,
     "extensions": ExtensionTable,
+    "quotas": Quota,
 }
 _BLOCK: Final = re.compile(r"(<!-- options: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -58,6 +60,15 @@ def plugin_tables(plugins: PluginHost) -> dict[str, str]:
         for name in plugins.installed_names(kind)
         if f"{kind.value}-{name}" in PROVIDERS
     }
+
+
+def limit_tables(plugins: PluginHost) -> dict[str, str]:
+    """The Markdown tables of docs/limits.md: of each table of options those that have an ``act``."""
+    found = {f"limits-{name}": limit_table(table) for name, table in _HOST_TABLES.items()}
+    for name in plugins.installed_names(PluginKind.PROTOCOL):
+        if f"protocol-{name}" in PROVIDERS:
+            found[f"limits-{name}"] = limit_table(plugins.front_end(name).options_type)
+    return {name: table for name, table in found.items() if table}
 
 
 def block_names(document: str) -> list[str]:

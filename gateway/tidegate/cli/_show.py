@@ -68,6 +68,7 @@ def describe(config: ResolvedConfig, plugins: PluginHost) -> Description:
             {"plugin": extension.name, **option_values(extension.options)}
             for extension in config.extensions
         ],
+        "quotas": [option_values(quota) for quota in config.quotas],
         "plugins": plugins.loaded(),
     }
 

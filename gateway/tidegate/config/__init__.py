@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidegate.config._bind import Bind, parse_bind
 from tidegate.config._check import check_parts, require_acknowledged_log
+from tidegate.config._limits import DEFAULT_QUOTA, Quota, quota_for
 from tidegate.config._load import load_config, parse_config
 from tidegate.config._model import (
     CURSOR_DEFAULT,
@@ -40,6 +41,7 @@ __all__ = [
     "CURSOR_UNSTORED_DEFAULT",
     "DEFAULT_LISTENERS",
     "DEFAULT_POLICY",
+    "DEFAULT_QUOTA",
     "DESCRIPTORS_RESERVED",
     "STORE_PLUGIN_DEFAULT",
     "Bind",
@@ -48,6 +50,7 @@ __all__ = [
     "DestinationPolicy",
     "ExtensionTable",
     "ListenerTable",
+    "Quota",
     "ResolvedConfig",
     "ResolvedExtension",
     "ResolvedListener",
@@ -61,6 +64,7 @@ __all__ = [
     "parse_bind",
     "parse_config",
     "policy_for",
+    "quota_for",
     "require_acknowledged_log",
     "resolve",
 ]

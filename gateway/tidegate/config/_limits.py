@@ -1,11 +1,14 @@
-"""Options that say how much clients may make the gateway hold; part of ``[broker]``.
+"""Options that say how much clients may make the gateway hold: part of ``[broker]``, and ``[[quotas]]``.
 
 Each has an ``act`` and a ``metric``: docs/limits.md is made of them.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.spi import Kind, names, option
 
@@ -25,16 +28,6 @@ class HeldLimits:
         act="what would need more is refused",
         metric="held.bytes",
     )
-    principal_held_limit: int = option(
-        512 << 20,
-        kind=Kind.SIZE,
-        minimum=1 << 20,
-        zero="unlimited",
-        help="The same for all connections of one principal together, and what outlives them. "
-        "Guards the other principals' share of `held_limit`.",
-        act="what would need more is refused",
-        metric="held.refused",
-    )
     levels_max: int = option(
         names.LEVELS_MAX,
         minimum=2,
@@ -42,6 +35,25 @@ class HeldLimits:
         help="Levels of a destination name, or of a filter; one with more is refused. Guards memory "
         "and time: each level of a filter takes 300 bytes and a step of each search.",
         act="the publish or subscription is refused",
+    )
+    id_cache_limit: int = option(
+        128 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 16,
+        help="Memory that the duplicate ids of all destinations may take; those with more than 128 "
+        "characters are kept as a digest. Guards against clients that make up destinations and ids.",
+        act="the oldest ids of the destination that was used longest ago are forgotten",
+        metric="held.duplicate_ids.bytes",
+    )
+    temporary_space: int = option(
+        4 << 30,
+        kind=Kind.SIZE,
+        minimum=1 << 20,
+        zero="unlimited",
+        help="Disk that the temporary files of all `file` cursors may take together. Guards the disk, "
+        "and with it the store, against many subscriptions that are each below `temporary_limit`.",
+        act="as when the disk is full: producers are not read, or unstored messages dropped",
+        metric="spooled.bytes",
     )
     connection_held_limit: int = option(
         128 << 20,
@@ -53,3 +65,92 @@ class HeldLimits:
         act="what would need more is refused",
         metric="held.refused",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One ``[[quotas]]`` table: what one principal may have, with all its connections together.
+
+    The *first* table in file order whose pattern matches is the whole answer. Whom none matches has
+    the defaults given here.
+    """
+
+    principal: str = option(
+        help='Whom it is for: the name of a principal, in which `*` stands for anything. `"*"` is for '
+        "everybody, each by itself; clients that nobody authenticated are one, `anonymous`.",
+    )
+    connections_max: int = option(
+        0,
+        minimum=1,
+        zero="unlimited",
+        help="Connections at a time. Guards the others' share of `broker.connections_max`.",
+        act="the next one is refused",
+        metric="counted.connections",
+    )
+    sessions_max: int = option(
+        50_000,
+        minimum=1,
+        zero="unlimited",
+        help="MQTT sessions that are kept, also while their clients are away. Guards memory and store "
+        "against clients that leave sessions behind under ever new names.",
+        act="a CONNECT that needs a new one is refused",
+        metric="counted.sessions",
+    )
+    subscriptions_max: int = option(
+        100_000,
+        minimum=1,
+        zero="unlimited",
+        help="Subscriptions to topics, also durable ones whose clients are away.",
+        act="the next one is refused",
+        metric="counted.subscriptions",
+    )
+    queues_max: int = option(
+        50_000,
+        minimum=1,
+        zero="unlimited",
+        help="Queues that it makes by using them, counted since the last start: the store does not "
+        "know who made a queue.",
+        act="a publish or subscription that needs a new one is refused",
+        metric="counted.queues",
+    )
+    retained_limit: int = option(
+        0,
+        kind=Kind.SIZE,
+        minimum=1,
+        zero="unlimited",
+        help="Memory that its retained messages may take; `broker.retained_limit` is for all together.",
+        act="the publish is refused",
+        metric="held.retained.bytes",
+    )
+    held_limit: int = option(
+        512 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 16,
+        zero="unlimited",
+        help="Memory held for it, all kinds together. Guards the other principals' share of "
+        "`broker.held_limit`.",
+        act="what would need more is refused",
+        metric="held.refused",
+    )
+    receive_rate: int = option(
+        0,
+        kind=Kind.SIZE,
+        minimum=1024,
+        zero="unlimited",
+        help="Bytes a second that are read from all its connections together, up to a second's worth at "
+        "once. Guards the others' share of the gateway's time.",
+        act="its connections are not read for as long as it takes",
+    )
+
+
+#: Of principals that no table matches.
+DEFAULT_QUOTA: Final = Quota(principal="*")
+
+
+def quota_for(quotas: Sequence[Quota], principal: str) -> Quota:
+    """The quota of *principal*: the first one whose pattern matches, else the default."""
+    for quota in quotas:
+        pattern = ".*".join(map(re.escape, quota.principal.split("*")))
+        if re.fullmatch(pattern, principal, re.DOTALL):
+            return quota
+    return DEFAULT_QUOTA

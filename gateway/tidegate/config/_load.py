@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from tidegate.config._bind import parse_bind
+from tidegate.config._limits import Quota
 from tidegate.config._model import (
     BrokerConfig,
     Config,
@@ -30,7 +31,15 @@ PluginTable = TypeVar("PluginTable", ListenerTable, StoreTable, SinkTable, Exten
 #: A name that is also safe as a directory, a log field and a part of a message id or entry point.
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CONFIG_BYTES_MAX: Final = 4 << 20
-_TABLES: Final = ("broker", "listeners", "store", "destinations", "sinks", "extensions")
+_TABLES: Final = (
+    "broker",
+    "listeners",
+    "store",
+    "destinations",
+    "sinks",
+    "extensions",
+    "quotas",
+)
 #: The field of a table type that holds what the host does not know.
 PLUGIN_OPTIONS: Final = "options"
 
@@ -75,6 +84,10 @@ def parse_config(text: str, *, path: str = "") -> Config:
         extensions=tuple(
             _plugin_table(ExtensionTable, table, f"extensions[{index}]")
             for index, table in enumerate(_tables(document, "extensions"))
+        ),
+        quotas=tuple(
+            _at(f"quotas[{index}]", _quota, table)
+            for index, table in enumerate(_tables(document, "quotas"))
         ),
         **_listeners(document),
     )
@@ -187,6 +200,10 @@ def _plugin_table(
     if _IDENTIFIER.fullmatch(plugin) is None:
         raise ConfigError(f"{plugin!r} is not the name of a plugin", key=f"{where}.{named_by}")
     return replace(parsed, options=MappingProxyType(rest))
+
+
+def _quota(table: Mapping[str, object]) -> Quota:
+    return parse_options(Quota, table)
 
 
 def _policy(table: Mapping[str, object]) -> DestinationPolicy:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from tidegate.config._limits import HeldLimits
+from tidegate.config._limits import HeldLimits, Quota
 from tidegate.spi import Kind, names, option
 
 STORE_PLUGIN_DEFAULT: Final = "journal"
@@ -53,6 +53,8 @@ class BrokerConfig(HeldLimits):
         "those in a handshake. The next one is closed at once. Guards against running out of "
         "memory and file descriptors; 512 of those of the process are left to the store, so that "
         "fewer connections are let in where its limit is low.",
+        act="the next connection is closed at once",
+        metric="counted.connections",
     )
     overload_lag: float = option(
         1.0,
@@ -69,6 +71,7 @@ class BrokerConfig(HeldLimits):
         help="Passwords that extensions check at a time, all clients together. The others wait, "
         "and addresses (of IPv6 the first 64 bits) have their turns one after the other. Guards "
         "against a flood of logins from one address, behind which nobody else would get in.",
+        act="a login waits",
     )
     login_waiting_limit: int = option(
         16 << 20,
@@ -76,6 +79,7 @@ class BrokerConfig(HeldLimits):
         minimum=1 << 16,
         help="What logins that wait may take; above it, of the address that has most of it, the "
         "one that has waited longest is refused. Guards the memory.",
+        act="a login is refused",
     )
     login_failures_free: int = option(
         3,
@@ -98,6 +102,7 @@ class BrokerConfig(HeldLimits):
         minimum=0.001,
         help="The longest such delay; not more than clients wait for an answer to their CONNECT. "
         "For a client that was let in from there before, with the same client id, 1s.",
+        act="the longest wait",
     )
     login_failures_age: float = option(
         600.0,
@@ -111,18 +116,21 @@ class BrokerConfig(HeldLimits):
         minimum=1 << 16,
         help="What the memory of failures, and of clients that were let in before, may take; "
         "beyond it the oldest are forgotten. Guards against floods from many addresses.",
+        act="the oldest failures are forgotten",
     )
     transactions_open_max: int = option(
         100,
         minimum=1,
         help="Transactions one connection may have open; the next BEGIN is refused. Guards "
         "against clients that begin and never end them.",
+        act="BEGIN is refused",
     )
     transaction_operations_max: int = option(
         10_000,
         minimum=1,
         help="Operations in one transaction; the next one is refused. Guards memory: they are "
         "held back until COMMIT.",
+        act="the operation is refused",
     )
     prepared_branches_max: int = option(
         1000,
@@ -130,6 +138,7 @@ class BrokerConfig(HeldLimits):
         help="Prepared branches of distributed transactions (XA) that are in doubt, and those that "
         "an operator completed and nobody has forgotten yet; the next prepare is refused. Guards "
         "against transaction managers that never come back.",
+        act="PREPARE is refused",
     )
     id_cache_size: int = option(
         20_000,
@@ -137,6 +146,7 @@ class BrokerConfig(HeldLimits):
         zero="off",
         help="Duplicate ids (`_AMQ_DUPL_ID`) remembered for each destination; when there are more "
         "the oldest is forgotten. All destinations together remember 50 times as many.",
+        act="the oldest ids are forgotten",
     )
     persist_id_cache: bool = option(
         True,
@@ -149,6 +159,7 @@ class BrokerConfig(HeldLimits):
         minimum=1,
         help="Bytes accepted from clients and not yet durable; above it producers are throttled "
         "until the store catches up. Guards memory when the disk is slow.",
+        act="producers are not read until the store catches up",
     )
     cursor_memory_limit: int = option(
         64 << 20,
@@ -157,6 +168,7 @@ class BrokerConfig(HeldLimits):
         help="Memory that waiting messages of all `store` cursors may take together; those whose "
         "consumers have taken nothing for longest go back to where they are anyway, the store. "
         "Guards the process against many backlogs that are each below `memory_limit`.",
+        act="messages go back to the store, which has them",
     )
     retained_limit: int = option(
         256 << 20,
@@ -164,6 +176,8 @@ class BrokerConfig(HeldLimits):
         minimum=1,
         help="Memory that retained messages may take, bodies and all; a publish that would need "
         "more is refused. Guards against clients that invent topics.",
+        act="the publish is refused",
+        metric="held.retained.bytes",
     )
     system_topics_interval: float = option(
         10.0,
@@ -180,6 +194,7 @@ class BrokerConfig(HeldLimits):
         help="Bytes of acknowledged messages kept for sinks that have not released them; "
         "`acknowledged_overflow` says what happens above it. Guards the disk when a sink stands "
         "still.",
+        act="publishes are refused, or the oldest rows discarded (`acknowledged_overflow`)",
     )
     acknowledged_body_max: int = option(
         64 << 20,
@@ -188,6 +203,7 @@ class BrokerConfig(HeldLimits):
         help="Sinks take bodies in memory, one streamed body at a time. One that is larger than "
         "this is left out of its row, which has a header `large-body-omitted` with its size then. "
         "Guards the memory; bodies that are not streamed are not affected.",
+        act="the body is left out",
     )
     acknowledged_overflow: str = option(
         "refuse_publish",
@@ -300,6 +316,7 @@ class DestinationPolicy:
         minimum=1,
         help="Memory that the pending messages of one destination or subscription may take; then "
         "its cursor pages, spools or throttles. Guards the process against one slow consumer.",
+        act="the cursor pages, spools, or its producers are not read",
     )
     page_count: int = option(
         200,
@@ -314,6 +331,8 @@ class DestinationPolicy:
         minimum=1,
         help="What the cursor of one subscription may spool to temporary files; above it producers "
         "are throttled, or unstored messages dropped and counted. Guards the disk.",
+        act="producers are not read, or unstored messages dropped",
+        metric="publish.messages.dropped",
     )
     prefetch_count: int = option(
         1_000,
@@ -321,13 +340,15 @@ class DestinationPolicy:
         maximum=65_535,
         help="Unacknowledged messages that one consumer may hold when it asks for no number of "
         "its own. Guards against a consumer that takes everything and acknowledges nothing.",
+        act="no more is delivered until some is acknowledged",
     )
     prefetch_bytes: int = option(
         8 << 20,
         kind=Kind.SIZE,
         minimum=1,
-        help="Bytes of unacknowledged bodies that one consumer may hold; one message is always "
+        help="Bytes of unacknowledged bodies and headers that one consumer may hold; one message is always "
         "allowed. Guards the same where messages are large.",
+        act="no more is delivered until some is acknowledged",
     )
     subscription_limit: int = option(
         1_000_000,
@@ -336,6 +357,7 @@ class DestinationPolicy:
         help="Messages that may wait for one durable topic subscription (an MQTT session, a STOMP "
         "durable subscriber); `subscription_overflow` says what happens above it. Guards the disk "
         "against a client that never comes back.",
+        act="as `subscription_overflow` says",
     )
     subscription_overflow: str = option(
         "refuse",
@@ -418,3 +440,4 @@ class Config:
     destinations: tuple[DestinationPolicy, ...] = ()
     sinks: tuple[SinkTable, ...] = ()
     extensions: tuple[ExtensionTable, ...] = ()
+    quotas: tuple[Quota, ...] = ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from tidegate.config._bind import Bind, parse_bind
+from tidegate.config._limits import Quota
 from tidegate.config._load import host_keys
 from tidegate.config._model import (
     CURSOR_DEFAULT,
@@ -112,6 +113,7 @@ class ResolvedConfig:
     policies: tuple[DestinationPolicy, ...]
     sinks: tuple[ResolvedSink, ...]
     extensions: tuple[ResolvedExtension, ...]
+    quotas: tuple[Quota, ...] = ()
 
 
 def named_plugins(config: Config) -> list[tuple[PluginKind, str, str]]:
@@ -163,6 +165,7 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
                 _sink(table, f"sinks[{index}]", plugins) for index, table in enumerate(config.sinks)
             ),
             extensions=extensions,
+            quotas=config.quotas,
         )
     except ConfigError as error:
         raise error.at(path=config.path) from error.__cause__

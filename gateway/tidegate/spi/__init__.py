@@ -88,6 +88,7 @@ from tidegate.spi.messages import (
     PRIORITY_DEFAULT,
     Message,
     StoredMessage,
+    content_bytes,
     memory_bytes,
 )
 from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
@@ -101,7 +102,13 @@ from tidegate.spi.storage.branches import (
     check_branch_id,
     parse_branch_id,
 )
-from tidegate.spi.storage.cursor import CursorContext, CursorFactory, PageReader, PendingCursor
+from tidegate.spi.storage.cursor import (
+    CursorContext,
+    CursorFactory,
+    PageReader,
+    PendingCursor,
+    TemporarySpace,
+)
 from tidegate.spi.storage.large import LargeBodies, LargeBody, LargeReader, LargeWriter
 from tidegate.spi.storage.operations import (
     SESSION_NEVER_EXPIRES,
@@ -287,10 +294,12 @@ __all__ = [
     "SubscribeRequest",
     "Subscription",
     "SyncedFor",
+    "TemporarySpace",
     "Token",
     "Verdict",
     "WriteBatch",
     "check_branch_id",
+    "content_bytes",
     "format_duration",
     "format_size",
     "hookimpl",

@@ -15,6 +15,8 @@ import msgspec
 
 from tidegate.spi.storage.large import LargeBody
 
+_set: Final = msgspec.structs.force_setattr
+
 #: Priority of a message that states none (JMS and STOMP convention, 0 lowest to 9 highest).
 PRIORITY_DEFAULT: Final = 4
 
@@ -80,55 +82,54 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         message: the message itself.
         delivery_count: how often a delivery *from this pending list* was started and not
             acknowledged; above 0 the next delivery carries the protocol's redelivered mark.
+        size: :func:`content_bytes` of the message; left out when one is made.
     """
 
     sequence: int
     message: Message
     delivery_count: int = 0
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.size:
+            _set(self, "size", content_bytes(self.message))
 
 
 #: What a message costs in memory besides its body and what is counted by itself: the objects
 #: around it, measured with ``sys.getsizeof`` over a typical STOMP message and rounded up.
-MESSAGE_OVERHEAD_BYTES: Final = 400
-#: The same of one header: its tuple, and its place in the message's.
-HEADER_OVERHEAD_BYTES: Final = 64
-#: So much of names and the like is in ``MESSAGE_OVERHEAD_BYTES``.
-_NAMES_BYTES: Final = 256
+MESSAGE_OVERHEAD_BYTES: Final = 450
+#: The same of one header: its tuple, its two strings, and its place in the message's.
+HEADER_OVERHEAD_BYTES: Final = 170
+#: Destination and client id are looked at more closely when they are longer.
+_NAME_LENGTH: Final = 128
 
 
 def memory_bytes(message: Message) -> int:
-    """Memory that *message* is accounted with, in bytes: body, headers, names, fixed overhead."""
-    size = len(message.body) + MESSAGE_OVERHEAD_BYTES
-    headers = message.headers
-    if headers:
-        for name, value in headers:
-            # One character beyond Latin-1 makes all of a string two or four bytes wide.
-            size += getsizeof(name) + getsizeof(value) + HEADER_OVERHEAD_BYTES
-    names = (
-        len(message.destination)
-        + len(message.original_name)
-        + len(message.reply_to)
-        + len(message.client_id)
-    )
-    if message.content_type is not None:
-        names += len(message.content_type)
-    if message.correlation_data is not None:
-        names += len(message.correlation_data)
-    # Names are ASCII, mostly, and shared between messages: only long ones are worth a closer look.
-    return size if names <= _NAMES_BYTES else size + _names_bytes(message)
+    """Memory that *message* is accounted with, in bytes: :func:`content_bytes` and fixed overhead."""
+    return MESSAGE_OVERHEAD_BYTES + content_bytes(message)
 
 
-def _names_bytes(message: Message) -> int:
-    return sum(
-        map(
-            getsizeof,
-            (
-                message.destination,
-                message.original_name,
-                message.reply_to,
-                message.client_id,
-                message.content_type,
-                message.correlation_data,
-            ),
-        )
-    )
+def content_bytes(message: Message) -> int:
+    """Bytes of body, headers and long names: what a client decides about the size of *message*."""
+    size = len(message.body)
+    if message.headers:
+        size += _headers_bytes(message.headers)
+    # Short names are in the overhead, and mostly shared between messages.
+    if len(message.destination) > _NAME_LENGTH or len(message.client_id) > _NAME_LENGTH:
+        size += getsizeof(message.destination) + getsizeof(message.client_id)
+    if message.correlation_data or message.reply_to or message.original_name:
+        size += getsizeof(message.correlation_data)
+        size += getsizeof(message.reply_to) + getsizeof(message.original_name)
+    if message.content_type:
+        size += getsizeof(message.content_type)
+    return size
+
+
+def _headers_bytes(headers: tuple[tuple[str, str], ...]) -> int:
+    size = len(headers) * HEADER_OVERHEAD_BYTES
+    for name, value in headers:
+        if name.isascii() and value.isascii():
+            size += len(name) + len(value)
+        else:  # one character beyond Latin-1 makes all of a string two or four bytes wide
+            size += getsizeof(name) + getsizeof(value)
+    return size

@@ -48,6 +48,7 @@ class FileCursor:
             context.temporary_limit_bytes,
             context.destination,
             buffer_bytes=context.memory_limit_bytes // 4,
+            space=context.temporary_space,
         )
         self._tail = StoredTail(context.read_page, context.recovered_count, context.page_count)
 

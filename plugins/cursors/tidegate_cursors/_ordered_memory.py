@@ -46,7 +46,7 @@ class OrderedMemory:
     def append(self, messages: Sequence[StoredMessage]) -> None:
         """Add *messages* at the end; their sequences are above all that are here."""
         self.messages.extend(messages)
-        self.body_bytes += sum([len(message.message.body) for message in messages])
+        self.body_bytes += sum([message.size for message in messages])
 
     def append_within(self, messages: Sequence[StoredMessage], limit_bytes: int) -> int:
         """Add as many of the first *messages* as *limit_bytes* of memory allow.
@@ -58,7 +58,7 @@ class OrderedMemory:
         """
         queue = self.messages
         count = len(messages)
-        body_bytes = sum([len(message.message.body) for message in messages]) + self.body_bytes
+        body_bytes = sum([message.size for message in messages]) + self.body_bytes
         if body_bytes + (len(queue) + count) * MESSAGE_OVERHEAD_BYTES <= limit_bytes:
             queue.extend(messages)
             self.body_bytes = body_bytes
@@ -68,7 +68,7 @@ class OrderedMemory:
     def _append_part(self, messages: Sequence[StoredMessage], limit_bytes: int) -> int:
         used = self.memory_bytes
         for index, message in enumerate(messages):
-            size = len(message.message.body) + MESSAGE_OVERHEAD_BYTES
+            size = message.size + MESSAGE_OVERHEAD_BYTES
             if used + size > limit_bytes and self.messages:
                 return index
             used += size
@@ -89,11 +89,11 @@ class OrderedMemory:
         take_first = queue.popleft
         first = take_first()
         taken = [first]
-        size = len(first.message.body)
+        size = first.size
         for _ in range(min(limit - 1, len(queue))):
-            size += len(queue[0].message.body)
+            size += queue[0].size
             if size > bytes_max:
-                size -= len(queue[0].message.body)
+                size -= queue[0].size
                 break
             taken.append(take_first())
         self.body_bytes -= size
@@ -110,7 +110,7 @@ class OrderedMemory:
             returned.append(queue.popleft())
         returned.sort(key=_sequence_of)  # two runs that are sorted already: a linear merge
         queue.extendleft(reversed(returned))
-        self.body_bytes += sum([len(message.message.body) for message in messages])
+        self.body_bytes += sum([message.size for message in messages])
 
     def claim(self, sequences: set[int]) -> set[int]:
         """Take the messages with these sequences. Returns the sequences of those that are here."""
@@ -120,14 +120,14 @@ class OrderedMemory:
             for sequence in sequences:
                 index = bisect_left(queue, sequence, key=_sequence_of)
                 if index < len(queue) and queue[index].sequence == sequence:
-                    self.body_bytes -= len(queue[index].message.body)
+                    self.body_bytes -= queue[index].size
                     del queue[index]
                     found.add(sequence)
             return found
         kept: deque[StoredMessage] = deque()
         for message in queue:
             if message.sequence in sequences:
-                self.body_bytes -= len(message.message.body)
+                self.body_bytes -= message.size
                 found.add(message.sequence)
             else:
                 kept.append(message)
@@ -139,14 +139,14 @@ class OrderedMemory:
         queue = self.messages
         before = len(queue)
         while queue and queue[0].sequence in sequences:  # expiry and purge begin at the front
-            self.body_bytes -= len(queue.popleft().message.body)
+            self.body_bytes -= queue.popleft().size
         removed = before - len(queue)
         if removed == len(sequences) or not queue:
             return removed
         kept = [message for message in queue if message.sequence not in sequences]
         if len(kept) != len(queue):
             self.messages = deque(kept)
-            self.body_bytes = sum([len(message.message.body) for message in kept])
+            self.body_bytes = sum([message.size for message in kept])
         return before - len(kept)
 
     def drop_behind(self, sequence: int, floor_bytes: int) -> int:
@@ -163,7 +163,7 @@ class OrderedMemory:
             last = queue[-1]
             if last.sequence <= sequence or last.delivery_count:
                 break
-            self.body_bytes -= len(queue.pop().message.body)
+            self.body_bytes -= queue.pop().size
         return before - len(queue)
 
     def clear(self) -> None:

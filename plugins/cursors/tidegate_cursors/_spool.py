@@ -27,7 +27,7 @@ from typing import IO, Final
 
 import msgspec
 
-from tidegate.spi import LargeBody, Message, StoredMessage, StoreIOError
+from tidegate.spi import LargeBody, Message, StoredMessage, StoreIOError, TemporarySpace
 
 _log = logging.getLogger("tidegate.cursor.file")
 
@@ -58,12 +58,14 @@ class Spool:
         "_directory",
         "_epoch",
         "_file",
+        "_file_bytes",
         "_head",
         "_is_failed",
         "_large",
         "_limit_bytes",
         "_position",
         "_removed",
+        "_space",
         "_written",
         "count",
         "last",
@@ -75,6 +77,7 @@ class Spool:
         limit_bytes: int,
         destination: str,
         buffer_bytes: int = BUFFER_BYTES_MAX,
+        space: TemporarySpace | None = None,
     ) -> None:
         """Make an empty spool; the file is made when the buffer is written for the first time.
 
@@ -83,12 +86,15 @@ class Spool:
             limit_bytes: of frames that are not read.
             destination: for messages.
             buffer_bytes: appended bytes to collect before they are written.
+            space: of which its file is a part; None: of none.
         """
         self._buffer_bytes = min(buffer_bytes, BUFFER_BYTES_MAX)
         self._directory = directory
         self._limit_bytes = limit_bytes
         self._destination = destination
         self._file: IO[bytes] | None = None
+        self._space = space or TemporarySpace()
+        self._file_bytes = 0  # what the file takes
         self._buffer = bytearray()  # [_written, _written + len(_buffer)): not in the file yet
         self._head = 0  # logical offset of the first frame that was not read
         self._written = 0  # logical offset behind what is in the file
@@ -143,6 +149,12 @@ class Spool:
 
     def _flush(self) -> bool:
         """Write the buffer to the file. On failure it stays in memory, where it can be read."""
+        growth = min(self._written + len(self._buffer), self._limit_bytes) - self._file_bytes
+        if growth > 0:
+            if not self._space.take(growth):
+                self._refuse("broker.temporary_space is used up")
+                return False
+            self._file_bytes += growth
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(  # noqa: SIM115 - lives as long as the spool
@@ -157,17 +169,20 @@ class Spool:
                     with view[done:stop] as part:  # released at once: the buffer must resize
                         done += os.pwrite(descriptor, part, place)
         except OSError as error:
-            self._is_failed = True
-            _log.warning(
-                "spool refused destination=%s directory=%s error=%s",
-                self._destination,
-                self._directory,
-                error,
-            )
+            self._refuse(error)
             return False
         self._written += len(self._buffer)
         self._buffer.clear()
         return True
+
+    def _refuse(self, error: object) -> None:
+        self._is_failed = True
+        _log.warning(
+            "spool refused destination=%s directory=%s error=%s",
+            self._destination,
+            self._directory,
+            error,
+        )
 
     async def read(self, limit: int, bytes_max: int) -> list[StoredMessage]:
         """Take the first messages out: at most *limit*, about *bytes_max* of frames, at least one.
@@ -321,6 +336,9 @@ class Spool:
                 _log.warning(
                     "spool not truncated destination=%s error=%s", self._destination, error
                 )
+                return
+        self._space.give_back(self._file_bytes)
+        self._file_bytes = 0
 
     def close(self) -> None:
         """Free memory and file. Idempotent."""
@@ -328,3 +346,5 @@ class Spool:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._space.give_back(self._file_bytes)
+        self._file_bytes = 0

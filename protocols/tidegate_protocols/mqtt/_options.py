@@ -24,6 +24,7 @@ class MqttOptions(TransportOptions):
         maximum=268_435_455,
         help="Largest packet accepted from a client; a larger one closes its connection, so that"
         " one client cannot fill the memory.",
+        act="the connection is closed: Packet too large",
     )
     large_message_max_size: int = option(
         0,
@@ -34,6 +35,7 @@ class MqttOptions(TransportOptions):
         help="Largest PUBLISH whose payload is streamed to a file of its own, because the store can"
         " do that and it has at least the store's large_message_min_size; packet_bytes_max is for"
         " all other packets, which pass through memory, and may be smaller than this.",
+        act="the connection is closed: Packet too large",
     )
     inflight_max: int = option(
         1000,
@@ -42,6 +44,7 @@ class MqttOptions(TransportOptions):
         help="QoS 1 and 2 messages that may be on their way to one client without its answer;"
         " more wait in the gateway, so that a slow client is not flooded. The Receive Maximum of"
         " an MQTT 5.0 client counts when it is smaller.",
+        act="the connection is closed: Receive Maximum exceeded",
     )
     connect_timeout: float = option(
         10.0,
@@ -49,6 +52,7 @@ class MqttOptions(TransportOptions):
         minimum=0.1,
         help="Time from the connection to an accepted CONNECT; guards against connections that"
         " never say anything.",
+        act="the connection is closed",
     )
     keep_alive_default: float = option(
         0.0,
@@ -69,6 +73,7 @@ class MqttOptions(TransportOptions):
         " for none, is told to use this one (Server Keep Alive); one of MQTT before 5.0 cannot be"
         " told and is refused (CONNACK 2). Guards against clients that vanish without a word and"
         " are kept for hours.",
+        act="the client is told this time instead",
     )
     session_expiry: float = option(
         0.0,
@@ -85,12 +90,14 @@ class MqttOptions(TransportOptions):
         minimum=1,
         help="Connections this listener holds at a time; one more is closed at once, so that the"
         " process keeps file descriptors for its store.",
+        act="the connection is closed",
     )
     subscriptions_max: int = option(
         1000,
         minimum=1,
         help="Subscriptions of one client; one more is answered with SUBACK 0x97 (MQTT before 5.0:"
         " 0x80), so that one client cannot make every publish expensive.",
+        act="the subscription is refused: Quota exceeded",
     )
     client_id_bytes_max: int = option(
         1024,
@@ -98,6 +105,7 @@ class MqttOptions(TransportOptions):
         maximum=65_535,
         help="Longest client identifier in bytes; a longer one is refused (CONNACK 0x85, before"
         " MQTT 5.0: 2). It is kept with every message its owner publishes.",
+        act="CONNECT is refused: Client Identifier not valid",
     )
     client_id_from_certificate: bool = option(
         False,
@@ -121,6 +129,7 @@ class MqttOptions(TransportOptions):
         help="MQTT 5.0: topic aliases that a client may define (Topic Alias Maximum); 0 allows"
         " none, and a higher alias ends the connection with 0x94. Bounds the topic names that one"
         " connection can make the gateway remember.",
+        act="the connection is closed: Topic Alias invalid",
     )
     topic_alias_max_out: int = option(
         16,

@@ -19,6 +19,7 @@ class StompOptions(TransportOptions):
         minimum=0.01,
         help="A connection that did not complete CONNECT within this time is closed; "
         "guards against idle sockets that use up connections_max.",
+        act="ERROR, the connection is closed",
     )
     heart_beat_send_minimum: float = option(
         1.0,
@@ -47,21 +48,32 @@ class StompOptions(TransportOptions):
         10_000,
         minimum=1,
         help="Connections this listener holds at a time; one more is told so and closed.",
+        act="ERROR, the connection is closed",
     )
     subscriptions_max: int = option(
-        1_000, minimum=1, help="Subscriptions of one connection; one more is an ERROR."
+        1_000,
+        minimum=1,
+        help="Subscriptions of one connection; one more is an ERROR.",
+        act="ERROR, the connection is closed",
     )
     transactions_max: int = option(
-        100, minimum=1, help="Open transactions of one connection; one more is an ERROR."
+        100,
+        minimum=1,
+        help="Open transactions of one connection; one more is an ERROR.",
+        act="ERROR, the connection is closed",
     )
     header_count_max: int = option(
-        128, minimum=4, help="Header lines of one frame; more are an ERROR."
+        128,
+        minimum=4,
+        help="Header lines of one frame; more are an ERROR.",
+        act="ERROR, the connection is closed",
     )
     header_line_max: int = option(
         16 * 1024,
         kind=Kind.SIZE,
         minimum=64,
         help="Length of one header line without its line end; a longer one is an ERROR.",
+        act="ERROR, the connection is closed",
     )
     headers_max: int = option(
         64 * 1024,
@@ -69,6 +81,7 @@ class StompOptions(TransportOptions):
         minimum=256,
         help="Command and header lines of one frame together; more are an ERROR. "
         "Bounds what a peer that never ends its headers can make the gateway hold.",
+        act="ERROR, the connection is closed",
     )
     body_max: int = option(
         100 * 1024 * 1024,
@@ -76,6 +89,7 @@ class StompOptions(TransportOptions):
         minimum=0,
         help="Body of one frame; a larger one is an ERROR, as soon as content-length states it or "
         "so many bytes have come.",
+        act="ERROR, the connection is closed",
     )
     large_message_max_size: int = option(
         4 * 1024 * 1024 * 1024,
@@ -84,6 +98,7 @@ class StompOptions(TransportOptions):
         help="Body of a SEND that is streamed to a file of its own, because the store can do that "
         "and it has at least its large_message_min_size; a larger one is an ERROR. body_max is for "
         "all others.",
+        act="ERROR, the connection is closed",
     )
     stop_timeout: float = option(
         5.0,

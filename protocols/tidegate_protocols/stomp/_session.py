@@ -96,6 +96,7 @@ class Session:
         "_is_behind",
         "_is_graceful",
         "_loop",
+        "_meter",
         "_receiving",
         "_throttled",
         "_unfinished",
@@ -135,6 +136,7 @@ class Session:
         self._receiving: Receiving | None = None  # since CONNECTED
         self._throttled = False
         self._unfinished: UnfinishedInput | None = None  # since CONNECTED
+        self._meter: Callable[[int], None] | None = None  # told how much was read
         self._is_behind = False  # it does not read what it asked for
 
     # ------------------------------------------------------------------------- from the transport
@@ -151,6 +153,8 @@ class Session:
         self._process()
         unfinished = self._unfinished
         if unfinished is not None:
+            if self._meter is not None:
+                self._meter(len(data))
             waiting = self._decoder.buffered_bytes
             if waiting >= STEP_BYTES or unfinished.size:
                 self._hold_unfinished(unfinished, waiting)
@@ -354,6 +358,7 @@ class Session:
             send_ms,
             receive_ms,
         )
+        self._meter = result.connection.meter
         self._unfinished = UnfinishedInput(
             partial(result.connection.holds, Held.INPUT),
             context.options.frame_timeout,

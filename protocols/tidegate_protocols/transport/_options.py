@@ -70,6 +70,7 @@ class TransportOptions(TlsOptions):
         help="Transports `tls`, `ws` and `wss`: time for the TLS handshake, and again for the "
         "WebSocket handshake; with `proxy_protocol` for the proxy's header, too. Guards against "
         "connections that never say anything.",
+        act="the connection is closed",
     )
     proxy_protocol: bool = option(
         False,
@@ -96,6 +97,7 @@ class TransportOptions(TlsOptions):
         help="Transports `ws` and `wss`: largest WebSocket message accepted, all its fragments "
         "together; a larger one closes the connection with 1009. Messages are not collected in "
         "memory; what is, the protocol's own limits bound.",
+        act="the connection is closed with 1009",
     )
     websocket_handshake_max: int = option(
         16 * 1024,
@@ -104,6 +106,7 @@ class TransportOptions(TlsOptions):
         maximum=1024 * 1024,
         help="Transports `ws` and `wss`: largest HTTP request that may open a WebSocket; a larger "
         "one is answered with 431.",
+        act="the request is answered with 431",
     )
 
     def __post_init__(self) -> None:

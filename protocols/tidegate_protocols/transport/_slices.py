@@ -70,7 +70,10 @@ class Share:
         if self.is_waiting or self.is_held:
             return
         begun_at = perf_counter()
-        if not self._work(self._step) or self.is_held:
+        has_more = self._work(self._step)
+        # Also of a step that was the last one: a whole read may be one of few, costly packets.
+        self._fit(perf_counter() - begun_at)
+        if not has_more or self.is_held:
             return
         try:
             waiting = _waiting_of(asyncio.get_running_loop())
@@ -78,7 +81,6 @@ class Share:
             while self._work(STEP_PACKETS):
                 pass
             return
-        self._fit(perf_counter() - begun_at)
         # Who has just come goes before those that have had a slice, but only for one step.
         if waiting or self._has_more(perf_counter() + SLICE_S):
             self.is_waiting = True

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from tidegate.broker.limits.accounts import Accounts
-from tidegate.config import BrokerConfig
+from tidegate.broker.limits.accounts import Accounts, Counted
+from tidegate.config import DEFAULT_QUOTA, BrokerConfig, Quota, quota_for
 from tidegate.spi import FlowControlError, Held
 
 MB = 1 << 20
@@ -15,7 +15,11 @@ MB = 1 << 20
 
 def accounts() -> Accounts:
     return Accounts(
-        BrokerConfig(held_limit=4 * MB, principal_held_limit=3 * MB, connection_held_limit=2 * MB)
+        BrokerConfig(held_limit=4 * MB, connection_held_limit=2 * MB),
+        [
+            Quota(principal="a*", held_limit=3 * MB, queues_max=2, retained_limit=MB),
+            Quota(principal="*", held_limit=0, queues_max=0),
+        ],
     )
 
 
@@ -38,7 +42,7 @@ def test_what_is_charged_counts_for_all_above() -> None:
     ("held", "named"),
     [
         ([("alice", 2 * MB + 1)], "broker.connection_held_limit"),
-        ([("alice", 2 * MB), ("alice", MB + 1)], "broker.principal_held_limit"),
+        ([("alice", 2 * MB), ("alice", MB + 1)], "quotas.held_limit"),
         ([("alice", 2 * MB), ("bob", 2 * MB), ("carol", 1)], "broker.held_limit"),
     ],
 )
@@ -71,6 +75,8 @@ def test_what_is_put_replaces_what_was_put_before() -> None:
         "held.maximum": 2 * MB,
         "held.refused": 1,
         **{f"held.{kind.name.lower()}.bytes": int(kind is Held.OUTPUT) for kind in Held},
+        "spooled.bytes": 0,
+        **{f"counted.{what.name.lower()}": 0 for what in Counted},
     }
 
 
@@ -95,6 +101,47 @@ def test_a_principal_is_forgotten_when_nobody_has_its_account() -> None:
 
 
 def test_without_limits_nobody_is_refused() -> None:
-    tree = Accounts(BrokerConfig(held_limit=0, principal_held_limit=0, connection_held_limit=0))
+    quotas = [Quota(principal="*", held_limit=0)]
+    tree = Accounts(BrokerConfig(held_limit=0, connection_held_limit=0), quotas)
     tree.open("alice", "peer").charge(Held.INPUT, 1 << 50)
     assert tree.gateway.peak == 1 << 50
+
+
+def test_what_is_counted_has_the_limit_of_its_principal() -> None:
+    tree = accounts()
+    alice = tree.of("alice")
+    tree.open("alice", "peer").count(Counted.QUEUES)
+    alice.count(Counted.QUEUES)
+    with pytest.raises(FlowControlError, match=r"user alice has 2 queues.*quotas.queues_max"):
+        alice.count(Counted.QUEUES)
+    alice.recount(Counted.QUEUES, -1)
+    alice.count(Counted.QUEUES)
+    bob = tree.of("bob")
+    for _ in range(5):
+        bob.count(Counted.QUEUES)
+    assert tree.snapshot()["counted.queues"] == 7
+
+
+def test_retained_messages_have_a_limit_of_their_own() -> None:
+    tree = accounts()
+    alice = tree.of("alice")
+    alice.charge(Held.RETAINED, MB)
+    with pytest.raises(FlowControlError, match=r"quotas.retained_limit = 1mb"):
+        alice.charge(Held.RETAINED, 1)
+    alice.charge(Held.WILLS, 1)
+
+
+def test_what_belongs_to_nobody_is_the_gateways() -> None:
+    tree = accounts()
+    assert tree.of("") is tree.gateway
+
+
+@pytest.mark.parametrize(
+    ("principal", "found"),
+    [("alice", 0), ("alice.b", 1), ("bob", 2), ("xbob", 3), ("bob\nx", 3), ("", 3)],
+)
+def test_the_first_quota_that_matches_is_the_whole_answer(principal: str, found: int) -> None:
+    quotas = [Quota(principal=name) for name in ("alice", "a*.?*b", "bob")]
+    quotas[1] = Quota(principal="a*b")
+    expected = [*quotas, DEFAULT_QUOTA][found]
+    assert quota_for(quotas, principal) is expected

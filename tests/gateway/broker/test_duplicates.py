@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any
 
 import pytest
 from broker_harness import Broker, Client, key_of
 
-from tidegate.broker.transactions.duplicates import FULL_RINGS_MAX, ID_CHARACTERS_MAX
+from tidegate.broker.transactions.duplicates import FULL_RINGS_MAX, ID_BYTES, ID_CHARACTERS_MAX
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
     AddDuplicateId,
@@ -297,3 +298,16 @@ async def test_ids_to_temporary_destinations_are_not_looked_at() -> None:
         assert client.bodies() == [b"a", b"a"]
         client.connection.disconnect(graceful=True)
         await broker.settle()
+
+
+async def test_ids_of_all_destinations_together_have_a_limit_in_bytes() -> None:
+    limit = 1 << 16
+    async with Broker(id_cache_limit=limit) as broker:
+        client = await broker.client()
+        for round_ in range(5):
+            await sent(broker, client, *[f"{round_}-{number}-" + "i" * 100 for number in range(60)])
+            assert 0 < broker.core.held()["held.duplicate_ids.bytes"] <= limit
+        one = ID_BYTES + sys.getsizeof("0-00-" + "i" * 100)
+        assert limit // one - 5 <= len(broker.core.duplicates) <= limit // one
+        await sent(broker, client, "4-59-" + "i" * 100)
+        assert broker.core.duplicates.discarded == 1, "the newest are known"

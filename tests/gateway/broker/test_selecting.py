@@ -18,6 +18,7 @@ from tidegate.spi import (
     RequestError,
     RetainHandling,
     StoreIOError,
+    content_bytes,
 )
 
 RED = "color = 'red'"
@@ -223,7 +224,8 @@ async def test_more_than_is_kept_of_what_came_back_is_read_again() -> None:
 async def test_prefetch_in_messages_and_bytes_holds() -> None:
     async with Broker() as broker:
         client = await broker.client()
-        client.subscribe("queue://q", selector=RED, prefetch_count=5, prefetch_bytes=100)
+        one = content_bytes(Message("queue://q", b"x" * 40, (("color", "red"),)))
+        client.subscribe("queue://q", selector=RED, prefetch_count=5, prefetch_bytes=5 * one // 2)
         await broker.settle()
         for _ in range(10):
             send(client, "x" * 40, "red")

@@ -55,6 +55,7 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
             *(f"publish.messages.{what}" for what in ("received", "sent", "dropped")),
             *("publish.messages.duplicates", "retained messages.count", "store.messages.count"),
             *("subscriptions.count", "shared_subscriptions.count"),
+            *broker.core.held(),
             *("overload.active", "overload.refused"),
         }
         assert set(got.values()) == {"0"}

@@ -38,7 +38,15 @@ def test_every_option_of_the_host_has_a_row(name: str, table: type) -> None:
 def test_what_a_table_keeps_for_its_plugin_is_no_option_of_the_host() -> None:
     tables = host_tables()
     assert "`options`" not in "".join(tables.values())
-    assert set(tables) == {"broker", "listeners", "store", "destinations", "sinks", "extensions"}
+    assert set(tables) == {
+        "broker",
+        "listeners",
+        "store",
+        "destinations",
+        "sinks",
+        "extensions",
+        "quotas",
+    }
 
 
 def test_only_plugins_of_ours_are_in_the_documentation(site) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.spi import LargeBody, Message, StoredMessage, StoreIOError
+from tidegate.spi import LargeBody, Message, StoredMessage, StoreIOError, TemporarySpace
 from tidegate_cursors import _spool
 from tidegate_cursors._spool import Spool
 
@@ -236,3 +236,23 @@ async def test_a_damaged_frame_is_reported(tmp_path: Path, offset: int) -> None:
     with pytest.raises(StoreIOError, match=r"queue://q"):
         await spool.read(5, ALL)
     spool.close()
+
+
+async def test_all_files_together_take_no_more_than_there_is_room_for(tmp_path: Path) -> None:
+    space = TemporarySpace(10_000)
+    one, two = [Spool(tmp_path, ALL, "queue://q", space=space, buffer_bytes=0) for _ in range(2)]
+    assert one.append(messages_of(1, 40)) == 40
+    assert 5_000 < space.used == one.spooled_bytes
+    appended = two.append(messages_of(1, 200))
+    assert 0 < appended < 200
+    assert space.used <= 10_000
+    assert two.append(messages_of(201, 210)) == 0
+    assert await drain(two) == messages_of(1, appended), "what was appended is not lost"
+    assert space.used == one.spooled_bytes
+    two.close()
+    assert two.append([]) == 0
+    one.clear()
+    assert space.used == 0
+    assert one.append(messages_of(1, 40)) == 40
+    one.close()
+    assert space.used == 0

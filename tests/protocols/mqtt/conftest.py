@@ -150,6 +150,7 @@ class FakeConnection:
     """Records every call by name; tokens wait until the test says "durable"."""
 
     principal = "anonymous"
+    meter = None
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []

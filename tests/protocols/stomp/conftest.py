@@ -136,6 +136,7 @@ class FakeConnection:
     """Records every call; ``fail[name]`` makes that call raise."""
 
     principal = "tester"
+    meter = None
 
     def __init__(self):
         self.calls: list[Any] = []

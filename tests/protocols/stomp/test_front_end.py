@@ -16,6 +16,7 @@ class Connection:
     """One queue per destination; everything is durable at the end of the turn."""
 
     principal = "anonymous"
+    meter = None
 
     def __init__(self, broker, peer):
         self.broker, self.peer, self.subscriptions = broker, peer, {}

@@ -128,6 +128,17 @@ async def test_costly_packets_make_shorter_steps_until_they_cost_less(clock: lis
     assert work.log[-2][1] == STEP_PACKETS
 
 
+async def test_a_read_of_few_costly_packets_makes_the_next_one_wait(clock: list[float]) -> None:
+    clock[0] = 2 * _slices.STEP_S * STEP_PACKETS
+    work = Work([], "a", 50)
+    work.share.run()
+    assert work.log == [("a", 50)]
+    work.left = 50
+    work.share.run()
+    assert work.share.is_waiting
+    assert work.log[1] == ("a", 1)
+
+
 async def test_who_is_stopped_does_nothing_more(clock: list[float]) -> None:
     clock[0] = _slices.SLICE_S
     work = Work([], "a", 1000)

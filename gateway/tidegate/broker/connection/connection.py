@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.messages import Messages
 from tidegate.broker.connection.serving import Serving
+from tidegate.broker.limits.accounts import Counted
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.authentication import vouched_of
@@ -35,6 +37,7 @@ from tidegate.spi import (
     SubscribeRequest,
     Subscription,
     Token,
+    memory_bytes,
 )
 
 _log = logging.getLogger("tidegate.broker.connection")
@@ -65,7 +68,8 @@ class Connection(Client):
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
-        self._account = parts.accounts.open(principal.name, request.peer)
+        self.account = parts.accounts.open(principal.name, request.peer)
+        self._is_counted = False
         self.is_admitted = True
         self._is_ending = False
         self._writer = parts.writer
@@ -75,11 +79,29 @@ class Connection(Client):
         self._resumed = False
         self._serving = Serving(parts, self)
         self.consumers = self._serving.consumers
-        self._messages = Messages(parts, self, self._serving, self._account)
+        self._messages = Messages(parts, self, self._serving, self.account)
         # Nearly every message comes these ways.
         self.publish = self._messages.publish
         self.acknowledge = self._messages.acknowledge
         self.check_publish = self._messages.check_publish
+
+    def enter(self, older: Connection | None) -> None:
+        """Count it. Args: older: a connection that it takes the place of.
+
+        Raises: FlowControlError: its principal has too many, or may not have its will held.
+        """
+        if older is None:
+            self.account.count(Counted.CONNECTIONS)
+        else:
+            self.account.recount(Counted.CONNECTIONS, 1)
+        self._is_counted = True
+        if self._will is not None:
+            self.account.charge(Held.WILLS, memory_bytes(self._will))
+
+    @property
+    def meter(self) -> Callable[[int], None] | None:
+        meter = self.parts.accounts.meter(self.principal)
+        return None if meter is None else partial(meter.received, self)
 
     def end(self, error: GatewayError) -> None:
         """The front-end is told first: what the client acknowledged and which packet ids are in
@@ -119,7 +141,7 @@ class Connection(Client):
 
     def holds(self, kind: Held, size: int) -> None:
         if not self.is_closed:
-            self._account.put(kind, size)
+            self.account.put(kind, size)
 
     def writable(self, value: bool) -> None:
         self._socket_writable = value
@@ -224,7 +246,10 @@ class Connection(Client):
             return
         parts = self.parts
         self._messages.abort_all()
-        self._account.clear()
+        self.account.clear()
+        if self._is_counted:
+            self._is_counted = False
+            self.account.recount(Counted.CONNECTIONS, -1)
         self.is_closed = True
         self.is_writable = False
         session, consumers = self.session, self.consumers

@@ -78,19 +78,20 @@ class Messages:
         writer = self._writer
         if writer.error is not None or writer.full_until:
             writer.check_writable()
-        route = self._publisher.route(message, self._client.key)
+        route = self._publisher.route(message, self._client.origin)
         sequence = writer.next_sequence
         writer.next_sequence = sequence + 1
         turn = writer.turn
         ids = route.ids
+        if ids and message.qos == 0:
+            message = at_least_once(message)
+        stored = StoredMessage(sequence, message)
         if ids:
-            if message.qos == 0:
-                message = at_least_once(message)
             operations = turn.operations
             turn.units.append(Unit(len(operations), 1, self._client, token))
             operations.append(AddMessage(sequence, message, ids))
             turn.synced = True
-            turn.body_bytes += len(message.body)
+            turn.body_bytes += stored.size
             if turn.body_bytes > self._flow.turn_bytes_max:
                 self._flow.throttle_unwritten(self._client)
         elif token is not None:
@@ -99,9 +100,9 @@ class Messages:
             self._flow.fan_out(self._client, route.width)
         added = turn.added
         if route in added:
-            added[route].append(StoredMessage(sequence, message))
+            added[route].append(stored)
         else:
-            added[route] = [StoredMessage(sequence, message)]
+            added[route] = [stored]
         if not writer.scheduled:
             writer.schedule()
         if self._flow.full_lists:
@@ -133,21 +134,21 @@ class Messages:
             held = self._transaction(transaction)
             held.check_room(1)
             if message.retain:
-                publisher.retained.check_room(message)
-            publisher.resolve(message.destination)  # a bad name must fail now, not at COMMIT
+                publisher.retained.check_room(message, self._client.principal)
+            # A bad name must fail now, not at COMMIT.
+            publisher.resolve(message.destination, self._client.principal)
             held.publish(Published(message, inflight, duplicate_id))
             if token is not None:
                 writer.confirm(self._client, token)
             return True
         writer.check_writable()
-        publisher.resolve(message.destination)  # a new queue is not part of this unit
-        if duplicate_id and duplicates.is_known(
-            message.destination, duplicate_id, self._client.principal
-        ):
+        owner = self._client.principal
+        publisher.resolve(message.destination, owner)  # a new queue is not part of this unit
+        if duplicate_id and duplicates.is_known(message.destination, duplicate_id, owner):
             self._discard_duplicate(message.destination, duplicate_id, token, inflight)
             return True
         if message.retain:
-            publisher.retained.check_room(message)
+            publisher.retained.check_room(message, self._client.principal)
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
@@ -240,7 +241,7 @@ class Messages:
             for sequence in sequences:
                 entry = in_flight.pop(sequence)
                 entries.append(entry)
-                size += len(entry[0].message.body)
+                size += entry[0].size
         except KeyError as error:
             for entry in entries:
                 in_flight[entry[0].sequence] = entry
@@ -262,7 +263,7 @@ class Messages:
                 continue
             for entry in settled.entries:
                 consumer.in_flight[entry[0].sequence] = entry
-                consumer.in_flight_bytes += len(entry[0].message.body)
+                consumer.in_flight_bytes += entry[0].size
 
     def reject(
         self,

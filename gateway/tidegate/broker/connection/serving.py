@@ -188,7 +188,8 @@ class Serving:
         if names.is_filter(request.destination):
             self._parts.destinations.watch_queues(names.name_of(request.destination), consumer)
         else:
-            self._parts.destinations.queue_list(request.destination).attach(consumer)
+            found = self._parts.destinations.queue_list(request.destination, self._client.principal)
+            found.attach(consumer)
         self._attach_session(request)
         return consumer
 
@@ -318,6 +319,7 @@ class Serving:
         client = self._client
         client.session = session
         session.connection = client
+        session.charge()
         lists = self._parts.destinations.lists_of(client.key)
         restored: list[Subscription] = []
         refused: list[Subscription] = []

@@ -3,7 +3,7 @@
 ::
 
     gateway                    broker.held_limit
-    ├── principal alice        broker.principal_held_limit
+    ├── principal alice        [[quotas]]
     │   ├── connection …       broker.connection_held_limit
     │   └── connection …
     └── principal bob
@@ -14,18 +14,31 @@ by ``broker.pending_write_limit``, and its place in a list by the cursor.
 
 What is charged to a node counts for all above it. Whoever asks for more than one of them has is
 refused (:class:`FlowControlError`) and told which limit it was; nothing is counted then.
+
+Beside bytes there are things of which a principal may have so many (:class:`Counted`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import enum
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from tidegate.config import BrokerConfig
-from tidegate.spi import FlowControlError, Held, format_size
+from tidegate.broker.limits.meter import Meter
+from tidegate.config import BrokerConfig, Quota, quota_for
+from tidegate.spi import FlowControlError, Held, TemporarySpace, format_size
 
 _KINDS: Final = len(Held)
+
+
+class Counted(enum.IntEnum):
+    """Of what a principal may have so many: a limit of its quota."""
+
+    CONNECTIONS = 0
+    SESSIONS = 1
+    SUBSCRIPTIONS = 2
+    QUEUES = 3
 
 
 @final
@@ -37,8 +50,10 @@ class Account:
         parent: what it counts for, too; None for the root.
         limit: bytes, 0: only those above it limit.
         option: sets the limit.
+        quota: what else is limited here.
 
     Attributes:
+        counts: things there are, by :class:`Counted`.
         held: bytes, with those of the nodes below; peak: the most that there ever were.
         refused: how often, here or below, more was asked for than there was room for.
         kinds: *held* by :class:`Held`.
@@ -46,6 +61,7 @@ class Account:
 
     __slots__ = (
         "__weakref__",
+        "counts",
         "held",
         "kinds",
         "limit",
@@ -53,10 +69,18 @@ class Account:
         "option",
         "parent",
         "peak",
+        "quota",
         "refused",
     )
 
-    def __init__(self, name: str, parent: Account | None, limit: int, option: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        parent: Account | None,
+        limit: int,
+        option: str,
+        quota: Quota | None = None,
+    ) -> None:
         self.name = name
         self.parent = parent
         self.limit = limit
@@ -65,22 +89,68 @@ class Account:
         self.peak = 0
         self.refused = 0
         self.kinds = [0] * _KINDS
+        self.quota = quota
+        self.counts = [0] * len(Counted)
 
     def charge(self, kind: Held, size: int) -> None:
         """Count *size* bytes more, 0 or more. Raises: FlowControlError; then nothing is counted."""
+        self.check(kind, size)
+        self.add(kind, size)
+
+    def check(self, kind: Held, size: int) -> None:
+        """Raises: FlowControlError when *size* bytes more are too many."""
         node: Account | None = self
         while node is not None:
             if node.limit and node.held + size > node.limit:
                 raise node.refuse(size)
+            if kind is Held.RETAINED and node.quota is not None:
+                limit = node.quota.retained_limit
+                if limit and node.kinds[kind] + size > limit:
+                    node.note_refusal()
+                    raise FlowControlError(
+                        f"{node.name} has {node.kinds[kind]} bytes of retained messages, and"
+                        f" {size} more would be above quotas.retained_limit ="
+                        f" {format_size(limit)}; clear some of them"
+                    )
             node = node.parent
-        self.add(kind, size)
 
-    def refuse(self, size: int) -> FlowControlError:
-        """The error for somebody who asked for *size* bytes, counted up to the root."""
+    def count(self, what: Counted) -> None:
+        """One more. Raises: FlowControlError; then it is not counted."""
+        self.check_count(what)
+        self.recount(what, 1)
+
+    def check_count(self, what: Counted) -> None:
+        """Raises: FlowControlError when one more is too many."""
+        node: Account | None = self
+        while node is not None:
+            if node.quota is not None:
+                option = f"{what.name.lower()}_max"
+                limit: int = getattr(node.quota, option)
+                if limit and node.counts[what] >= limit:
+                    node.note_refusal()
+                    raise FlowControlError(
+                        f"{node.name} has {limit} {what.name.lower()}, which is the limit"
+                        f" (quotas.{option})"
+                    )
+            node = node.parent
+
+    def recount(self, what: Counted, difference: int) -> None:
+        """So many more or fewer, whether there is room or not."""
+        node: Account | None = self
+        while node is not None:
+            node.counts[what] += difference
+            node = node.parent
+
+    def note_refusal(self) -> None:
+        """Somebody was refused, here and so above."""
         node: Account | None = self
         while node is not None:
             node.refused += 1
             node = node.parent
+
+    def refuse(self, size: int) -> FlowControlError:
+        """The error for somebody who asked for *size* bytes, counted up to the root."""
+        self.note_refusal()
         return FlowControlError(
             f"{self.name} holds {self.held} bytes, and {size} more would be above"
             f" {self.option} = {format_size(self.limit)}"
@@ -112,11 +182,15 @@ class Account:
 
 
 class Accounts:
-    """The tree. Attributes: gateway: its root."""
+    """The tree. Attributes: gateway: its root; temporary: what temporary files take."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, quotas: Sequence[Quota] = ()) -> None:
+        """*quotas*: in file order."""
         self._config = config
+        self._quotas = quotas
         self.gateway = Account("the gateway", None, config.held_limit, "broker.held_limit")
+        self.temporary = TemporarySpace(config.temporary_space)
+        self._meters: dict[str, Meter] = {}
         self._principals: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
     def open(self, principal: str, peer: str) -> Account:
@@ -129,16 +203,29 @@ class Accounts:
         )
 
     def of(self, principal: str) -> Account:
-        """The account of *principal*; there is one as long as somebody has it, or one below."""
+        """The account of *principal*; there is one as long as somebody has it, or one below.
+
+        Of "", where nobody knows whose something is, that of the gateway.
+        """
+        if not principal:
+            return self.gateway
         found = self._principals.get(principal)
         if found is None:
+            quota = quota_for(self._quotas, principal)
             found = self._principals[principal] = Account(
                 f"user {principal}",
                 self.gateway,
-                self._config.principal_held_limit,
-                "broker.principal_held_limit",
+                quota.held_limit,
+                "quotas.held_limit",
+                quota,
             )
+            if quota.receive_rate:
+                self._meters[principal] = Meter(quota.receive_rate)
         return found
+
+    def meter(self, principal: str) -> Meter | None:
+        """What limits how fast *principal* is read; None: nothing does."""
+        return self._meters.get(principal)
 
     def principals(self) -> Iterable[Account]:
         """Those that are connected or hold something."""
@@ -148,7 +235,8 @@ class Accounts:
         """What the gateway holds now, by metric.
 
         Returns: ``held.bytes``, ``held.maximum`` (the high-water mark), ``held.refused`` (how often
-            somebody was refused, at any node) and ``held.KIND.bytes`` for each kind.
+            somebody was refused, at any node), ``held.KIND.bytes`` for each kind, and
+            ``counted.WHAT``, and ``spooled.bytes``.
         """
         gateway = self.gateway
         found = {
@@ -158,4 +246,7 @@ class Accounts:
         }
         for kind in Held:
             found[f"held.{kind.name.lower()}.bytes"] = gateway.kinds[kind]
+        found["spooled.bytes"] = self.temporary.used
+        for what in Counted:
+            found[f"counted.{what.name.lower()}"] = gateway.counts[what]
         return found

@@ -212,7 +212,7 @@ class Consumer:
         size = 0
         for message in messages:
             in_flight[message.sequence] = (message, pending_list, now)
-            size += len(message.message.body)
+            size += message.size
         self.in_flight_bytes += size
 
 

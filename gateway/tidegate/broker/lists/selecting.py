@@ -101,7 +101,7 @@ class Scanner:
         taken: list[StoredMessage] = []
         size = 0
         for message in source.values():
-            size += len(message.message.body)
+            size += message.size
             if len(taken) >= count or (taken and size > bytes_max):
                 break
             taken.append(message)
@@ -197,7 +197,7 @@ class Selecting:
                 scanner.after = message.sequence - 1
                 continue
             room[0] -= 1
-            room[1] -= len(message.message.body)
+            room[1] -= message.size
             self._next = (self._next + step + 1) % count
             return scanner
         return None

@@ -61,8 +61,12 @@ class Publisher:
 
     # --- routes --------------------------------------------------------------------------------
 
-    def resolve(self, destination: str) -> Route:
-        """The route of *destination*, created on first use. Raises: RequestError."""
+    def resolve(self, destination: str, owner: str = "") -> Route:
+        """The route of *destination*, created on first use.
+
+        Args: owner: the principal that is charged with a new queue; "": the gateway itself.
+        Raises: RequestError, AccessError; FlowControlError for a queue too many.
+        """
         route = self.routes.get(destination)
         if route is None:
             if not (names.is_queue(destination) or names.is_topic(destination)):
@@ -78,22 +82,22 @@ class Publisher:
                 raise AccessError(
                     "clients cannot publish to topics of the gateway", destination=destination
                 )
-            route = self._destinations.route(destination)
+            route = self._destinations.route(destination, owner)
         return route
 
-    def route(self, message: Message, client_key: str) -> Route:
-        """Where *message* goes that the client with *client_key* publishes; call once, before it is numbered.
+    def route(self, message: Message, origin: Origin) -> Route:
+        """Where *message* goes that *origin* publishes; call once, before it is numbered.
 
         Raises: RequestError, AccessError; FlowControlError when a subscription is at its limit.
         """
         destination = message.destination
         route = self.routes.get(destination)
         if route is None:
-            route = self.resolve(destination)
+            route = self.resolve(destination, origin.owner)
         if message.qos == 0:
             route = route.without_storing()
         if route.is_picky:
-            route = route.narrowed(message, client_key)
+            route = route.narrowed(message, origin.key)
         if self._detours:
             route = self._limits.admit(route)
             if self._deliveries.active and names.is_topic(destination):
@@ -119,7 +123,7 @@ class Publisher:
 
         Args: undo: what takes back what is retained is added here.
         """
-        route = self.route(message, origin.key)
+        route = self.route(message, origin)
         if message.retain:
             kept = msgspec.structs.replace(message, owner=origin.owner)
             operation, take_back = self.retained.replace(kept)

@@ -351,7 +351,7 @@ class RetainedDelivery:
             for stored in messages:
                 if stored.message.qos:  # the client acknowledges no others
                     in_flight[stored.sequence] = (stored, nowhere, now)
-                    consumer.in_flight_bytes += len(stored.message.body)
+                    consumer.in_flight_bytes += stored.size
         self._flow.sent += len(messages)
         consumer.client.deliver(consumer, messages)
 

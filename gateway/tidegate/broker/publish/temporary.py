@@ -48,7 +48,7 @@ class TemporaryDestinations:
                 f"this connection has {TEMPORARY_MAX} temporary destinations; that is the limit"
             )
         if names.is_queue(made):
-            self._lists.add_temporary_queue(made)
+            self._lists.add_temporary_queue(made, connection.principal)
         owned.append(made)
         self._owned[connection] = (token, owned)
         self._owners[made] = connection

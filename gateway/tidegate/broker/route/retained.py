@@ -16,12 +16,13 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from tidegate.broker.route.topic_tree import BRANCH_BYTES, TopicTree
 from tidegate.spi import (
     ClearRetained,
     FlowControlError,
+    Held,
     Message,
     Operation,
     SetRetained,
@@ -35,6 +36,28 @@ EXPIRE_COUNT_MAX: Final = 5000
 
 #: Entries of the expiry heap that may be out of date before it is made anew.
 _STALE_MAX: Final = 1000
+
+
+class Account(Protocol):
+    """What a principal has, and may have: :class:`tidegate.broker.limits.accounts.Account`."""
+
+    def check(self, kind: Held, size: int) -> None:
+        """Raises: FlowControlError when *size* bytes more are too many."""
+        ...
+
+    def add(self, kind: Held, size: int) -> None:
+        """It is *size* bytes more, or fewer."""
+        ...
+
+
+class _Uncounted:
+    def check(self, kind: Held, size: int) -> None: ...
+    def add(self, kind: Held, size: int) -> None: ...
+
+
+def _no_account(principal: str) -> Account:
+    del principal
+    return _Uncounted()
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -53,17 +76,22 @@ class RetainedMessages:
         limit_bytes: memory that they may take, with their names; a topic more is refused. They
             are held in memory with their bodies, and any client that may publish can make up
             topics.
+        account_of: the account of a principal, which is charged with what it published.
 
     Attributes:
         on_new_number: called with the number of a topic that has just got its first message; it
             may have been another topic's before.
     """
 
-    def __init__(self, *, limit_bytes: int) -> None:
+    def __init__(
+        self, *, limit_bytes: int, account_of: Callable[[str], Account] = _no_account
+    ) -> None:
         self.on_new_number: Callable[[int], None] | None = None
         self._limit_bytes = limit_bytes
+        self._account_of = account_of
         self._numbers: dict[str, int] = {}
         self._messages: list[Message | None] = []
+        self._accounts: list[Account | None] = []  # who is charged with each
         self._free: list[int] = []
         self._tree = TopicTree()
         self._bytes = 0
@@ -111,8 +139,11 @@ class RetainedMessages:
 
     # --- changing ------------------------------------------------------------------------------
 
-    def check_room(self, message: Message) -> None:
-        """Call before a publish that retains. Raises: FlowControlError at the limit."""
+    def check_room(self, message: Message, owner: str = "") -> None:
+        """Call before a publish that retains. Raises: FlowControlError at the limit.
+
+        Args: owner: the principal that publishes.
+        """
         if not message.body:
             return
         before = self.get(message.destination)
@@ -123,6 +154,10 @@ class RetainedMessages:
                 f" {format_size(self._limit_bytes)} is the limit (broker.retained_limit);"
                 " clear some of them"
             )
+        if before is not None and before.owner != owner:
+            more = _cost(message)
+        if more > 0:
+            self._account_of(owner).check(Held.RETAINED, more)
 
     def replace(self, message: Message) -> tuple[Operation | None, Callable[[], None] | None]:
         """Set the retained message of its topic, or clear it when the body is empty.
@@ -153,7 +188,11 @@ class RetainedMessages:
         else:
             before = self._messages[number]
             if before is not None and destination not in self._volatile:
-                self._bytes -= _cost(before)  # it was stored once, when clients could publish there
+                # It was stored once, when clients could publish there.
+                self._bytes -= _cost(before)
+                account, self._accounts[number] = self._accounts[number], None
+                if account is not None:
+                    account.add(Held.RETAINED, -_cost(before))
             self._messages[number] = message
         self._volatile.add(destination)
 
@@ -203,6 +242,9 @@ class RetainedMessages:
             before = self._messages[number]
             assert before is not None
             self._bytes -= _cost(before)
+            account, self._accounts[number] = self._accounts[number], None
+            if account is not None:
+                account.add(Held.RETAINED, -_cost(before))
         if message is None:
             if number is not None:
                 del self._numbers[destination]
@@ -212,23 +254,27 @@ class RetainedMessages:
             return
         self._bytes += _cost(message)
         if number is None:
-            self._number(destination, message)
+            number = self._number(destination, message)
         else:
             self._messages[number] = message
+        account = self._accounts[number] = self._account_of(message.owner)
+        account.add(Held.RETAINED, _cost(message))
         if message.expires_at:
             self._note_expiry(message)
 
-    def _number(self, destination: str, message: Message) -> None:
+    def _number(self, destination: str, message: Message) -> int:
         if self._free:
             number = self._free.pop()
             self._messages[number] = message
         else:
             number = len(self._messages)
             self._messages.append(message)
+            self._accounts.append(None)
         self._numbers[destination] = number
         self._tree.add(destination)
         if self.on_new_number is not None:
             self.on_new_number(number)
+        return number
 
     def _note_expiry(self, message: Message) -> None:
         heap = self._expiry

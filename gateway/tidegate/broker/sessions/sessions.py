@@ -9,11 +9,13 @@ from typing import Final
 import msgspec
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.limits.accounts import Accounts, Counted
 from tidegate.broker.owner import key_of, origin_of
 from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import (
     ONCE_OPTION,
+    SESSION_BYTES,
     SessionState,
     identity_options,
 )
@@ -22,6 +24,7 @@ from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     ConnectRequest,
+    Held,
     Identity,
     InflightState,
     MessageStore,
@@ -44,6 +47,7 @@ class Sessions:
     _writer: TurnWriter
     _destinations: Destinations
     _wills: Wills
+    _accounts: Accounts
     expired: int = 0
     _by_key: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
 
@@ -61,6 +65,7 @@ class Sessions:
             if not _CLOCK_SET_US <= stored.disconnected_at <= now:
                 stored = msgspec.structs.replace(stored, disconnected_at=now)
             session = SessionState(stored)
+            self._count(session)
             session.left_at = elapsed - (now - stored.disconnected_at)
             self._by_key[stored.key] = session
             for subscription in stored.attached:
@@ -96,6 +101,20 @@ class Sessions:
             return None
         return session
 
+    def check_room(self, request: ConnectRequest, identity: Identity) -> None:
+        """Call before a client gets a session. Raises: FlowControlError: its principal has too many."""
+        key = origin_of(identity).key
+        wants = request.session_expiry > 0 or request.will is not None
+        if wants and key not in self._by_key:
+            account = self._accounts.of(identity.principal)
+            account.check_count(Counted.SESSIONS)
+            account.check(Held.SESSIONS, SESSION_BYTES)
+
+    def _count(self, session: SessionState) -> None:
+        account = session.account = self._accounts.of(session.stored.owner)
+        account.recount(Counted.SESSIONS, 1)
+        session.charge()
+
     def begin(self, request: ConnectRequest, identity: Identity) -> SessionState:
         """Create the session, or take up the existing one, as *request* wants it to be."""
         key = origin_of(identity).key
@@ -117,9 +136,11 @@ class Sessions:
         )
         if session is None:
             session = self._by_key[key] = SessionState(stored)
+            self._count(session)
         else:
             self._wills.cancel(session)
         session.stored = stored
+        session.charge()
         self._writer.add_operation(PutSession(stored))
         return session
 
@@ -137,6 +158,7 @@ class Sessions:
             will=stored.will if has_will else None,
             will_delay=stored.will_delay if has_will else 0,
         )
+        session.charge()
         self._writer.add_operation(PutSession(session.stored))
         if has_will:
             self._leave_will(session, connection.identity, connection.address)
@@ -167,7 +189,8 @@ class Sessions:
         """Forget the session with its subscriptions and packet-id states; a will that waits is
         published [MQTT-3.1.2-8 of 5.0]."""
         self._wills.session_ended(session)
-        self._by_key.pop(session.key, None)
+        if self._by_key.pop(session.key, None) is not None:
+            session.uncharge()
         session.is_removed = True
         for pending_list in list(self._destinations.lists_of(session.key).values()):
             self._destinations.remove_subscription(pending_list)
@@ -229,6 +252,7 @@ class Sessions:
             return
         others = tuple(item for item in attached if item.name != subscription.name)
         session.stored = msgspec.structs.replace(session.stored, attached=(*others, subscription))
+        session.charge()
         self._writer.add_operation(PutSession(session.stored))
         self._add_member(session, subscription)
 
@@ -239,6 +263,7 @@ class Sessions:
                 in_doubt.discard(self._writer, self._destinations, session, subscription)
                 rest = tuple(i for i in session.stored.attached if i is not subscription)
                 session.stored = msgspec.structs.replace(session.stored, attached=rest)
+                session.charge()
                 self._writer.add_operation(PutSession(session.stored))
                 self._remove_member(session, subscription)
 

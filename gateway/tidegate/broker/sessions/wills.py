@@ -178,9 +178,11 @@ class Wills:
         message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
         writer.check_writable()
         message = self._access.check_publish(will, message)
-        publisher.resolve(message.destination)  # a new queue is not part of this unit
+        publisher.resolve(
+            message.destination, will.principal
+        )  # a new queue is not part of this unit
         if message.retain:
-            publisher.retained.check_room(message)
+            publisher.retained.check_room(message, will.principal)
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
@@ -190,11 +192,13 @@ class Wills:
         if session is not None and not session.is_removed:
             before = session.stored
             cleared = session.stored = msgspec.structs.replace(before, will=None, will_delay=0)
+            session.charge()
             turn.operations.append(PutSession(cleared))
 
             def keep() -> None:
                 if session.stored is cleared:  # the client is not back with another will
                     session.stored = before
+                    session.charge()
 
             undo.append(keep)
         turn.unit(first, will, undo=undo)

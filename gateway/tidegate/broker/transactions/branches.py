@@ -50,6 +50,7 @@ from tidegate.spi import (
     StoreIOError,
     Token,
     check_branch_id,
+    content_bytes,
     names,
 )
 
@@ -154,7 +155,7 @@ class Branches:
             sequence = writer.take_sequence()
             message = step.message
             sent.append(AddMessage(sequence, message, (list_id,)))
-            turn.body_bytes += len(message.body)
+            turn.body_bytes += content_bytes(message)
             if step.duplicate_id:
                 ids.append((sequence, message.destination, step.duplicate_id))
                 self._duplicates.reserve(message.destination, step.duplicate_id, branch_id)

@@ -18,8 +18,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from sys import getsizeof
 from typing import Final
 
+from tidegate.broker.limits.accounts import Account
 from tidegate.broker.turn.turn import Unit, fail
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.config import BrokerConfig
@@ -28,6 +30,7 @@ from tidegate.spi import (
     BranchId,
     DuplicateId,
     ForgetDuplicateIds,
+    Held,
     RequestError,
     StoreFullError,
 )
@@ -36,6 +39,9 @@ _log = logging.getLogger("tidegate.broker.duplicates")
 
 #: Longer ids are remembered by their hash: a ring is a bound on memory only if its entries have one.
 ID_CHARACTERS_MAX: Final = 128
+
+#: What an id takes besides its characters: its place in a ring and its sequence.
+ID_BYTES: Final = 130
 
 #: All rings together hold at most so many times ``id_cache_size`` ids; past it the oldest ids of the
 #: destination go that was used longest ago. Destinations are without number, memory is not.
@@ -68,8 +74,13 @@ class DuplicateIds:
         discarded: repetitions so far.
     """
 
-    def __init__(self, writer: TurnWriter, config: BrokerConfig, *, is_kept: bool) -> None:
-        """*is_kept*: the store keeps them."""
+    def __init__(
+        self, writer: TurnWriter, config: BrokerConfig, account: Account, *, is_kept: bool
+    ) -> None:
+        """*account*: is charged with them; *is_kept*: the store keeps them."""
+        self._account = account
+        self._bytes_max = config.id_cache_limit
+        self._bytes = 0
         self._writer = writer
         self._is_wanted = config.persist_id_cache
         self._size = config.id_cache_size
@@ -97,7 +108,8 @@ class DuplicateIds:
         for known in sorted(ids, key=lambda item: item.sequence):
             ring = self._rings.pop(known.destination, {})
             self._rings[known.destination] = ring
-            self._count += ring.pop(known.duplicate_id, None) is None
+            if ring.pop(known.duplicate_id, None) is None:
+                self._counted(known.duplicate_id, 1)
             ring[known.duplicate_id] = known.sequence
         for destination, ring in list(self._rings.items()):
             kept = self._size if self._persists else 0
@@ -155,7 +167,7 @@ class DuplicateIds:
             ring = {}
         self._rings[destination] = ring
         ring[text] = sequence
-        self._count += 1
+        self._counted(text, 1)
         if self._persists:
             turn = writer.turn
             turn.operations.append(AddDuplicateId(destination, text, sequence))
@@ -197,7 +209,7 @@ class DuplicateIds:
         ring = self._rings.get(destination)
         if ring is not None and ring.get(text) == sequence:
             del ring[text]
-            self._count -= 1
+            self._counted(text, -1)
         fresh = self._fresh.pop((destination, text), None)
         if fresh is None:
             return
@@ -207,6 +219,13 @@ class DuplicateIds:
             for step in undo:
                 step()
             fail(unit, error)
+
+    def _counted(self, text: str, count: int) -> None:
+        """An id came (1) or went (-1)."""
+        size = count * (ID_BYTES + getsizeof(text))
+        self._count += count
+        self._bytes += size
+        self._account.add(Held.DUPLICATE_IDS, size)
 
     # --- branches ------------------------------------------------------------------------------
 
@@ -222,9 +241,10 @@ class DuplicateIds:
 
     def _limit_all(self) -> None:
         limit = FULL_RINGS_MAX * self._size
-        while self._count > limit:
+        while self._count > limit or self._bytes > self._bytes_max:
             oldest = next(iter(self._rings))
-            excess = max(self._count - limit, self._slack)
+            slack = min(self._slack, self._count // _SLACK_PART)
+            excess = max(self._count - limit, slack, 1)
             count = min(len(self._rings[oldest]), excess)
             self._forget(oldest, count, told=self._persists)
 
@@ -235,7 +255,7 @@ class DuplicateIds:
         through = 0
         for text in gone:
             through = ring.pop(text)
-        self._count -= len(gone)
+            self._counted(text, -1)
         if not ring:
             del self._rings[destination]
         if told and gone:

@@ -153,11 +153,12 @@ class TurnWriter:
         """Number *message* and put it into the filling turn; the caller makes the unit."""
         sequence = self.take_sequence()
         turn = self.turn
+        stored = StoredMessage(sequence, message)
         if route.ids:
             turn.operations.append(AddMessage(sequence, message, route.ids))
             turn.synced = True
-            turn.body_bytes += len(message.body)
-        turn.added.setdefault(route, []).append(StoredMessage(sequence, message))
+            turn.body_bytes += stored.size
+        turn.added.setdefault(route, []).append(stored)
 
     def when_durable(
         self,

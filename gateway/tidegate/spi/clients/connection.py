@@ -12,7 +12,7 @@ id, a packet id). ``None`` means that nobody waits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -244,6 +244,12 @@ class BrokerConnection(Protocol):
 
     def synchronize(self, token: Token) -> None:
         """Confirm *token* when everything this connection asked for before is durable."""
+        ...
+
+    @property
+    def meter(self) -> Callable[[int], None] | None:
+        """To be called with the number of bytes of each read, once the client is let in; None: nobody
+        wants to know. It may call :meth:`ClientPeer.throttle`."""
         ...
 
     def holds(self, kind: Held, size: int) -> None:

@@ -19,4 +19,5 @@ class Held(enum.IntEnum):
     RETAINED = 4
     SESSIONS = 5  # what is kept of a session: ids, states of packets
     SUBSCRIPTIONS = 6  # filters, selectors, names
-    DUPLICATE_IDS = 7
+    QUEUES = 7  # without the messages in them, which their cursors count
+    DUPLICATE_IDS = 8

@@ -9,7 +9,7 @@ only ``page_in`` and ``close`` may wait.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -17,6 +17,30 @@ from tidegate.spi.messages import StoredMessage
 
 #: ``await read_page(after, limit, bytes_max)``: :meth:`MessageStore.page_in` bound to one list.
 PageReader: TypeAlias = Callable[[int, int, int], Awaitable[Sequence[StoredMessage]]]
+
+
+class TemporarySpace:
+    """What the temporary files of all cursors take on the disk, and may take.
+
+    Args: limit_bytes: 0 for no limit. Attributes: used: bytes.
+    """
+
+    __slots__ = ("limit_bytes", "used")
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self.limit_bytes = limit_bytes
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        """Take *size* bytes more. Returns: False when there is no room; nothing is taken then."""
+        if self.limit_bytes and self.used + size > self.limit_bytes:
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """*size* bytes are free again."""
+        self.used -= size
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +58,8 @@ class CursorContext:
         temporary_limit_bytes: what one cursor may spool there.
         shared_limit_bytes: what all cursors of one kind may hold in memory together, if they can let
             go of messages that the store has; the same for all of them, 0 for no limit.
+        temporary_space: what all cursors together have in temporary files; each asks it before its
+            files grow and tells it when they shrink.
     """
 
     destination: str
@@ -44,6 +70,7 @@ class CursorContext:
     temporary_directory: Path
     temporary_limit_bytes: int
     shared_limit_bytes: int = 0
+    temporary_space: TemporarySpace = field(default_factory=TemporarySpace)
 
 
 class PendingCursor(Protocol):

@@ -13,7 +13,7 @@ that authenticate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, cast, final
 
@@ -87,6 +87,7 @@ class Session:
         "_context",
         "_conversation",
         "_link",
+        "_meter",
         "_options",
         "_reading",
         "_receiving",
@@ -123,6 +124,7 @@ class Session:
             self, context, link, self._codec, self._reading, self._writing.send, self._renew
         )
         self._unfinished: UnfinishedInput | None = None  # since CONNACK
+        self._meter: Callable[[int], None] | None = None  # told how much was read
         self._silence_s = 0.0
         self._timer: Timer | None = runtime.call_later(
             options.connect_timeout, self._connect_timed_out
@@ -151,6 +153,8 @@ class Session:
         codec.receive_data(data)
         if self._receiving is not None:
             self._receiving.run()
+            if self._meter is not None:
+                self._meter(len(data))
             unfinished = self._unfinished
             if unfinished is not None:
                 waiting = codec.partial_bytes
@@ -275,6 +279,7 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
+        self._meter = connection.meter
         self._unfinished = UnfinishedInput(
             partial(connection.holds, Held.INPUT),
             options.frame_timeout,

@@ -1,0 +1,52 @@
+"""docs/limits.md names every limit that the code has, with its default, its act and its metric."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tidegate.broker.limits.accounts import Accounts
+from tidegate.cli._reference import block_names, limit_tables, update_document
+from tidegate.config import BrokerConfig, DestinationPolicy, Quota
+from tidegate.plugins import PluginHost
+from tidegate.spi import option_info
+from tidegate_protocols.mqtt import MqttOptions
+from tidegate_protocols.stomp._options import StompOptions
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
+TEXT = DOCUMENT.read_text()
+
+#: Named like limits, but none on what clients take.
+OTHERS = {"page_count", "stop_timeout", "login_delay_max"}
+
+
+def test_every_limit_is_documented_as_it_is() -> None:
+    tables = limit_tables(PluginHost())
+    assert set(tables) == set(block_names(TEXT))
+    assert update_document(TEXT, tables) == TEXT, (
+        "run: tidegate option-tables --update docs/limits.md"
+    )
+
+
+@pytest.mark.parametrize(
+    "table", [BrokerConfig, DestinationPolicy, Quota, StompOptions, MqttOptions]
+)
+def test_every_limit_says_what_happens_at_it(table: type) -> None:
+    named = re.compile(r".*(_max|_limit|_timeout|_count)$")
+    silent = [
+        field.name
+        for field in dataclasses.fields(table)
+        if named.match(field.name) and not option_info(field).act
+    ]
+    assert set(silent) <= OTHERS
+
+
+def test_every_metric_is_there_and_explained() -> None:
+    metrics = set(Accounts(BrokerConfig()).snapshot())
+    for metric in metrics:
+        assert f"`{metric}`" in TEXT, metric
+    for table in (BrokerConfig, DestinationPolicy, Quota, StompOptions, MqttOptions):
+        for field in dataclasses.fields(table):
+            metric = option_info(field).metric
+            assert not metric or metric in metrics or metric.startswith("publish."), field.name
