@@ -11,7 +11,6 @@ from tidegate.broker.owner import Origin
 from tidegate.config import DestinationPolicy
 from tidegate.spi import FlowControlError, RequestError, RetainHandling
 
-NOBODY = Origin("", "")
 LIMITED = DestinationPolicy(match=">", subscription_limit=2)
 
 
@@ -39,9 +38,9 @@ async def test_a_route_that_nobody_limits_stays_what_it_is() -> None:
         await fill(broker)
         core = broker.core
         route = core.publisher.resolve("topic://u")
-        assert core.publisher.route(message("topic://u", "x"), NOBODY) is route
+        assert core.publisher.route(message("topic://u", "x"), Origin("", "")) is route
         with pytest.raises(FlowControlError):
-            core.publisher.route(message("topic://t", "x"), NOBODY)
+            core.publisher.route(message("topic://t", "x"), Origin("", ""))
 
 
 async def test_checking_counts_what_goes_to_the_same_subscription_together() -> None:
