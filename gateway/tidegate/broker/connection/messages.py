@@ -33,10 +33,10 @@ class Messages:
 
     __slots__ = (
         "_account",
-        "_authorizes",
         "_client",
         "_flow",
         "_parts",
+        "_publishable",
         "_publisher",
         "_serving",
         "_transactions",
@@ -52,7 +52,8 @@ class Messages:
         self._client = client
         self._serving = serving
         self._transactions: dict[str, Transaction] = {}
-        self._authorizes = bool(parts.access.authorizers)
+        # Asked for each message, so it is at hand; None: there is nobody to ask.
+        self._publishable = client.rights.publishable if parts.access.authorizers else None
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -71,7 +72,7 @@ class Messages:
             or self._flow.checks_publish
             or duplicate_id
             or self._client.is_closed
-            or (self._authorizes and message.destination not in self._client.rights.publishable)
+            or ((known := self._publishable) is not None and message.destination not in known)
         ):
             return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         writer = self._writer
