@@ -55,6 +55,8 @@ class LongModel(StoreConformance):
 
 
 ANY_SIZE = 1 << 40
+#: What tests made: one that failed left its store open, see ``conftest.py``.
+STORES: list[JdbcStore] = []
 QUEUE = AddDestination("queue://q", 1)
 
 
@@ -102,7 +104,9 @@ def new_store(
 ) -> JdbcStore:
     """A store that is not open; *changes* are options."""
     made = dataclasses.replace(options or JdbcOptions(), **changes)
-    return JdbcStore(StoreContext(where, "test", keep_acknowledged=keep), made)
+    store = JdbcStore(StoreContext(where, "test", keep_acknowledged=keep), made)
+    STORES.append(store)
+    return store
 
 
 async def opened(
@@ -157,7 +161,7 @@ def _sample(name: str, number: int) -> object:
     if name in (
         "destination", "client_id", "protocol", "content_type", "reply_to", "headers", "owner",
         "subscription", "name", "filter", "selector", "store_id", "journal", "place", "duplicate_id",
-        "branch_id", "principal",
+        "branch_id", "principal", "session_key",
     ):  # fmt: skip
         return f"{name} {number}"
     if name in ("durable", "qos", "shared", "direction", "state", "priority"):
